@@ -39,6 +39,8 @@ _NUMBER = rb"([\0-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
 _TAIL = re.compile(
     rb"\xaaExtensions\xc0\xa5Index" + _NUMBER + rb"\xa4Term" + _NUMBER + rb"\xa4Type" + _NUMBER, re.DOTALL
 )
+#: Names of the operations that servers know.
+OPERATIONS = {number: name.lower() for name, number in pb.RaftOperation.Type.items()}
 #: Faults outside the entries that are kept.
 _MOST_FAULTS = 1000
 _NS = 1_000_000_000
@@ -268,10 +270,16 @@ def _usual_entry(view: Buffer, offset: int) -> Entry | None:
     numbers = _TAIL.fullmatch(tail)
     if not numbers:
         return None
-    index, term, kind = (
-        each[0] if len(each) == 1 else int.from_bytes(each[1:], "big") for each in numbers.group(1, 2, 3)
+    index, term, kind = numbers.group(1, 2, 3)
+    return Entry(
+        index[0] if len(index) == 1 else int.from_bytes(index[1:], "big"),
+        term[0] if len(term) == 1 else int.from_bytes(term[1:], "big"),
+        kind[0] if len(kind) == 1 else int.from_bytes(kind[1:], "big"),
+        _timestamp(head[13:21]),
+        view[begin : begin + size],
+        offset,
+        len(view),
     )
-    return Entry(index, term, kind, _timestamp(head[13:21]), view[begin : begin + size], offset, len(view))
 
 
 def _timestamp(value: Buffer | bytes) -> int | None:
@@ -336,7 +344,7 @@ def decode_operation(data: Buffer | bytes, cipher: DataCipher | None = None) -> 
     except gogo.DecodeError as error:
         hint = "give the encryption key" if is_encrypted(data) and cipher is None else ""
         raise EntryError(f"no operation: {error.message}", hint) from error
-    if operation.op_type not in pb.RaftOperation.Type.values():
+    if operation.op_type not in OPERATIONS:
         raise EntryError(f"unknown op type {operation.op_type}")
     return operation
 

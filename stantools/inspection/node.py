@@ -19,6 +19,7 @@ from stantools.format.encryption import raft_cipher
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import (
+    OPERATIONS,
     Entry,
     EntryError,
     EntryType,
@@ -38,7 +39,7 @@ from stantools.inspection.verify import Verdict, verify
 from stantools.notation import counted, describe_ranges
 from stantools.store.directory import open_datastore, subject_matches
 from stantools.store.limits import StoreLimits
-from stantools.store.locks import open_handles
+from stantools.store.locks import find_uses
 from stantools.store.logwriter import encode_live
 from stantools.store.options import ReadOptions, resolve_crc
 from stantools.store.raft import NodeFiles, Snapshot, open_log, read_snapshots
@@ -172,7 +173,7 @@ class _Examination:
 
     def run(self, free_pages: bool) -> NodeReport:
         report = self.report
-        report.used_by = [use.detail for use in open_handles(self._raft)]
+        report.used_by = [use.detail for use in find_uses(self._raft, quiet=0)]
         self._read_snapshots()
         with open_log(self._path) as log:
             report.stable = log.stable
@@ -271,7 +272,7 @@ class _Examination:
         if operation is None:
             report.operations[entry.type_name if entry.type else "unreadable"] += 1
         else:
-            report.operations[pb.RaftOperation.Type.Name(operation.op_type).lower()] += 1
+            report.operations[OPERATIONS[operation.op_type]] += 1
             messages = operation.publish_batch.messages
             if messages and operation.op_type == pb.RaftOperation.PUBLISH:
                 spans = self._published.setdefault(messages[0].subject, [])

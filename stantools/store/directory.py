@@ -223,8 +223,8 @@ def open_datastore(path: Path | str) -> Datastore:
         if found := [*store.raft_logs, *(log for name in store.channel_names for log in raft_logs_in(root / name))]:
             raise StoreUnreadableError(
                 f"{root}: holds the raft log of a clustered node ({found[0].relative_to(root)}), not a file store",
-                "name the directory given to the server as -dir, where messages are, or put the nodes of the cluster "
-                "together: stantools merge NODE NODE NODE --out NEW",
+                "name the directory given to the server as -dir, where messages are; or make a store of this and the "
+                "other nodes, which you name behind it: `stantools merge STORE --out NEW`",
             )
         raise StoreUnreadableError(
             f"{root}: is not a file store: neither {SERVER_FILE} nor {CLIENTS_FILE} nor a channel directory is in it",

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from stantools.errors import RefusedError, StoreUnwritableError
-from stantools.store.directory import CLIENTS_FILE, FT_LOCK_FILE, SERVER_FILE, SUBS_FILE
+from stantools.store.directory import CLIENTS_FILE, FT_LOCK_FILE, RAFT_LOG_FILE, SERVER_FILE, SUBS_FILE
 from stantools.store.durable import unwritable
 
 #: How long a store must have been left alone, in seconds.
@@ -92,6 +92,8 @@ def find_uses(store: Path, *, quiet: float | None = None, sleep: Callable[[float
     if pid is not None:
         who = f"process {pid}" if pid > 0 else "a process on another machine or of ours"
         uses.append(Use("lock", f"{who} holds the lock {FT_LOCK_FILE}", pid if pid > 0 else None))
+    if (pid := log_lock_holder(store)) is not None:
+        uses.append(Use("lock", f"process {pid} holds the lock of {RAFT_LOG_FILE}", pid))
     uses += open_handles(store, _identities(store))
     if not uses and quiet > 0:
         uses += _recent_writes(store, quiet, sleep)
@@ -125,6 +127,28 @@ def ft_lock_holder(store: Path) -> int | None:
         return None  # a file system without locks
     finally:
         os.close(descriptor)
+
+
+def log_lock_holder(raft: Path) -> int | None:
+    """Asks who holds the lock of a clustered node's Raft log, which a running server has, without taking it (Linux).
+
+    Args:
+        raft: The directory with the log.
+
+    Returns:
+        The process; None if the lock is free, there is no log, or the system does not tell.
+    """
+    try:
+        status = (raft / RAFT_LOG_FILE).stat()
+        listed = Path("/proc/locks").read_text()
+    except OSError:
+        return None
+    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for line in listed.splitlines():
+        words = line.split()
+        if len(words) > 5 and words[1] == "FLOCK" and words[5] == wanted and words[4].isdecimal():
+            return int(words[4])
+    return None
 
 
 @contextmanager

@@ -218,7 +218,7 @@ class ClusterState:
         channel = self._channel(messages[0].subject, operation.channel_id)
         if channel:
             channel.first = channel.first or messages[0].sequence
-            channel.last = max(channel.last, *(each.sequence for each in messages))
+            channel.last = max(channel.last, messages[-1].sequence)  # they follow each other
 
     def _connect(self, added: pb.AddClient) -> None:
         request = added.request

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import ExitCode, RefusedError
-from stantools.store.locks import check_not_in_use, find_uses, ft_lock_holder, hold_ft_lock
+from stantools.store.locks import check_not_in_use, find_uses, ft_lock_holder, hold_ft_lock, log_lock_holder
 
 HOLD_LOCK = """
 import fcntl, sys
@@ -20,6 +20,7 @@ fcntl.lockf(f, fcntl.LOCK_EX)
 print("ready", flush=True)
 sys.stdin.read()
 """
+HOLD_LOG = HOLD_LOCK.replace('"w"', '"rb"').replace("lockf", "flock")
 HOLD_FILE = """
 import sys
 f = open(sys.argv[1], sys.argv[2])
@@ -79,6 +80,18 @@ def test_a_held_lock(store, other_process):
     assert "lock" in [use.kind for use in check_not_in_use(store, force=True)]
     with pytest.raises(RefusedError, match="running server"), hold_ft_lock(store):
         pass
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="locks of others are seen on Linux only")
+def test_a_running_node_holds_the_lock_of_its_log(store, other_process):
+    log = store / "raft.log"
+    log.touch()
+    os.utime(log, (1, 1))
+    assert log_lock_holder(store) is None
+    pid = other_process(HOLD_LOG, str(log))  # not even open for writing: it is the lock that tells
+    assert log_lock_holder(store) == pid
+    with pytest.raises(RefusedError, match=f"process {pid} holds the lock of raft.log"):
+        check_not_in_use(store)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="open files of others are seen on Linux only")

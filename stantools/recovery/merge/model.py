@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -99,15 +100,6 @@ class Logged(Rewrite):
         self.size = size + MESSAGE_OVERHEAD * sequences.count()
         self._channel, self._key = channel, key
 
-    @classmethod
-    def of(cls, path: Path, found: list[Publish], wanted: Ranges, note: str, key: bytes | None) -> Logged:
-        """Makes a step of entries that hold wanted messages."""
-        places = np.array([(e.first, e.last, e.offset, e.size) for e in found], np.uint64).reshape(-1, 4)
-        sequences = Ranges.of((e.first, e.last) for e in found) & wanted
-        size, largest = sum(e.payload for e in found), max(e.largest for e in found)
-        channel = found[0].channel
-        return cls(path, places, sequences, size=size, largest=largest, note=note, channel=channel, key=key)
-
     def messages(self) -> Iterator[pb.MsgProto]:
         """Iterates over the messages, in rising order."""
         key = self._key
@@ -137,6 +129,32 @@ class Logged(Rewrite):
             channel=self._channel,
             key=self._key,
         )
+
+
+class Places:
+    """Entries of Raft logs that hold messages of one channel: there may be millions."""
+
+    def __init__(self) -> None:
+        self._rows = array("Q")
+
+    def add(self, one: Publish) -> None:
+        """Adds an entry."""
+        self._rows.extend((one.node, one.first, one.last, one.offset, one.size, one.payload, one.largest))
+
+    @property
+    def sequences(self) -> Ranges:
+        """Which messages they hold."""
+        table = self._table()
+        return Ranges.of(zip(table[:, 1].tolist(), table[:, 2].tolist(), strict=True))
+
+    def by_node(self) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
+        """Iterates over the logs: the node's number, and rows of first and last sequence, offset, size and payload."""
+        table = self._table()
+        for node in np.unique(table[:, 0]).tolist():
+            yield node, table[table[:, 0] == node][:, 1:]
+
+    def _table(self) -> npt.NDArray[np.uint64]:
+        return np.frombuffer(self._rows, np.uint64).reshape(-1, 7)
 
 
 @dataclass

@@ -7,21 +7,24 @@ round as there; what is new here is which of several copies counts, and what onl
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from stantools.errors import RefusedError, UsageError
 from stantools.format.crc import IEEE, Crc
 from stantools.format.encryption import raft_cipher
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.clusterlog import ClusterLog, History, Publish, describe_tail
+from stantools.inspection.clusterlog import ClusterLog, History, describe_tail
 from stantools.inspection.node import NodeReport, examine, fold
 from stantools.inspection.subscribers import text
 from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.progress import Progress
 from stantools.recovery.merge.channel import Source, Union, first_to_keep
-from stantools.recovery.merge.model import Logged, MergedNode, MergePlan
+from stantools.recovery.merge.model import Logged, MergedNode, MergePlan, Places
 from stantools.recovery.options import MergeOptions, SalvageOptions
 from stantools.recovery.salvage.identity import find_identity
 from stantools.recovery.salvage.model import NEWEST, ChannelPlan, Dropped, SalvagePlan
@@ -76,8 +79,8 @@ class _Channel:
     union: Union
     known: ClusterChannel | None
     expected: Ranges = field(default_factory=Ranges)
-    found: list[Publish] = field(default_factory=list)
-    deleted: list[Publish] = field(default_factory=list)
+    found: Places = field(default_factory=Places)
+    deleted: Places = field(default_factory=Places)
 
     @property
     def missing(self) -> Ranges:
@@ -247,14 +250,14 @@ class _Merge:
         wanted = {each.name: each.wanted for each in channels if each.wanted}
         if wanted and self._log_nodes:
             for publish in self._history.publishes(wanted):
-                by_name[publish.channel].found.append(publish)
+                by_name[publish.channel].found.add(publish)
         if not self._options.free_pages:
             return
-        gone = {each.name: each.missing - _sequences(each.found) for each in channels}
+        gone = {each.name: each.missing - each.found.sequences for each in channels}
         gone = {name: left for name, left in gone.items() if left}
         if gone and self._log_nodes:
             for publish in self._history.deleted_publishes(gone):
-                by_name[publish.channel].deleted.append(publish)
+                by_name[publish.channel].deleted.add(publish)
 
     def _complete(self, channel: _Channel) -> None:
         """Decides where stores differ, and plans the channel."""
@@ -264,8 +267,8 @@ class _Merge:
         left = channel.missing
         for found, note in ((channel.found, "from the Raft log"), (channel.deleted, "from a deleted entry")):
             taken = Ranges()
-            for node, publishes in _by_node(found):
-                step = self._step(node, publishes, left, note)
+            for node, rows in found.by_node():
+                step = self._step(name, node, rows, left, note)
                 left -= step.sequences
                 taken |= step.sequences
                 steps.append(step)
@@ -293,20 +296,29 @@ class _Merge:
         plan.channels.append(target)
         plan.bytes += target.size
 
-    def _step(self, node: int, found: list[Publish], wanted: Ranges, note: str) -> Logged:
+    def _step(self, name: bytes, node: int, rows: npt.NDArray[np.uint64], wanted: Ranges, note: str) -> Logged:
         path = self._log_nodes[node].files.log
         assert path
-        return Logged.of(path, found, wanted, note, self._key)
+        return Logged(
+            path,
+            rows[:, :4],
+            Ranges.of(zip(rows[:, 0].tolist(), rows[:, 1].tolist(), strict=True)) & wanted,
+            size=int(rows[:, 4].sum()),
+            largest=int(rows[:, 5].max()),
+            note=note,
+            channel=name,
+            key=self._key,
+        )
 
     def _logged(self, channel: _Channel) -> dict[int, pb.MsgProto]:
         """Reads from the log the messages of which stores have different ones."""
         differing = channel.union.differing
         cipher = raft_cipher(self._key) if self._key else None
         messages: dict[int, pb.MsgProto] = {}
-        for node, found in _by_node(channel.found if differing else ()):
+        for node, rows in channel.found.by_node() if differing else ():
             path = self._log_nodes[node].files.log
             assert path
-            places = [(each.offset, each.size) for each in found if differing.meets(each.first, each.last)]
+            places = [(at, size) for first, last, at, size, *_ in rows.tolist() if differing.meets(first, last)]
             for operation, _ in read_operations(path, places, cipher):
                 for each in operation.publish_batch.messages:
                     if each.sequence in differing:
@@ -341,14 +353,3 @@ class _Merge:
         plan.changes += describe_tail(log, stored)
         for found, sequences in plan.free_pages.items():
             plan.changes.append(f"{found}: {describe_sequences(sequences)} came from deleted entries of the Raft logs")
-
-
-def _by_node(found: Iterable[Publish]) -> Iterator[tuple[int, list[Publish]]]:
-    nodes: dict[int, list[Publish]] = {}
-    for each in found:
-        nodes.setdefault(each.node, []).append(each)
-    return iter(nodes.items())
-
-
-def _sequences(found: Iterable[Publish]) -> Ranges:
-    return Ranges.of((each.first, each.last) for each in found)
