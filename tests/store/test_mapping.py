@@ -29,7 +29,7 @@ from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
 from stantools.store.storewriter import StoreWriter
 from stantools.store.sublog import read_subs
-from tests.store.test_folding import durables
+from tests.durables import write_durables
 
 SIZE = 1 << 20
 CRC = Crc()
@@ -208,7 +208,7 @@ def test_only_large_files_load_the_handler(tmp_path: Path, file: Path) -> None:
 @pytest.mark.parametrize("size", [0, 12_345_678])
 def test_a_table_whose_log_is_cut(tmp_path: Path, size: int) -> None:
     """A large table reads its log long after it was folded."""
-    path = durables(tmp_path / "store", 150_000) / "foo" / "subs.dat"
+    path = write_durables(tmp_path / "store", 150_000) / "foo" / "subs.dat"
     with mapped(path) as data:
         table = read_subs(data, CRC).subscriptions
     assert len(data_of(table)) > 1 << 20
