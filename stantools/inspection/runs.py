@@ -22,7 +22,7 @@ from itertools import groupby, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from stantools.format import gogo, kernels
+from stantools.format import gogo
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER_SIZE, Flag
@@ -30,7 +30,8 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.store.directory import SliceFiles
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
-from stantools.store.reading import BATCH_ROWS
+from stantools.store.reading import among, scan_slice
+from stantools.store.resync import Damage
 
 
 @dataclass
@@ -345,39 +346,32 @@ def same_records(one: Run, other: Run, sequences: Ranges, crc: Crc, *, sealed: b
 
 def read_records(run: Run, sequences: Ranges, crc: Crc) -> Iterator[pb.MsgProto]:
     """Iterates over some messages of a run."""
-    assert run.slice.data is not None
-    columns = MessageColumns(BATCH_ROWS)
-    with mapped(run.slice.data) as data:
-        at = run.place(sequences.first)
-        while at < run.end:
-            rows, at, _ = kernels.scan_messages(data, at, run.end, crc.unchecked, run.subject, columns)
-            batch = columns.take(rows)
-            for row in np.flatnonzero(sequences.select(batch.sequence)).tolist():
-                start = int(batch.offset[row]) + RECORD_HEADER_SIZE
-                yield gogo.decode(pb.MsgProto, data[start : start + int(batch.size[row])])
-            if not rows or int(batch.sequence[-1]) >= sequences.last:
-                return
+    for data, batch in _reread(run, sequences, crc):
+        for start, size in zip((batch.offset + RECORD_HEADER_SIZE).tolist(), batch.size.tolist(), strict=True):
+            yield gogo.decode(pb.MsgProto, data[start : start + size])
 
 
 def _fingerprints(run: Run, sequences: Ranges, crc: Crc) -> npt.NDArray[np.void]:
-    assert run.slice.data is not None
     parts: list[npt.NDArray[np.void]] = []
-    columns = MessageColumns(BATCH_ROWS)
-    with mapped(run.slice.data) as data:
-        header = np.frombuffer(data, dtype=np.uint8)
-        at = run.start
-        while at < run.end:
-            rows, at, _ = kernels.scan_messages(data, at, run.end, crc.unchecked, run.subject, columns)
-            if not rows:
-                break
-            batch = columns.take(rows)
-            wanted = sequences.select(batch.sequence)
-            part = np.empty(int(wanted.sum()), dtype=_FINGERPRINT)
-            part["sequence"] = batch.sequence[wanted]
-            part["timestamp"] = batch.timestamp[wanted]
-            part["size"] = batch.size[wanted]
-            place = batch.offset[wanted][:, None] + np.arange(4, 8)
-            part["crc"] = np.ascontiguousarray(header[place]).view("<u4").reshape(-1)
-            parts.append(part)
-        del header
+    for data, batch in _reread(run, sequences, crc):
+        part = np.empty(batch.capacity, dtype=_FINGERPRINT)
+        part["sequence"] = batch.sequence
+        part["timestamp"] = batch.timestamp
+        part["size"] = batch.size
+        place = batch.offset[:, None] + np.arange(4, 8)
+        part["crc"] = np.ascontiguousarray(np.frombuffer(data, np.uint8)[place]).view("<u4").reshape(-1)
+        parts.append(part)
     return np.concatenate(parts) if parts else np.empty(0, dtype=_FINGERPRINT)
+
+
+def _reread(run: Run, sequences: Ranges, crc: Crc) -> Iterator[tuple[Buffer, MessageColumns]]:
+    """Yields some records of a run again, with what they point into, up to the first that is not as it was."""
+    assert run.slice.data is not None
+    with mapped(run.slice.data) as data:
+        for batch in scan_slice(data, run.subject, crc.unchecked, start=run.place(sequences.first), limit=run.end):
+            if isinstance(batch, Damage):
+                return
+            if (chosen := among(batch, sequences)).capacity:
+                yield data, chosen
+            if int(batch.sequence[-1]) >= sequences.last:
+                return

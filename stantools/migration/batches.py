@@ -12,25 +12,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import StoreUnreadableError
-from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import OVERHEAD, ChannelCipher, Cipher, DecryptError
-from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, Flag
+from stantools.format.layout import Flag
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.runs import Run
 from stantools.migration.headers import safe_value
 from stantools.recovery.salvage.model import Copy, Rewrite, Step
-from stantools.store.mapping import WINDOW, Buffer, Window, mapped
+from stantools.store.mapping import WINDOW, Buffer, mapped
 from stantools.store.ranges import Ranges
-from stantools.store.reading import BATCH_ROWS
+from stantools.store.reading import BATCH_ROWS, among, scan_slice
+from stantools.store.resync import Damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,36 +65,78 @@ class Batch:
         start = int(self.columns.reply_start[row])
         return bytes(self.buffer[start : start + int(self.columns.reply_size[row])])
 
+    def part(self, low: int, high: int) -> Batch:
+        """Returns the rows from `low` up to but without `high`."""
+        columns = self.columns.part(low, high)
+        return Batch(self.channel, self.subject, self.buffer, columns, self.sequence[low:high])
+
+    def messages(self) -> Iterator[tuple[int, int, bytes, bytes]]:
+        """Iterates over the rows: sequence in the channel, time in nanoseconds since 1970, reply subject, payload."""
+        columns = self.columns
+        replies = (
+            texts(self.buffer, columns.reply_start, columns.reply_size) if columns.reply_size.any() else repeat(b"")
+        )
+        payloads = texts(self.buffer, columns.data_start, columns.data_size)
+        return zip(columns.sequence.tolist(), columns.timestamp.tolist(), replies, payloads, strict=False)
+
+
+class Messages(Protocol):
+    """Messages with rising sequences, as they are or should be in a stream: what there is to write, or to compare."""
+
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+
+    @property
+    def first(self) -> int:
+        """The sequence of the first message, 0 if there is none."""
+
+    @property
+    def last(self) -> int:
+        """The last sequence that ever was, also where there is no message with it."""
+
+    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
+        """Yields the messages with sequences above `after`, up to `until`, in rising order."""
+
 
 #: Bytes of records in one batch, at most; a longer record comes alone.
-BATCH_BYTES = WINDOW // 2
+BATCH_BYTES = WINDOW
 #: The highest sequence there can be.
 MAX_SEQUENCE = 2**64 - 1
 
-#: Messages, and what their positions point into.
-Piece = tuple[Buffer, MessageColumns]
-
 
 class StepReader:
-    """Reads steps of a plan.
+    """Reads steps of the plan of one channel.
 
     Args:
+        channel: The channel's name.
+        subject: The subject that the messages get.
         crc: The store's CRC.
         batch_bytes: Bytes of records in one batch.
         batch_rows: Messages in one batch.
     """
 
-    def __init__(self, crc: Crc, *, batch_bytes: int = BATCH_BYTES, batch_rows: int = BATCH_ROWS) -> None:
+    def __init__(
+        self,
+        channel: bytes,
+        subject: bytes,
+        crc: Crc,
+        *,
+        batch_bytes: int = BATCH_BYTES,
+        batch_rows: int = BATCH_ROWS,
+    ) -> None:
+        self._channel = channel
+        self._subject = subject
         self._crc = crc
         self._batch_bytes = batch_bytes
         self._batch_rows = batch_rows
         self._columns = MessageColumns(0)
 
-    def read(self, step: Step, after: int = 0, until: int = MAX_SEQUENCE) -> Iterator[Piece]:
+    def read(self, step: Step, after: int = 0, until: int = MAX_SEQUENCE) -> Iterator[Batch]:
         """Yields the messages of a step with sequences above `after`, up to `until`, in rising order.
 
         Yields:
-            A buffer and columns, which are valid until the next ones are asked for.
+            Batches that are valid until the next one is asked for.
 
         Raises:
             StoreUnreadableError: The file cannot be read any more, or is not as it was planned.
@@ -106,22 +149,22 @@ class StepReader:
         if wanted and isinstance(step, Copy):
             yield from self._copied(step, wanted)
         elif wanted:
+            assert isinstance(step, Rewrite)
             yield from self._rewritten(step, wanted)
 
-    def _rewritten(self, step: Step, wanted: Ranges) -> Iterator[Piece]:
-        assert isinstance(step, Rewrite)
+    def _rewritten(self, step: Rewrite, wanted: Ranges) -> Iterator[Batch]:
         gathered: list[pb.MsgProto] = []
         size = 0
         for message in step.narrowed(wanted).messages():
             gathered.append(message)
             size += len(message.data)
             if size >= self._batch_bytes or len(gathered) == self._batch_rows:
-                yield rewritten(gathered)
+                yield self._batch(*rewritten(gathered))
                 gathered, size = [], 0
         if gathered:
-            yield rewritten(gathered)
+            yield self._batch(*rewritten(gathered))
 
-    def _copied(self, step: Copy, wanted: Ranges) -> Iterator[Piece]:
+    def _copied(self, step: Copy, wanted: Ranges) -> Iterator[Batch]:
         run, count, found = step.run, wanted.count(), 0
         path, whole = step.path, count == run.count
         if self._columns.capacity < min(run.count, self._batch_rows):
@@ -129,40 +172,34 @@ class StepReader:
         with mapped(path, sequential=True) as data:
             if len(data) < run.end:
                 raise _changed(path, len(data))
-            last = 0
-            for batch in self._records(path, data, run, run.start if whole else run.place(wanted.first)):
+            start, last = run.start if whole else run.place(wanted.first), 0
+            for batch in scan_slice(
+                data,
+                run.subject,
+                self._crc,
+                columns=self._columns,
+                start=start,
+                limit=run.end,
+                most=self._batch_bytes,
+            ):
+                if isinstance(batch, Damage):
+                    raise _changed(path, batch.offset)
                 sequence = batch.sequence
-                if int(sequence[0]) <= last or bool((sequence[1:] <= sequence[:-1]).any()):
+                rises = int(sequence[0]) > last and not bool((sequence[1:] <= sequence[:-1]).any())
+                if not rises or int(np.bitwise_or.reduce(batch.flags)) & Flag.FOREIGN_SUBJECT:
                     raise _changed(path, int(batch.offset[0]))
                 last = int(sequence[-1])
-                part = batch if whole else _among(batch, wanted)
+                part = batch if whole else among(batch, wanted)
                 if part.capacity:
                     found += part.capacity
-                    yield data, part
+                    yield self._batch(data, part)
                 if last >= wanted.last:
                     break
             if found != count or (whole and last != wanted.last):
                 raise _changed(path, run.end)
 
-    def _records(self, path: Path, data: Buffer, run: Run, at: int) -> Iterator[MessageColumns]:
-        """Yields the records of a run from one of them on."""
-        window = Window(data, 2 * self._batch_bytes)
-        while at < run.end:
-            window.reach(at)
-            rows, end = self._scan(data, run, at, min(at + self._batch_bytes, run.end))
-            if not rows and at + RECORD_HEADER_SIZE <= run.end:
-                # A record that is longer than a batch.
-                size = RECORD_HEADER.unpack_from(data, at)[0]
-                rows, end = self._scan(data, run, at, min(at + RECORD_HEADER_SIZE + size, run.end))
-            batch = self._columns.take(rows)
-            if not rows or int(np.bitwise_or.reduce(batch.flags)) & Flag.FOREIGN_SUBJECT:
-                raise _changed(path, at)
-            yield batch
-            at = end
-
-    def _scan(self, data: Buffer, run: Run, at: int, limit: int) -> tuple[int, int]:
-        rows, end, _ = kernels.scan_messages(data, at, limit, self._crc, run.subject, self._columns)
-        return rows, end
+    def _batch(self, buffer: Buffer, columns: MessageColumns) -> Batch:
+        return Batch(self._channel, self._subject, buffer, columns, columns.sequence)
 
 
 def _changed(path: Path, offset: int) -> StoreUnreadableError:
@@ -172,19 +209,7 @@ def _changed(path: Path, offset: int) -> StoreUnreadableError:
     )
 
 
-def _among(batch: MessageColumns, wanted: Ranges) -> MessageColumns:
-    """Returns the rows of a batch, in rising order, whose sequences are wanted."""
-    low = int(np.searchsorted(batch.sequence, np.uint64(wanted.first)))
-    high = int(np.searchsorted(batch.sequence, np.uint64(wanted.last), side="right"))
-    part = batch.part(low, high)
-    if high - low > 1:
-        chosen = wanted.select(part.sequence)
-        if not chosen.all():
-            return part.pick(chosen)
-    return part
-
-
-def rewritten(messages: Sequence[pb.MsgProto]) -> Piece:
+def rewritten(messages: Sequence[pb.MsgProto]) -> tuple[Buffer, MessageColumns]:
     """Returns messages that are in no record as they should be."""
     columns = MessageColumns(len(messages))
     content = bytearray()
@@ -225,34 +250,35 @@ class Finisher:
         self._cipher = None if key is None else ChannelCipher(key, channel)
         self._keep_sealed = keep_sealed
 
-    def finish(self, piece: Piece) -> Piece:
+    def finish(self, batch: Batch) -> Batch:
         """Returns the messages with decrypted payloads and replies that can be header values.
 
         Raises:
             DecryptError: A payload cannot be decrypted.
         """
-        buffer, columns = piece
+        buffer, columns = batch.buffer, batch.columns
         content = np.frombuffer(buffer, np.uint8)
         sealed = _sealed(content, columns) if self._cipher else None
         if sealed is not None and not sealed.any():
             sealed = None
         if sealed is None and _replies_are_safe(content, buffer, columns):
-            return piece
-        return self._rebuilt(buffer, columns, sealed)
+            return batch
+        return self._rebuilt(batch, sealed)
 
-    def _rebuilt(self, buffer: Buffer, columns: MessageColumns, sealed: _Rows | None) -> Piece:
+    def _rebuilt(self, batch: Batch, sealed: _Rows | None) -> Batch:
         """Puts payloads and replies into a buffer of their own."""
-        payloads = _texts(buffer, columns.data_start, columns.data_size)
+        buffer, columns = batch.buffer, batch.columns
+        payloads = list(texts(buffer, columns.data_start, columns.data_size))
         if sealed is not None:
             self._decrypt(payloads, columns, np.flatnonzero(sealed).tolist())
-        replies = [safe_value(reply) for reply in _texts(buffer, columns.reply_start, columns.reply_size)]
+        replies = [safe_value(reply) for reply in texts(buffer, columns.reply_start, columns.reply_size)]
         part = columns.part(0, columns.capacity)
         part.data_size = np.fromiter(map(len, payloads), np.uint32, len(payloads))
         part.reply_size = np.fromiter(map(len, replies), np.uint32, len(replies))
         ends = np.cumsum(part.data_size.astype(np.int64))
         part.data_start = ends - part.data_size
         part.reply_start = np.cumsum(part.reply_size.astype(np.int64)) - part.reply_size + ends[-1]
-        return memoryview(b"".join([*payloads, *replies])), part
+        return replace(batch, buffer=memoryview(b"".join([*payloads, *replies])), columns=part)
 
     def _decrypt(self, payloads: list[bytes], columns: MessageColumns, rows: list[int]) -> None:
         assert self._cipher is not None
@@ -276,9 +302,10 @@ class Finisher:
             )
 
 
-def _texts(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> list[bytes]:
+def texts(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> Iterator[bytes]:
+    """Iterates over parts of a buffer, given by where they begin and how many bytes they have."""
     ends = (starts + sizes).tolist()
-    return [bytes(buffer[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)]
+    return (bytes(buffer[start:end]) for start, end in zip(starts.tolist(), ends, strict=True))
 
 
 def _sealed(content: _U8, columns: MessageColumns) -> _Rows:
@@ -297,7 +324,7 @@ def _replies_are_safe(content: _U8, buffer: Buffer, columns: MessageColumns) -> 
     starts, sizes = columns.reply_start[rows], columns.reply_size[rows]
     lengths = np.unique(sizes).tolist()
     if len(lengths) > _MAX_LENGTHS:
-        return all(safe_value(reply) == reply for reply in _texts(buffer, starts, sizes))
+        return all(safe_value(reply) == reply for reply in texts(buffer, starts, sizes))
     for length in lengths:
         # Every place where so many bytes can begin, without copying; then the replies are rows of a table.
         places = np.ndarray((len(content) - length + 1,), f"V{length}", buffer, strides=(1,))
@@ -312,12 +339,12 @@ def _replies_are_safe(content: _U8, buffer: Buffer, columns: MessageColumns) -> 
     return True
 
 
-def looks_encrypted(piece: Piece) -> bool:
+def looks_encrypted(batch: Batch) -> bool:
     """Returns whether there is a payload among these messages that was surely written by an encrypting server.
 
     It begins with the code of a cipher, 4 random bytes and a count of messages (filestore.md section 9.2).
     """
-    buffer, columns = piece
+    buffer, columns = batch.buffer, batch.columns
     sealed = _sealed(np.frombuffer(buffer, np.uint8), columns) & (columns.data_size > OVERHEAD)
     for start in columns.data_start[sealed].tolist():
         if 0 < int.from_bytes(buffer[start + 5 : start + 13], "big") < _MAX_COUNT:

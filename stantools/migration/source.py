@@ -16,7 +16,7 @@ from stantools.format.crc import Crc
 from stantools.format.encryption import master_key
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import ChannelSurvey
-from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, Batch, Finisher, Piece, StepReader, looks_encrypted
+from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, Batch, Finisher, StepReader, looks_encrypted
 from stantools.progress import Progress
 from stantools.recovery.merge import plan_merge
 from stantools.recovery.options import MergeOptions
@@ -154,7 +154,7 @@ class ChannelSource:
         Raises:
             StoreUnreadableError: As from `read`.
         """
-        return any(looks_encrypted(piece) for piece in self._sample())
+        return any(map(looks_encrypted, self._sample()))
 
     def check_key(self) -> None:
         """Decrypts a sample of the messages, if there is a key.
@@ -164,8 +164,8 @@ class ChannelSource:
             StoreUnreadableError: As from `read`.
         """
         finisher = self._finisher()
-        for piece in self._sample():
-            finisher.finish(piece)
+        for batch in self._sample():
+            finisher.finish(batch)
 
     def read(
         self,
@@ -173,6 +173,9 @@ class ChannelSource:
         after: int = 0,
         until: int | None = None,
         subject: bytes | None = None,
+        batch_bytes: int = BATCH_BYTES,
+        batch_rows: int = BATCH_ROWS,
+        finish: bool = True,
     ) -> Iterator[Batch]:
         """Yields the messages in rising order; may be called any number of times, by several threads.
 
@@ -180,6 +183,9 @@ class ChannelSource:
             after: Only messages with higher sequences.
             until: Only messages up to this sequence.
             subject: The subject that they get; the channel's name if not given.
+            batch_bytes: Bytes of records in one batch, at most; a longer one comes alone.
+            batch_rows: Messages in one batch, at most.
+            finish: Decrypt payloads, make replies fit for headers and check CRCs; else all is as it is stored.
 
         Yields:
             Batches that are valid until the next one is asked for. Payloads are those of the mapped file itself, unless
@@ -189,37 +195,14 @@ class ChannelSource:
             StoreUnreadableError: A file cannot be read any more, or has changed since it was planned.
             DecryptError: A payload cannot be decrypted.
         """
-        channel = self.raw_name
+        channel, crc = self.raw_name, self._crc if finish else self._crc.unchecked
         subject = channel if subject is None else subject
-        for buffer, columns in self.pieces(after, until):
-            yield Batch(channel, subject, buffer, columns, columns.sequence)
-
-    def pieces(
-        self,
-        after: int = 0,
-        until: int | None = None,
-        *,
-        batch_bytes: int = BATCH_BYTES,
-        batch_rows: int = BATCH_ROWS,
-        finish: bool = True,
-    ) -> Iterator[Piece]:
-        """Yields the messages as `read` does, as a buffer and columns.
-
-        Args:
-            after: Only messages with higher sequences.
-            until: Only messages up to this sequence.
-            batch_bytes: Bytes of records in one batch, at most.
-            batch_rows: Messages in one batch, at most.
-            finish: Decrypt payloads, make replies fit for headers and check CRCs; else all is as it is stored.
-        """
-        reader = StepReader(
-            self._crc if finish else self._crc.unchecked, batch_bytes=batch_bytes, batch_rows=batch_rows
-        )
+        reader = StepReader(channel, subject, crc, batch_bytes=batch_bytes, batch_rows=batch_rows)
         finisher = self._finisher()
         until = MAX_SEQUENCE if until is None else until
         for step in self._plan.steps:
-            for piece in reader.read(step, after, until):
-                yield finisher.finish(piece) if finish else piece
+            for batch in reader.read(step, after, until):
+                yield finisher.finish(batch) if finish else batch
 
     def with_key(self, key: Key) -> ChannelSource:
         """Returns the channel with payloads decrypted by another key, or left as they are stored."""
@@ -228,7 +211,7 @@ class ChannelSource:
     def cuts(self, size: int) -> list[int]:
         """Returns rising sequences that cut the channel into parts of about so many bytes each, none if it is small.
 
-        A part is read with `read` or `pieces` from one of them, as `after`, to the next, as `until`.
+        A part is read from one of them, as `after`, to the next, as `until`.
         """
         cuts: list[int] = []
         total = begin = 0
@@ -250,16 +233,16 @@ class ChannelSource:
         return Finisher(self._plan.stored_name, self._key.key, keep_sealed=self._key.keep_sealed)
 
     def _timestamp(self, sequence: int) -> int:
-        for _, columns in self.pieces(sequence - 1, sequence, finish=False) if sequence else ():
-            return int(columns.timestamp[0])
+        for batch in self.read(after=sequence - 1, until=sequence, finish=False) if sequence else ():
+            return int(batch.columns.timestamp[0])
         return 0
 
-    def _sample(self) -> Iterator[Piece]:
+    def _sample(self) -> Iterator[Batch]:
         """Yields some messages from a few places."""
         places = [place for step in self._plan.steps for place in _places(step)]
         chosen = {places[number * len(places) // _SAMPLE_PLACES] for number in range(_SAMPLE_PLACES) if places}
         for place in sorted(chosen):
-            sample = self.pieces(place - 1, batch_bytes=_SAMPLE_BYTES, batch_rows=_SAMPLE_ROWS, finish=False)
+            sample = self.read(after=place - 1, batch_bytes=_SAMPLE_BYTES, batch_rows=_SAMPLE_ROWS, finish=False)
             yield from islice(sample, 1)
 
 

@@ -22,10 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import UsageError
-from stantools.format.columns import MessageColumns
-from stantools.migration.batches import Batch, Piece
+from stantools.migration.batches import Batch, Messages
 from stantools.migration.source import ChannelSource
-from stantools.store.mapping import Buffer
 
 _U64 = npt.NDArray[np.uint64]
 _I64 = npt.NDArray[np.int64]
@@ -41,8 +39,8 @@ _SPACING = 1 << 20
 _LOWEST = -(2**63)
 
 
-class StreamSource(Protocol):
-    """What goes into one stream."""
+class StreamSource(Messages, Protocol):
+    """The messages that go into one stream, with the sequences that they have there, and the channels they are from."""
 
     @property
     def parts(self) -> Sequence[tuple[ChannelSource, bytes]]:
@@ -51,21 +49,6 @@ class StreamSource(Protocol):
     @property
     def renumbered(self) -> bool:
         """Whether sequences in the stream are not those of the channel."""
-
-    @property
-    def count(self) -> int:
-        """How many messages there are."""
-
-    @property
-    def first(self) -> int:
-        """The stream's sequence of the first message, 0 if there is none."""
-
-    @property
-    def last(self) -> int:
-        """The stream's last sequence; there may be no message of that sequence."""
-
-    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
-        """Yields the messages with sequences in the stream above `after`, up to `until`, in rising order."""
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:
         """Returns sequences in the stream for sequences of a channel."""
@@ -140,7 +123,7 @@ class _Feed:
         channel: The channel.
         place: Where to begin.
         sizes: Bytes and rows of a batch.
-        finish: As for `ChannelSource.pieces`.
+        finish: As for `ChannelSource.read`.
     """
 
     def __init__(
@@ -150,21 +133,20 @@ class _Feed:
         self.at = 0
         self.end = 0
         self.keys: _I64 = np.empty(0, np.int64)
-        self.buffer: Buffer
-        self.columns: MessageColumns
+        self.batch: Batch
         after = int(place.sequences[number])
-        self._pieces: Iterator[Piece] = channel.pieces(after, batch_bytes=sizes[0], batch_rows=sizes[1], finish=finish)
+        self._batches = channel.read(after=after, batch_bytes=sizes[0], batch_rows=sizes[1], finish=finish)
 
     def load(self) -> bool:
         """Makes sure that there is a message in the batch; False if there is none left."""
         while self.at == len(self.keys):
-            piece = next(self._pieces, None)
-            if piece is None:
+            batch = next(self._batches, None)
+            if batch is None:
                 return False
-            self.buffer, self.columns = piece
+            self.batch = batch
             # Where time goes back, a message is sorted as if it were as late as those before it. In the batch: those of
             # the batch before are given out, and with them all that comes before what is sorted like the last of them.
-            self.keys = np.maximum.accumulate(self.columns.timestamp)
+            self.keys = np.maximum.accumulate(batch.columns.timestamp)
             self.end = int(self.keys[-1])
             self.at = 0
         return True
@@ -261,8 +243,8 @@ class MergedSource:
             if begin < end:
                 feed = merged.feeds[source]
                 channel, subject = self.parts[feed.number]
-                columns = feed.columns.part(row + begin - low, row + end - low)
-                yield Batch(channel.raw_name, subject, feed.buffer, columns, numbers[begin:end])
+                columns = feed.batch.columns.part(row + begin - low, row + end - low)
+                yield Batch(channel.raw_name, subject, feed.batch.buffer, columns, numbers[begin:end])
             low = high
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:
@@ -312,7 +294,7 @@ class MergedSource:
             number = place.count
             for merged in self._rounds(place, finish=False):
                 for source, feed in enumerate(merged.feeds):
-                    own[feed.number].append(feed.columns.sequence[merged.lows[source] : merged.highs[source]].copy())
+                    own[feed.number].append(feed.batch.sequence[merged.lows[source] : merged.highs[source]].copy())
                     numbers[feed.number].append((np.flatnonzero(merged.order == source) + number + 1).astype(np.uint64))
                 number += len(merged.order)
                 if number >= end:
@@ -339,7 +321,7 @@ class MergedSource:
         sequences = self._start.sequences.copy()
         for merged in self._rounds(self._start, finish=False):
             for feed, high in zip(merged.feeds, merged.highs, strict=True):
-                sequences[feed.number] = feed.columns.sequence[high - 1]
+                sequences[feed.number] = feed.batch.sequence[high - 1]
             count += len(merged.order)
             if count - places[-1].count >= _SPACING:
                 places.append(_Place(count, sequences.copy()))

@@ -29,14 +29,12 @@ from stantools.notation import counted
 from stantools.store.directory import SliceFiles
 from stantools.store.indexes import IndexView, index_parts, scan_index
 from stantools.store.mapping import WINDOW, Buffer, Window, mapped
+from stantools.store.ranges import Ranges
 from stantools.store.resync import Damage, Resync
 
 #: Rows of one batch: its columns stay in the processor's cache.
 BATCH_ROWS = 16384
-#: Bytes of a batch, about: what is touched at once of a mapped file. The first batch only finds out the sizes.
-_BATCH_BYTES = WINDOW // 2
-#: Bytes that a batch never goes beyond, unless it is one message: long messages may follow short ones.
-_MOST_BYTES = WINDOW
+#: The first batch only finds out the sizes, if there are more bytes than a batch should have.
 _FIRST_ROWS = 64
 #: Messages that are looked at to find out whether a slice is encrypted.
 SAMPLES = 8
@@ -52,6 +50,7 @@ def scan_slice(
     start: int = FILE_HEADER_SIZE,
     limit: int | None = None,
     until: int | None = None,
+    most: int = WINDOW,
 ) -> Iterator[MessageColumns | Damage]:
     """Scans a data file from the first record to the last byte.
 
@@ -66,6 +65,8 @@ def scan_slice(
         limit: Where the readable bytes end; the end of the buffer if not given.
         until: Stop at the first record or damage that begins here or further on; what begins before is given whole. As
             `limit` if not given.
+        most: Bytes that a batch never goes beyond, unless it is one message; long messages may follow short ones, so
+            half of it is aimed at. It is what is touched at once of a mapped file.
 
     Yields:
         Views of `columns` that are valid until the next step, and damaged ranges. Nothing is left out: a batch begins
@@ -76,21 +77,22 @@ def scan_slice(
     until = limit if until is None else min(until, limit)
     resync: Resync | None = None
     # Nobody looks at a batch any more when the next one is read.
-    window = Window(buffer, _BATCH_BYTES, behind=0)
-    at, wanted = start, _FIRST_ROWS
+    aim = max(most // 2, 1)
+    window = Window(buffer, aim, behind=0)
+    at, wanted = start, _FIRST_ROWS if until - start > aim else columns.capacity
     while at < until:
         window.reach(at)
         begin = at
         part = columns if wanted >= columns.capacity else columns.take(wanted)
-        most = min(at + _MOST_BYTES, until)
-        rows, at, stop = kernels.scan_messages(buffer, at, most, crc, channel, part)
-        if most < limit and stop not in (Stop.END, Stop.FULL):
-            # Either the record goes on behind `most`, or it is bad, which shows when it is looked at by itself.
+        end = min(at + most, until)
+        rows, at, stop = kernels.scan_messages(buffer, at, end, crc, channel, part)
+        if end < limit and stop not in (Stop.END, Stop.FULL):
+            # Either the record goes on behind `end`, or it is bad, which shows when it is looked at by itself.
             stop = Stop.END
             if not rows:
                 rows, at, stop = kernels.scan_messages(buffer, at, limit, crc, channel, columns.take(1))
         if rows:
-            wanted = max(1, min(columns.capacity, _BATCH_BYTES * rows // (at - begin)))
+            wanted = max(1, min(columns.capacity, aim * rows // (at - begin)))
             yield columns.take(rows)
         if stop in (Stop.END, Stop.FULL):
             continue
@@ -98,6 +100,15 @@ def scan_slice(
         damage = resync.after(at, Stop(stop))
         yield damage
         at = damage.end
+
+
+def among(batch: MessageColumns, wanted: Ranges) -> MessageColumns:
+    """Returns the rows of a batch, whose sequences rise, that are wanted; views if nothing between them is left out."""
+    low = int(np.searchsorted(batch.sequence, np.uint64(wanted.first)))
+    high = int(np.searchsorted(batch.sequence, np.uint64(wanted.last), side="right"))
+    part = batch.part(low, high)
+    chosen = wanted.select(part.sequence)
+    return part if chosen.all() else part.pick(chosen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,8 +139,8 @@ def older_than(channel: ChannelSource, moment: int) -> int:
 
 def _next_message(channel: ChannelSource, sequence: int) -> tuple[int, int]:
     """Returns sequence and time of the first message that is not before a sequence."""
-    _, columns = next(channel.pieces(sequence - 1, finish=False))
-    return int(columns.sequence[0]), int(columns.timestamp[0])
+    batch = next(channel.read(after=sequence - 1, finish=False))
+    return int(batch.sequence[0]), int(batch.columns.timestamp[0])
 
 
 _NAMES_SHOWN = 5

@@ -6,7 +6,7 @@ What is compared is what is intact, as salvage would take it; how it is laid out
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,19 +19,18 @@ from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
-from stantools.migration.batches import Piece
+from stantools.migration.batches import Batch, texts
 from stantools.migration.source import ChannelSource, SourceOptions, StoreSource, open_source
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.store.clientlog import salvage_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, Datastore
-from stantools.store.mapping import Buffer, mapped
+from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
 from stantools.store.sublog import Subscription, salvage_subs
 
 _U64 = npt.NDArray[np.uint64]
-_Rows = npt.NDArray[np.intp]
 
 #: What can differ, in the order in which it is told.
 KINDS = ("missing", "extra", "timestamp", "reply", "payload")
@@ -65,47 +64,34 @@ class Compared:
 
 
 class _Reader:
-    """Goes through the pieces of one side.
+    """Goes through the messages of one side."""
 
-    Attributes:
-        buffer: What the columns of the present piece point into.
-        columns: The present piece.
-        at: Its first row that was not compared yet.
-    """
-
-    def __init__(self, pieces: Iterator[Piece], progress: Progress | None) -> None:
-        self._pieces = pieces
+    def __init__(self, batches: Iterator[Batch], progress: Progress | None) -> None:
+        self._batches = batches
         self._progress = progress
-        self.buffer: Buffer = memoryview(b"")
-        self.columns = MessageColumns(0)
-        self.at = 0
+        self._rest: Batch | None = None
 
-    def load(self) -> bool:
-        """Makes sure that there is a row to compare; False at the end."""
-        while self.at == len(self.columns.sequence):
-            piece = next(self._pieces, None)
-            if piece is None:
-                return False
-            self.buffer, self.columns = piece
-            self.at = 0
+    def rest(self) -> Batch | None:
+        """Returns the rows of the present batch that were not compared yet; None at the end."""
+        while not self._rest:
+            self._rest = next(self._batches, None)
+            if self._rest is None:
+                return None
             if self._progress:
-                sizes = int(self.columns.size.sum(dtype=np.int64))
-                self._progress(sizes + RECORD_HEADER_SIZE * len(self.columns.size))
-        return True
+                sizes = int(self._rest.columns.size.sum(dtype=np.int64))
+                self._progress(sizes + RECORD_HEADER_SIZE * len(self._rest))
+        return self._rest
 
-    @property
-    def last(self) -> int:
-        """The last sequence of the present piece."""
-        return int(self.columns.sequence[-1])
-
-    def up_to(self, sequence: int) -> slice:
-        """Takes the rows up to a sequence."""
-        end = int(np.searchsorted(self.columns.sequence, np.uint64(sequence), side="right"))
-        rows, self.at = slice(self.at, end), end
-        return rows
+    def up_to(self, sequence: np.uint64) -> Batch:
+        """Takes the rows of the present batch up to a sequence."""
+        batch = self._rest
+        assert batch is not None
+        end = int(np.searchsorted(batch.sequence, sequence, side="right"))
+        self._rest = batch.part(end, len(batch))
+        return batch.part(0, end)
 
 
-def compare_pieces(a: Iterator[Piece], b: Iterator[Piece], progress: Progress | None = None) -> Compared:
+def compare_messages(a: Iterator[Batch], b: Iterator[Batch], progress: Progress | None = None) -> Compared:
     """Compares the messages of two channels, each given in rising order.
 
     Args:
@@ -116,46 +102,44 @@ def compare_pieces(a: Iterator[Piece], b: Iterator[Piece], progress: Progress | 
     compared = Compared()
     one, other = _Reader(a, progress), _Reader(b, progress)
     while True:
-        left, right = one.load(), other.load()
-        if not (left and right):
+        left, right = one.rest(), other.rest()
+        if left is None or right is None:
             break
-        bound = min(one.last, other.last)
-        rows, other_rows = one.up_to(bound), other.up_to(bound)
-        _compare_rows(compared, one, rows, other, other_rows)
+        bound = min(left.sequence[-1], right.sequence[-1])
+        _compare_rows(compared, one.up_to(bound), other.up_to(bound))
     for reader, kind in ((one, "missing"), (other, "extra")):
-        while reader.load():
-            compared.note(kind, reader.columns.sequence[reader.at :])
-            reader.at = len(reader.columns.sequence)
+        while (rest := reader.rest()) is not None:
+            compared.note(kind, reader.up_to(rest.sequence[-1]).sequence)
     return compared
 
 
-def _compare_rows(compared: Compared, one: _Reader, rows: slice, other: _Reader, other_rows: slice) -> None:
-    a, b = one.columns.sequence[rows], other.columns.sequence[other_rows]
-    if np.array_equal(a, b):
-        here: _Rows = np.arange(rows.start, rows.stop)
-        there: _Rows = np.arange(other_rows.start, other_rows.stop)
-    else:
+def _compare_rows(compared: Compared, one: Batch, other: Batch) -> None:
+    a, b = one.sequence, other.sequence
+    if not np.array_equal(a, b):
         common, here, there = np.intersect1d(a, b, assume_unique=True, return_indices=True)
         compared.note("missing", a[~np.isin(a, common, assume_unique=True)])
         compared.note("extra", b[~np.isin(b, common, assume_unique=True)])
-        here, there = here + rows.start, there + other_rows.start
-    if not len(here):
+        one = replace(one, columns=one.columns.pick(here), sequence=common)
+        other = replace(other, columns=other.columns.pick(there), sequence=common)
+    if not len(one):
         return
-    compared.both += len(here)
-    sequences = one.columns.sequence[here]
-    compared.note("timestamp", sequences[one.columns.timestamp[here] != other.columns.timestamp[there]])
-    if _same_bytes(one, here, other, there):
+    compared.both += len(one)
+    mine, theirs = one.columns, other.columns
+    compared.note("timestamp", one.sequence[mine.timestamp != theirs.timestamp])
+    if _same_bytes(one, other):
         return
     for kind, start, size in (("payload", "data_start", "data_size"), ("reply", "reply_start", "reply_size")):
-        parts, other_parts = _parts(one, here, start, size), _parts(other, there, start, size)
+        parts, other_parts = (
+            texts(x.buffer, getattr(x.columns, start), getattr(x.columns, size)) for x in (one, other)
+        )
         differs = [x != y for x, y in zip(parts, other_parts, strict=True)]
-        compared.note(kind, sequences[np.array(differs)])
+        compared.note(kind, one.sequence[np.array(differs)])
 
 
-def _same_bytes(one: _Reader, here: _Rows, other: _Reader, there: _Rows) -> bool:
+def _same_bytes(one: Batch, other: Batch) -> bool:
     """Returns whether payloads and replies lie in the same order between the same bytes, which is quick to find out."""
-    starts, sizes = _places(one, here)
-    other_starts, other_sizes = _places(other, there)
+    starts, sizes = _places(one.columns)
+    other_starts, other_sizes = _places(other.columns)
     if not np.array_equal(sizes, other_sizes):
         return False
     if not len(filled := np.flatnonzero(sizes)):
@@ -169,16 +153,9 @@ def _same_bytes(one: _Reader, here: _Rows, other: _Reader, there: _Rows) -> bool
     return np.array_equal(mine, np.frombuffer(other.buffer, np.uint8)[begin + shift : end + shift])
 
 
-def _places(reader: _Reader, rows: _Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    columns = reader.columns
-    starts = np.concatenate((columns.data_start[rows], columns.reply_start[rows]))
-    sizes = np.concatenate((columns.data_size[rows], columns.reply_size[rows])).astype(np.int64)
-    return starts, sizes
-
-
-def _parts(reader: _Reader, rows: _Rows, start: str, size: str) -> Iterator[bytes]:
-    starts, sizes = getattr(reader.columns, start)[rows].tolist(), getattr(reader.columns, size)[rows].tolist()
-    return (bytes(reader.buffer[at : at + length]) for at, length in zip(starts, sizes, strict=True))
+def _places(columns: MessageColumns) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    starts = np.concatenate((columns.data_start, columns.reply_start))
+    return starts, np.concatenate((columns.data_size, columns.reply_size)).astype(np.int64)
 
 
 _MANY = 6
@@ -245,7 +222,7 @@ def compare_stores(
     finish = first.key is not None or second.key is not None
     for one, other in channel_pairs(a, b):
         if one and other:
-            compared = compare_pieces(one.pieces(finish=finish), other.pieces(finish=finish), progress)
+            compared = compare_messages(one.read(finish=finish), other.read(finish=finish), progress)
             add_channel(result, sides, one, compared)
         else:
             result.findings.append(only_in_one(one, other))

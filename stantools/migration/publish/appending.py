@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Any, Final
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
 from stantools.migration.publish.filling import Filling, probe
+from stantools.migration.publish.gaps import extent, missing
 from stantools.migration.publish.loader import MAX_WINDOW, MAX_WINDOW_BYTES, Acks, Publishing
 from stantools.migration.publish.resume import NotOursError, compare
 from stantools.migration.publish.retry import Patience
-from stantools.migration.publish.source import extent, missing
 
 if TYPE_CHECKING:
-    from stantools.migration.batches import Batch
-    from stantools.migration.publish.source import Source
+    from stantools.migration.batches import Batch, Messages
     from stantools.nats.jetstream import JetStream
 
 _HOW: Final = Publishing()
@@ -79,14 +78,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Part:
-    """The messages of a part. The sequences between its floor and its first message count as missing ones; a `Source`.
+    """The `Messages` of a part. The sequences between its floor and its first message count as missing ones.
 
     Attributes:
         messages: The messages.
         floor: The sequence that it begins behind.
     """
 
-    messages: Source
+    messages: Messages
     floor: int
 
     @property
@@ -104,9 +103,9 @@ class Part:
         """The last sequence."""
         return self.messages.last
 
-    def read(self, *, after: int = 0) -> Iterator[Batch]:
-        """Yields the messages with higher sequences, in rising order."""
-        return self.messages.read(after=after)
+    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
+        """Yields the messages; see `Messages.read`."""
+        return self.messages.read(after=after, until=until)
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ async def append_part(
     js: JetStream,
     name: str,
     config: Mapping[str, Any],
-    messages: Source,
+    messages: Messages,
     *,
     how: Publishing = _HOW,
     progress: Callable[[int], None] | None = None,
@@ -238,7 +237,7 @@ class _Append:
         js: JetStream,
         name: str,
         config: Mapping[str, Any],
-        messages: Source,
+        messages: Messages,
         how: Publishing,
     ) -> None:
         self._js = js

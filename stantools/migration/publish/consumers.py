@@ -33,7 +33,7 @@ from stantools.nats.errors import ApiError, NoAnswerError
 from stantools.store.directory import subject_matches
 
 if TYPE_CHECKING:
-    from stantools.migration.publish.source import Source
+    from stantools.migration.batches import Messages
     from stantools.nats.inbox import Received
     from stantools.nats.jetstream import JetStream
     from stantools.store.ranges import U64
@@ -96,7 +96,7 @@ class Consumers:
 
     js: JetStream
     stream: str
-    source: Source
+    source: Messages
     wanted: Sequence[tuple[Consumer, Standing]]
     made: list[str] = field(default_factory=list)
 
@@ -207,7 +207,7 @@ class _Delivery:
     pending: frozenset[int]
 
 
-def _plan_delivery(source: Source, what: str, position: Standing, subject: str | None, *, lead: bool) -> _Delivery:
+def _plan_delivery(source: Messages, what: str, position: Standing, subject: str | None, *, lead: bool) -> _Delivery:
     """Finds out what a consumer has to be given.
 
     Args:
@@ -227,10 +227,9 @@ def _plan_delivery(source: Source, what: str, position: Standing, subject: str |
     left = set(position.pending)
     count = last = 0
     for part in _existing(source, before or start, position.delivered, subject):
-        if len(part):
-            count += len(part)
-            last = int(part[-1])
-            left.difference_update(part.tolist())
+        count += len(part)
+        last = int(part[-1])
+        left.difference_update(part.tolist())
     if left:
         raise StantoolsError(
             f"{what}: {len(left)} pending messages are not in the stream, the first is {min(left)}",
@@ -239,24 +238,21 @@ def _plan_delivery(source: Source, what: str, position: Standing, subject: str |
     return _Delivery(before or start, count, last, frozenset(position.pending))
 
 
-def _existing(source: Source, start: int, end: int, subject: str | None) -> Iterator[U64]:
+def _existing(source: Messages, start: int, end: int, subject: str | None) -> Iterator[U64]:
     """The sequences from `start` to `end` that have a message on the subject."""
-    for batch in source.read(after=start - 1):
-        sequences = batch.sequence[batch.sequence <= end]
+    for batch in source.read(after=start - 1, until=end):
         if subject is None or subject_matches(subject, os.fsdecode(batch.subject)):
-            yield sequences
-        if len(sequences) < len(batch):
-            return
+            yield batch.sequence
 
 
-def _message_before(source: Source, sequence: int, subject: str | None) -> int:
+def _message_before(source: Messages, sequence: int, subject: str | None) -> int:
     """The last message before a sequence, 0 if there is none nearby."""
     for distance in _LOOK_BACK:
-        found = [
-            int(part[-1]) for part in _existing(source, max(sequence - distance, 1), sequence - 1, subject) if len(part)
-        ]
+        found = 0
+        for part in _existing(source, max(sequence - distance, 1), sequence - 1, subject):
+            found = int(part[-1])
         if found:
-            return found[-1]
+            return found
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
+from stantools.migration.publish.gaps import extent, gaps, missing
 from stantools.migration.publish.loader import (
     CERTAIN_FROM,
     MAX_WINDOW,
@@ -18,10 +19,10 @@ from stantools.migration.publish.loader import (
     last_counted,
 )
 from stantools.migration.publish.resume import AT_ONCE, REMEDY, NotOursError, compare, find_fillers
-from stantools.migration.publish.source import Source, extent, gaps, missing
 from stantools.nats.errors import ApiError, NatsError, PermissionDeniedError
 
 if TYPE_CHECKING:
+    from stantools.migration.batches import Messages
     from stantools.nats.jetstream import JetStream
 
 _T = TypeVar("_T")
@@ -51,7 +52,7 @@ class Filling:
         js: JetStream,
         name: str,
         config: Mapping[str, Any],
-        source: Source,
+        source: Messages,
         how: Publishing,
         progress: Callable[[int], None] | None,
     ) -> None:

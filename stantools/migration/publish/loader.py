@@ -27,8 +27,7 @@ from stantools.nats.jetstream import read_answer
 if TYPE_CHECKING:
     import asyncio
 
-    from stantools.migration.batches import Batch
-    from stantools.migration.publish.source import Source
+    from stantools.migration.batches import Batch, Messages
     from stantools.nats.connection import Connection
     from stantools.nats.inbox import Inbox, Received
     from stantools.nats.jetstream import JetStream
@@ -212,7 +211,7 @@ class Loader:
 
     js: JetStream
     name: str
-    source: Source
+    source: Messages
     subject: bytes
     how: Publishing
     progress: Callable[[int], None]

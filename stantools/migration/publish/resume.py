@@ -18,7 +18,7 @@ from stantools.migration import headers
 from stantools.nats.jetstream import MESSAGE_NOT_FOUND
 
 if TYPE_CHECKING:
-    from stantools.migration.publish.source import Source
+    from stantools.migration.batches import Messages
     from stantools.nats.jetstream import JetStream
 
 #: Servers before this version undo a deletion without erasing when they are killed (seen: 2.9.10).
@@ -74,7 +74,7 @@ class Compared:
     fillers: list[int] = field(default_factory=list)
 
 
-async def compare(js: JetStream, name: str, source: Source, after: int, until: int, generation: int) -> Compared:
+async def compare(js: JetStream, name: str, source: Messages, after: int, until: int, generation: int) -> Compared:
     """Compares what a stream holds with the source.
 
     Args:
@@ -158,20 +158,16 @@ class _Wanted:
         return subject == self.subject and data == self.data and headers.own_block(block) in blocks
 
 
-def _wanted(source: Source, after: int, until: int) -> Iterator[_Wanted]:
+def _wanted(source: Messages, after: int, until: int) -> Iterator[_Wanted]:
     """What should be at each sequence of the range."""
     if not source.count:
         return
     at = max(after + 1, source.first)
-    for batch in source.read(after=at - 1):
-        columns = batch.columns
-        for row, sequence in enumerate(batch.sequence.tolist()):
-            for lacking in range(at, min(sequence, until + 1)):
+    for batch in source.read(after=at - 1, until=until):
+        for sequence, message in zip(batch.sequence.tolist(), batch.messages(), strict=True):
+            for lacking in range(at, sequence):
                 yield _Wanted(lacking)
-            if sequence > until:
-                return
-            own, time = int(columns.sequence[row]), int(columns.timestamp[row])
-            yield _Wanted(sequence, batch.subject, batch.channel, own, time, batch.reply(row), batch.data(row))
+            yield _Wanted(sequence, batch.subject, batch.channel, *message)
             at = sequence + 1
     for lacking in range(at, until + 1):
         yield _Wanted(lacking)

@@ -25,9 +25,9 @@ from stantools.migration.publish.consumers import Consumer, Consumers, Standing
 from stantools.migration.publish.filling import Filling, probe
 from stantools.migration.publish.loader import Acks, Publishing
 from stantools.migration.publish.retry import Patience
-from stantools.migration.publish.source import Source
 
 if TYPE_CHECKING:
+    from stantools.migration.batches import Messages
     from stantools.nats.jetstream import JetStream
 
 _HOW: Final = Publishing()
@@ -62,7 +62,7 @@ async def publish_stream(
     js: JetStream,
     name: str,
     config: Mapping[str, Any],
-    source: Source,
+    source: Messages,
     consumers: Sequence[tuple[Consumer, Standing]] = (),
     *,
     how: Publishing = _HOW,

@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Mapping
 
 from stantools.migration import headers
-from stantools.migration.replay.publisher import SILENCE, Piece, Publisher, header_text, origin_fields
+from stantools.migration.batches import Batch
+from stantools.migration.replay.publisher import SILENCE, Publisher, header_text, origin_fields
 from stantools.migration.replay.state import Ledger
 from stantools.nats import encoding
 from stantools.nats.connection import Connection
@@ -53,10 +54,10 @@ class CorePublisher(Publisher):
         await self.connection.flush(SILENCE)
         self.check()
 
-    async def _send(self, piece: Piece) -> None:
-        subject, channel = piece.subject, self._texts[piece.channel]
+    async def _send(self, batch: Batch) -> None:
+        subject, channel = batch.subject, self._texts[batch.channel]
         publish, most, origin = self.connection.publish, self.connection.max_payload, self._origin
-        for sequence, timestamp, reply, data in piece.rows():
+        for sequence, timestamp, reply, data in batch.messages():
             self.check()
             fields = origin_fields(channel, sequence, timestamp) if origin else {}
             if reply and self._headers:
@@ -65,7 +66,7 @@ class CorePublisher(Publisher):
                 self.note("the server knows no headers: reply subjects of messages are left out")
             header = encoding.header_block(fields)
             if (size := len(header) + len(data)) > most:
-                raise self.too_large(piece, sequence, size)
+                raise self.too_large(batch, sequence, size)
             publish(subject, data, header=header)
             self.published += 1
         await self.connection.drain()

@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stantools.migration import headers
-from stantools.migration.replay.publisher import Piece, Publisher, header_text, origin_fields
+from stantools.migration.batches import Batch
+from stantools.migration.replay.publisher import Publisher, header_text, origin_fields
 from stantools.migration.replay.state import Ledger, Position
 from stantools.migration.replay.subjects import shown
 from stantools.nats import encoding
@@ -256,11 +257,11 @@ class JetStreamPublisher(Publisher):
         self._behind[stream] = last
         self.note(f"the stream {stream} had lost messages that it had acknowledged; they are sent again")
 
-    async def _send(self, piece: Piece) -> None:
-        channel = self._texts[piece.channel]
-        there = self._there.get(shown(piece.subject))
+    async def _send(self, batch: Batch) -> None:
+        channel = self._texts[batch.channel]
+        there = self._there.get(shown(batch.subject))
         publish, most, origin = self.connection.publish, self.connection.max_payload, self._origin
-        for sequence, timestamp, reply, data in piece.rows():
+        for sequence, timestamp, reply, data in batch.messages():
             self.check()
             name = self._afterwards.name(channel, sequence)
             if there and name in there:
@@ -275,8 +276,8 @@ class JetStreamPublisher(Publisher):
                     fields[headers.REPLY] = header_text(reply)
                 header = encoding.header_block(fields)
                 if (size := len(header) + len(data)) > most:
-                    raise self.too_large(piece, sequence, size)
-                publish(piece.subject, data, self._inbox + b"%d" % self.published, header)
+                    raise self.too_large(batch, sequence, size)
+                publish(batch.subject, data, self._inbox + b"%d" % self.published, header)
             self.published += 1
         await self.connection.drain()
 

@@ -1,7 +1,7 @@
 """What every way of publishing has in common: the window of messages on their way, waiting, failing.
 
 A replay runs in *legs*. A leg ends when everything is sent, when the user stops it, or when the connection breaks; then
-the next leg begins at what is confirmed. Within a leg messages are sent in order, in pieces of batches, and the ledger
+the next leg begins at what is confirmed. Within a leg messages are sent in order, in parts of batches, and the ledger
 keeps account of what is confirmed.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from stantools.migration import headers
 from stantools.migration.batches import Batch
@@ -31,72 +30,6 @@ _YIELD_EVERY = 256
 
 class MessageRefusedError(NatsError):
     """The target does not take a message. Sending it again would not help."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some messages of one channel, taken out of a batch.
-
-    Attributes:
-        channel: The channel.
-        subject: Where they go.
-        sequences: In the channel.
-        timestamps: Nanoseconds since 1970.
-        replies: Reply subjects, empty where there is none.
-        payloads: Their data.
-        size: Bytes of all payloads.
-    """
-
-    channel: bytes
-    subject: bytes
-    sequences: list[int]
-    timestamps: list[int]
-    replies: list[bytes]
-    payloads: list[bytes]
-    size: int
-
-    def __len__(self) -> int:
-        return len(self.sequences)
-
-    def rows(self) -> Iterator[tuple[int, int, bytes, bytes]]:
-        """Yields sequence, timestamp, reply subject and payload of each message."""
-        return zip(self.sequences, self.timestamps, self.replies, self.payloads, strict=True)
-
-
-def piece_of(batch: Batch, start: int, stop: int, most: int) -> Piece:
-    """Takes some messages of a batch.
-
-    Args:
-        batch: The batch.
-        start: The first row.
-        stop: The row behind the last.
-        most: Bytes of payload at which it is enough.
-    """
-    columns, buffer = batch.columns, batch.buffer
-    sizes = columns.data_size[start:stop].tolist()
-    size = 0
-    for number, each in enumerate(sizes):
-        size += each
-        if size >= most:
-            sizes = sizes[: number + 1]
-            stop = start + number + 1
-            break
-    data_starts = columns.data_start[start:stop].tolist()
-    if columns.reply_size[start:stop].any():
-        reply_sizes = columns.reply_size[start:stop].tolist()
-        reply_starts = columns.reply_start[start:stop].tolist()
-        replies = [bytes(buffer[at : at + length]) for at, length in zip(reply_starts, reply_sizes, strict=True)]
-    else:
-        replies = [b""] * len(sizes)
-    return Piece(
-        batch.channel,
-        batch.subject,
-        columns.sequence[start:stop].tolist(),
-        columns.timestamp[start:stop].tolist(),
-        replies,
-        [bytes(buffer[at : at + length]) for at, length in zip(data_starts, sizes, strict=True)],
-        size,
-    )
 
 
 def origin_fields(channel: str, sequence: int, timestamp: int) -> dict[str, str]:
@@ -168,7 +101,7 @@ class Publisher(ABC):
         """Does what has to be done before the first message of a leg."""
 
     @abstractmethod
-    async def _send(self, piece: Piece) -> None:
+    async def _send(self, batch: Batch) -> None:
         """Sends some messages, and counts `published` up with each."""
 
     async def tick(self) -> None:
@@ -191,7 +124,7 @@ class Publisher(ABC):
         """Returns, of each stream, a sequence behind which nothing is that is confirmed without a hole."""
         return {}
 
-    async def send(self, piece: Piece) -> None:
+    async def send(self, batch: Batch) -> None:
         """Sends some messages, once there is room in the window.
 
         Raises:
@@ -201,14 +134,15 @@ class Publisher(ABC):
         if self._full():
             await self._until(lambda: self.ledger.outstanding <= self.window // 2)
             self._bytes_out = 0
-        self.published = self.ledger.add(piece.channel, piece.sequences, piece.timestamps)
-        self._bytes_out += piece.size
+        columns = batch.columns
+        self.published = self.ledger.add(batch.channel, columns.sequence.tolist(), columns.timestamp.tolist())
+        self._bytes_out += int(columns.data_size.sum())
         try:
-            await self._send(piece)
+            await self._send(batch)
         except NatsError:
             self.ledger.withdraw(self.published)
             raise
-        self._unyielded += len(piece)
+        self._unyielded += len(batch)
         if self._unyielded >= _YIELD_EVERY:
             # The connection's own tasks get their turn.
             self._unyielded = 0
@@ -273,10 +207,10 @@ class Publisher(ABC):
             f"message {sequence} of channel {shown(channel)} was refused by {self.connection.url}: {reason}", remedy
         )
 
-    def too_large(self, piece: Piece, sequence: int, size: int) -> MessageRefusedError:
+    def too_large(self, batch: Batch, sequence: int, size: int) -> MessageRefusedError:
         """Returns the error for a message that is larger than the server takes."""
         return MessageRefusedError(
-            f"message {sequence} of channel {shown(piece.channel)} has {counted(size, 'byte')} with its envelope, "
+            f"message {sequence} of channel {shown(batch.channel)} has {counted(size, 'byte')} with its envelope, "
             f"{self.connection.url} takes {self.connection.max_payload}",
             f"raise max_payload of the server, then go on; or leave it out: begin anew with --seq {sequence + 1}: for "
             "this channel",

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from stantools.errors import StantoolsError
 from stantools.migration.replay.core import CorePublisher
 from stantools.migration.replay.jetstream import JetStreamPublisher
-from stantools.migration.replay.publisher import Publisher, piece_of
+from stantools.migration.replay.publisher import Publisher
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import Ledger, StateFile
 from stantools.migration.replay.streaming import StreamingPublisher
@@ -113,8 +113,8 @@ _TICK = 0.1
 #: The code of errors of a cluster that has no leader at the moment, and the like.
 _UNAVAILABLE = 503
 #: Messages, and bytes of payload, that are sent without looking at anything else.
-_PIECE = 256
-_PIECE_BYTES = 1 << 20
+_PART = 256
+_PART_BYTES = 1 << 20
 #: Shorter waits than this many seconds are not worth a system call.
 _SHORTEST = 0.001
 #: A rate is kept from falling this many nanoseconds behind: what was missed is not made up for by a burst.
@@ -278,10 +278,11 @@ class Replay:
                         start += late / 1e9
                         now -= late
                     ready = int(np.searchsorted(due, now, "right"))
-                piece = piece_of(batch, at, min(ready, at + _PIECE), _PIECE_BYTES)
-                await self._publisher.send(piece)
-                self._progress(piece.size)
-                at += len(piece)
+                sizes = np.cumsum(batch.columns.data_size[at : min(ready, at + _PART)], dtype=np.int64)
+                rows = min(int(sizes.searchsorted(_PART_BYTES)) + 1, len(sizes))
+                await self._publisher.send(batch.part(at, at + rows))
+                self._progress(int(sizes[rows - 1]))
+                at += rows
         return True
 
     async def _pause(self, seconds: float, failed: asyncio.Future[NatsError]) -> None:

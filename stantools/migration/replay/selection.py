@@ -80,13 +80,13 @@ class Chosen:
 
     def _in_time(self, channel: ChannelSource) -> Ranges:
         found = []
-        for _, columns in channel.pieces(finish=False):
-            wanted = np.ones(columns.capacity, bool)
+        for batch in channel.read(finish=False):
+            wanted = np.ones(len(batch), bool)
             if self.since is not None:
-                wanted &= columns.timestamp >= min(max(self.since, _LOWEST), _HIGHEST)
+                wanted &= batch.columns.timestamp >= min(max(self.since, _LOWEST), _HIGHEST)
             if self.until is not None:
-                wanted &= columns.timestamp < min(max(self.until, _LOWEST), _HIGHEST)
-            found.append(Ranges.from_sequences(columns.sequence[wanted].copy()))
+                wanted &= batch.columns.timestamp < min(max(self.until, _LOWEST), _HIGHEST)
+            found.append(Ranges.from_sequences(batch.sequence[wanted].copy()))
         return Ranges.union(found)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from stantools.errors import StantoolsError
-from stantools.migration.replay.publisher import Piece, Publisher
+from stantools.migration.batches import Batch
+from stantools.migration.replay.publisher import Publisher
 from stantools.migration.replay.state import Ledger
 from stantools.nats.connection import Connection
 from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, NobodyListensError
@@ -116,15 +117,15 @@ class StreamingPublisher(Publisher):
             raise ConnectionLostError(f"the streaming server {self._cluster_id!r} is gone", "go on later") from problem
         session.ping_answered(answer)
 
-    async def _send(self, piece: Piece) -> None:
+    async def _send(self, batch: Batch) -> None:
         session = self._session
         assert session is not None
         publish, most = self.connection.publish, self.connection.max_payload
-        for sequence, _, reply, data in piece.rows():
+        for sequence, _, reply, data in batch.messages():
             self.check()
-            sent = session.publish(self.published, piece.subject, reply, data)
+            sent = session.publish(self.published, batch.subject, reply, data)
             if len(sent.payload) > most:
-                raise self.too_large(piece, sequence, len(sent.payload))
+                raise self.too_large(batch, sequence, len(sent.payload))
             publish(sent.subject.encode(), sent.payload, self._acks)
             self.published += 1
         await self.connection.drain()

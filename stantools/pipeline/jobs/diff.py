@@ -24,7 +24,7 @@ from stantools.migration.proof.stores import (
     StoresDifference,
     add_channel,
     channel_pairs,
-    compare_pieces,
+    compare_messages,
     only_in_one,
     root_differences,
 )
@@ -297,7 +297,7 @@ def _compare(options: TableOptions, what: _Range) -> Compared:
     """In a task: compares messages; the key is looked up here."""
     key = options.key.key()
     one, other = (
-        source.with_key(Key(key)).pieces(what.after, what.until, finish=key is not None)
+        source.with_key(Key(key)).read(after=what.after, until=what.until, finish=key is not None)
         for source in (what.one, what.other)
     )
-    return compare_pieces(one, other)
+    return compare_messages(one, other)

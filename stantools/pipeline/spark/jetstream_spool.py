@@ -78,7 +78,7 @@ class _Block:
 
 
 class Spool:
-    """Messages of one channel in rising order; a `Source`. A context manager.
+    """Messages of one channel in rising order, as `Messages`. A context manager.
 
     Args:
         channel: The channel's name.
@@ -140,13 +140,15 @@ class Spool:
             self._write(sequences[low:high], timestamps[low:high], data.part(low, high), replies.part(low, high))
             low = high
 
-    def read(self, *, after: int = 0) -> Iterator[Batch]:
-        """Yields the messages with higher sequences, in rising order; may be called any number of times."""
+    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
+        """Yields the messages, see `Messages.read`; may be called any number of times."""
+        until = self.last if until is None else until
         for block in self._blocks:
-            if block.last > after:
+            if block.last > after and block.first <= until:
                 batch = self._batch(block)
-                low = int(np.searchsorted(batch.sequence, after, "right"))
-                yield _behind(batch, low) if low else batch
+                low, high = np.searchsorted(batch.sequence, np.array([after, until], np.uint64), "right").tolist()
+                if low < high:
+                    yield batch.part(low, high)
 
     def _write(self, sequences: npt.NDArray[np.uint64], timestamps: _I64, data: Texts, replies: Texts) -> None:
         payload, answers = data.joined(), replies.joined()
@@ -191,9 +193,3 @@ class Spool:
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = f"the largest channel must fit there for a while; make room, or {remedy}"
         return StoreUnwritableError(f"{place}: messages cannot be put aside there: {problem.strerror}", remedy)
-
-
-def _behind(batch: Batch, low: int) -> Batch:
-    """Returns the rows of a batch from one on."""
-    columns = batch.columns.part(low, len(batch))
-    return Batch(batch.channel, batch.subject, batch.buffer, columns, columns.sequence)

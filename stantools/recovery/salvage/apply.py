@@ -33,7 +33,7 @@ from stantools.store.atomic import absolute, new_directory
 from stantools.store.durable import fsync_directory, sync_tree, writing
 from stantools.store.limits import ONE_SLICE
 from stantools.store.mapping import Buffer, mapped
-from stantools.store.reading import BATCH_ROWS, scan_slice
+from stantools.store.reading import BATCH_ROWS, among, scan_slice
 from stantools.store.resync import Damage
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
@@ -381,8 +381,7 @@ class _Copier:
                 at = int(batch.offset[-1]) + RECORD_HEADER_SIZE + int(batch.size[-1])
                 chosen = batch
                 if not whole:
-                    mask = wanted.select(batch.sequence)
-                    chosen = batch if mask.all() else batch.pick(mask)
+                    chosen = among(batch, wanted)
                     # Later pieces of the same run begin behind this one.
                     self._resume[id(run)] = begin
                 if self._channel.origin:

@@ -196,7 +196,7 @@ def test_any_two_channels(
     root = tmp_path_factory.mktemp("stores")
     left, right = (write_store(root / name, {"foo": each}) for name, each in (("a", a), ("b", b)))
     (one, _), (other, _) = single(left, "foo").parts[0], single(right, "foo").parts[0]
-    found = stores.compare_pieces(one.pieces(batch_rows=step), other.pieces(batch_rows=other_step))
+    found = stores.compare_messages(one.read(batch_rows=step), other.read(batch_rows=other_step))
     mine, theirs = {r[0]: r for r in a}, {r[0]: r for r in b}
     both = mine.keys() & theirs.keys()
     expected = {"missing": mine.keys() - both, "extra": theirs.keys() - both}

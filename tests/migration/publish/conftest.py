@@ -71,9 +71,10 @@ class FakeSource:
     def first(self) -> int:
         return self.items[0].sequence if self.items else 0
 
-    def read(self, *, after: int = 0) -> Iterator[Batch]:
+    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
         self.reads.append(after)
-        left = [item for item in self.items if item.sequence > after]
+        until = self.last if until is None else until
+        left = [item for item in self.items if after < item.sequence <= until]
         for at in range(0, len(left), self.batch_rows):
             yield make_batch(left[at : at + self.batch_rows], self.channel)
 

@@ -194,8 +194,8 @@ def test_one_that_is_not_finished_is_made_anew_and_a_finished_one_is_left_alone(
 
 def test_only_one_subject_of_several(start_server: Callable[..., Any]) -> None:
     class Two(FakeSource):
-        def read(self, *, after: int = 0) -> Any:
-            for batch in super().read(after=after):
+        def read(self, *, after: int = 0, until: int | None = None) -> Any:
+            for batch in super().read(after=after, until=until):
                 for row in range(len(batch)):
                     part = numbered(int(batch.sequence[row]))
                     subject = b"a" if part[0].sequence % 2 else b"b"

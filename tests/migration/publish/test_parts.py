@@ -14,9 +14,9 @@ from stantools.errors import RefusedError, StantoolsError
 from stantools.migration import headers
 from stantools.migration.publish import missing
 from stantools.migration.publish import settings as configurations
+from stantools.migration.publish.gaps import extent, gaps
 from stantools.migration.publish.resume import _wanted
 from stantools.migration.publish.retry import Patience, passes
-from stantools.migration.publish.source import extent, gaps
 from stantools.nats.errors import ApiError, ConnectionLostError, NoAnswerError, PermissionDeniedError
 from tests.migration.publish.conftest import FakeSource, Item
 

@@ -18,10 +18,10 @@ from stantools.errors import StoreUnreadableError, UsageError
 from stantools.format.columns import MessageColumns
 from stantools.format.encryption import ChannelCipher, Cipher, DecryptError
 from stantools.format.layout import Flag
-from stantools.migration import batches
-from stantools.migration.batches import Finisher
+from stantools.migration.batches import Batch, Finisher
 from stantools.migration.headers import is_safe_value, safe_value
 from stantools.migration.source import ChannelSource
+from stantools.store import reading
 from tests.migration.source.contents import Message, Record, contents, only, opened, write_slices
 
 KEY = b"a key for tests"
@@ -50,7 +50,7 @@ def test_parts_of_a_long_slice(tmp_path: Path) -> None:
         assert contents(channel.read(after=after, until=until)) == expected
     assert contents(channel.read(after=40_000)) == {}
     # Not more is read for a part than a batch or two.
-    with patch.object(batches.kernels, "scan_messages", wraps=batches.kernels.scan_messages) as scans:
+    with patch.object(reading.kernels, "scan_messages", wraps=reading.kernels.scan_messages) as scans:
         assert list(contents(channel.read(after=39_997))) == [39_998, 39_999, 40_000]
     (call,) = scans.call_args_list
     assert call.args[1] > (tmp_path / "a" / "msgs.1.dat").stat().st_size * 3 // 4
@@ -71,7 +71,8 @@ def test_batches_of_any_size(data: st.DataObject) -> None:
         write_slices(Path(work), b"a", slices)
         channel = only(opened(Path(work)))
         found: list[int] = []
-        for buffer, columns in channel.pieces(after, until, batch_bytes=batch_bytes, batch_rows=batch_rows):
+        for batch in channel.read(after=after, until=until, batch_bytes=batch_bytes, batch_rows=batch_rows):
+            buffer, columns = batch.buffer, batch.columns
             assert 0 < columns.capacity <= batch_rows
             size = int(columns.size.sum()) + 8 * columns.capacity
             assert size <= batch_bytes or columns.capacity == 1
@@ -266,7 +267,9 @@ def test_replies_become_header_values(replies: list[bytes]) -> None:
         columns.data_start[row], columns.data_size[row] = at + len(reply), len(payload)
         columns.flags[row] = Flag.HAS_REPLY if reply else 0
         at += len(reply) + len(payload)
-    made, part = Finisher(b"a").finish((buffer, columns))
+    batch = Batch(b"a", b"a", buffer, columns, columns.sequence)
+    finished = Finisher(b"a").finish(batch)
+    made, part = finished.buffer, finished.columns
     assert (made is buffer) == all(map(is_safe_value, replies))
     starts, sizes = part.reply_start.tolist(), part.reply_size.tolist()
     have = [bytes(made[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
