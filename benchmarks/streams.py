@@ -20,8 +20,8 @@ from stantools.format.crc import Crc
 from stantools.migration.journal import Journal
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import PreparedStream, prepare
+from stantools.migration.server.restore import restore
 from stantools.migration.source import open_source
-from stantools.migration.target.restore import restore
 from stantools.migration.targets.loading import ApplyOptions, StreamResult, apply_streams
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream

@@ -7,22 +7,35 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Iterable
 from types import ModuleType
+from typing import Any
 
 from stantools.errors import UsageError
 
 VARIABLE = "STANTOOLS_KERNELS"
 
 
-def choose(package: str) -> ModuleType:
-    """Returns the module with the kernels that are wanted; the fastest there is if nothing is said.
+def use(package: str, namespace: dict[str, Any], names: Iterable[str]) -> str:
+    """Puts the kernels that are wanted into a module; the fastest there are if nothing is said.
 
     Args:
         package: Where they are: `_native`, if it was compiled, and `plain`, which is loaded only if it is needed.
+        namespace: The globals of the module.
+        names: Those to put there.
+
+    Returns:
+        Which they are: "native" or "plain".
 
     Raises:
         UsageError: The variable makes no sense, or asks for kernels that are not built.
     """
+    kernels = _chosen(package)
+    namespace.update({name: getattr(kernels, name) for name in names})
+    return str(kernels.NAME)
+
+
+def _chosen(package: str) -> ModuleType:
     wanted = os.environ.get(VARIABLE, "")
     if wanted not in ("", "plain", "native"):
         raise UsageError(f"{VARIABLE} is {wanted!r}", "set it to plain or native, or unset it")

@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stantools.format.choice import choose
-
-_kernels = choose("stantools.format")
-
-#: Which kernels are in use: "native" or "plain".
-NAME: str = _kernels.NAME
+from stantools.format.choice import use
 
 if TYPE_CHECKING:
     from stantools.format.plain import (
@@ -29,21 +24,8 @@ if TYPE_CHECKING:
         scan_log,
         scan_messages,
     )
-else:
-    encode_flow = _kernels.encode_flow
-    encode_index = _kernels.encode_index
-    encode_messages = _kernels.encode_messages
-    find_log_record = _kernels.find_log_record
-    find_record = _kernels.find_record
-    gather = _kernels.gather
-    index_run = _kernels.index_run
-    read_messages_at = _kernels.read_messages_at
-    scan_index = _kernels.scan_index
-    scan_log = _kernels.scan_log
-    scan_messages = _kernels.scan_messages
 
 __all__ = [
-    "NAME",
     "encode_flow",
     "encode_index",
     "encode_messages",
@@ -56,3 +38,6 @@ __all__ = [
     "scan_log",
     "scan_messages",
 ]
+
+#: Which kernels are in use: "native" or "plain".
+NAME: str = use("stantools.format", globals(), __all__)

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stantools.format.choice import choose
-
-_kernels = choose("stantools.nats")
-
-#: Which kernels are in use: "native" or "plain".
-NAME: str = _kernels.NAME
+from stantools.format.choice import use
 
 if TYPE_CHECKING:
     from stantools.nats.plain import (
@@ -24,17 +19,8 @@ if TYPE_CHECKING:
         parse_publishes,
         read_deliveries,
     )
-else:
-    Names = _kernels.Names
-    encode_block = _kernels.encode_block
-    encode_messages = _kernels.encode_messages
-    encode_publishes = _kernels.encode_publishes
-    parse_messages = _kernels.parse_messages
-    parse_publishes = _kernels.parse_publishes
-    read_deliveries = _kernels.read_deliveries
 
 __all__ = [
-    "NAME",
     "Names",
     "encode_block",
     "encode_messages",
@@ -43,3 +29,6 @@ __all__ = [
     "parse_publishes",
     "read_deliveries",
 ]
+
+#: Which kernels are in use: "native" or "plain".
+NAME: str = use("stantools.nats", globals(), __all__)

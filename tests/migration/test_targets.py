@@ -341,7 +341,7 @@ import sys
 from stantools.cli.main import main
 from stantools.migration.targets import loading
 from stantools.migration.proof import readback
-from stantools.migration.target import restore
+from stantools.migration.server import restore
 loading._RECONNECT = readback._RECONNECT = restore.SETTLE_SECONDS = restore._ASK_SECONDS = 1.0
 sys.exit(main())
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.target.restore import state_differences, time_ns
+from stantools.migration.server.restore import state_differences, time_ns
 from stantools.nats.connection import connect
 from stantools.nats.errors import ApiError, ConnectionLostError, NatsError, NobodyListensError
 from stantools.nats.jetstream import STREAM_NOT_FOUND, JetStream, read_answer

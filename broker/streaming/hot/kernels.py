@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stantools.format.choice import choose
-
-_kernels = choose("broker.streaming.hot")
-
-#: Which kernels are in use: "native" or "plain".
-NAME: str = _kernels.NAME
+from stantools.format.choice import use
 
 if TYPE_CHECKING:
     from broker.streaming.hot.plain import encode_records, read_acks, read_publishes
-else:
-    encode_records = _kernels.encode_records
-    read_acks = _kernels.read_acks
-    read_publishes = _kernels.read_publishes
 
-__all__ = ["NAME", "encode_records", "read_acks", "read_publishes"]
+__all__ = [
+    "encode_records",
+    "read_acks",
+    "read_publishes",
+]
+
+#: Which kernels are in use: "native" or "plain".
+NAME: str = use("broker.streaming.hot", globals(), __all__)

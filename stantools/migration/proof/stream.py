@@ -23,11 +23,11 @@ import numpy.typing as npt
 
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
+from stantools.migration import kernels
 from stantools.migration.batches import Batch
 from stantools.migration.headers import header_block
 from stantools.migration.plan.model import ConsumerPlan, Position
-from stantools.migration.proof import kernels
-from stantools.migration.proof.kernels import Mark
+from stantools.migration.proof.plain import Mark
 from stantools.migration.proof.readback import Readback
 from stantools.migration.stream_source import StreamSource
 from stantools.nats.inbox import Received

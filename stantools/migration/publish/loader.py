@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from stantools.errors import StantoolsError
-from stantools.migration import headers
-from stantools.migration.publish import kernels, plain
+from stantools.migration import headers, kernels
+from stantools.migration.publish import plain
 from stantools.migration.publish.resume import AT_ONCE, delete_fillers
 from stantools.migration.publish.retry import OutOfStepError
 from stantools.nats.errors import ApiError, ConnectionLostError, NatsError

@@ -42,9 +42,9 @@ from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.stream import Proof, prove_stream
 from stantools.migration.publish.loader import Publishing
 from stantools.migration.publish.stream import publish_stream
+from stantools.migration.server.restore import RestoreError, restore, state_differences
+from stantools.migration.server.transfer import Flow
 from stantools.migration.stream_source import Prefix
-from stantools.migration.target.restore import RestoreError, restore, state_differences
-from stantools.migration.target.transfer import Flow
 from stantools.migration.tasks import in_parallel
 from stantools.nats.errors import ApiError, ConnectionLostError, is_full
 from stantools.nats.jetstream import JetStream

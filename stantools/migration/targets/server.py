@@ -10,7 +10,7 @@ from stantools.errors import StantoolsError
 from stantools.migration.journal import Outcome, Stage, Steps, StreamResult, Watch
 from stantools.migration.plan.model import Note, TargetKind, TargetRef, Way
 from stantools.migration.prepared import PreparedStream, estimated_bytes
-from stantools.migration.target.preflight import Access, StreamDemand, preflight
+from stantools.migration.server.preflight import Access, StreamDemand, preflight
 from stantools.migration.targets.loading import ApplyOptions, Existing, apply_streams, prove
 from stantools.migration.tasks import in_parallel, run
 from stantools.nats.connection import connect

@@ -118,7 +118,7 @@ def opened(
     Raises:
         StantoolsError: It cannot be started, or is no directory for this.
     """
-    from stantools.migration.target.embedded import EmbeddedServer
+    from stantools.migration.server.embedded import EmbeddedServer
     from stantools.migration.targets.backup import BackupDirectory
     from stantools.migration.targets.server import ServerDestination
     from stantools.migration.targets.store_dir import StoreDirectory

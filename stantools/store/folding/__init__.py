@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stantools.format.choice import choose
+from stantools.format.choice import use
 
 if TYPE_CHECKING:
     from stantools.store.folding.plain import Fold
-else:
-    Fold = choose("stantools.store.folding").Fold
 
 __all__ = ["Fold"]
+
+use("stantools.store.folding", globals(), __all__)

@@ -7,7 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from stantools.migration.archive import kernels, plain
+from stantools.migration import kernels
+from stantools.migration.archive import plain
 
 FUNCTIONS = ("crc32c", "encode_records", "encode_skips", "frame", "hash64", "scan_records")
 

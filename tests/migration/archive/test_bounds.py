@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from stantools.errors import UsageError
-from stantools.format.choice import VARIABLE, choose
+from stantools.format.choice import VARIABLE, use
 from stantools.migration.archive import plain
 from stantools.migration.archive.layout import Flaw, OpenBlock, RecordColumns, Stop
 from tests.migration.archive.making import TIME, Message, batch
@@ -110,7 +110,7 @@ def test_writing(native: ModuleType, at_end: bool, origin: bool) -> None:
 class TestChoice:
     @pytest.mark.parametrize(("variable", "name"), [("plain", "plain"), ("native", "native"), ("", "native")])
     def test_variable(self, native: ModuleType, variable: str, name: str) -> None:
-        code = "from stantools.migration.archive import kernels; print(kernels.NAME)"
+        code = "from stantools.migration import kernels; print(kernels.NAME)"
         environment = {**os.environ, "STANTOOLS_KERNELS": variable}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == name
@@ -119,7 +119,8 @@ class TestChoice:
         monkeypatch.setitem(sys.modules, "stantools.migration.archive._native", None)
         for wanted in ("", "plain"):
             monkeypatch.setenv(VARIABLE, wanted)
-            assert choose("stantools.migration.archive") is plain
+            found: dict[str, Any] = {}
+            assert use("stantools.migration.archive", found, ["frame"]) == "plain" and found["frame"] is plain.frame
         monkeypatch.setenv(VARIABLE, "native")
         with pytest.raises(UsageError, match="not built"):
-            choose("stantools.migration.archive")
+            use("stantools.migration.archive", {}, ["frame"])

@@ -15,9 +15,9 @@ import nats
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.proto import store_pb2 as pb
+from stantools.migration.server.restore import time_ns
 from stantools.migration.source import SourceOptions, StoreSource, open_source
 from stantools.migration.stream_source import SingleSource
-from stantools.migration.target.restore import time_ns
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from stantools.format import kernels as format_kernels
 from stantools.format.columns import MessageColumns
+from stantools.migration import kernels
 from stantools.migration.batches import Batch
 from stantools.migration.headers import header_block
-from stantools.migration.proof import kernels, plain
+from stantools.migration.proof import plain
 from stantools.migration.proof.plain import Mark, is_extended
 from stantools.nats import kernels as nats
 from stantools.nats.columns import FrameColumns

@@ -11,7 +11,7 @@ import pytest
 from stantools.migration.archive.writer import StreamArchive, measure
 from stantools.migration.proof import readback
 from stantools.migration.proof.stream import Proof, prove_stream
-from stantools.migration.target.restore import restore
+from stantools.migration.server.restore import restore
 from stantools.nats.jetstream import JetStream
 from tests.migration.proof.stores import T0, Record, opened, records, with_js, write_store
 

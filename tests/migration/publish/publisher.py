@@ -8,7 +8,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from stantools.migration.publish import Publishing, Window, publish_stream
+from stantools.migration.publish.loader import Publishing, Window
+from stantools.migration.publish.stream import publish_stream
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError
-from stantools.migration.publish import NotOursError, Publishing, Window, loader
+from stantools.migration.publish import loader
 from stantools.migration.publish.appending import Appended, Mark, append_part, check_part, finish_part
+from stantools.migration.publish.loader import Publishing, Window
+from stantools.migration.publish.resume import NotOursError
 from stantools.nats.connection import Connection, connect
 from stantools.nats.errors import ApiError
 from stantools.nats.jetstream import JetStream

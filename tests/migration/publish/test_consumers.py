@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stantools.errors import StantoolsError
-from stantools.migration.publish import publish_stream
 from stantools.migration.publish.consumers import UNFINISHED
+from stantools.migration.publish.stream import publish_stream
 from stantools.nats.errors import PermissionDeniedError
 from stantools.nats.jetstream import JetStream
 from tests.migration.publish.conftest import CONFIG, FakeSource, make_batch, numbered, peer, run

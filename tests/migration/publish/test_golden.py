@@ -14,8 +14,9 @@ from stantools.migration.plan.options import Consumers, PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import prepare
 from stantools.migration.proof.stream import prove_stream
-from stantools.migration.publish import Publishing, publish_stream
 from stantools.migration.publish import stream as stream_module
+from stantools.migration.publish.loader import Publishing
+from stantools.migration.publish.stream import publish_stream
 from stantools.migration.source import SourceOptions, open_source
 from stantools.nats.jetstream import JetStream
 from stantools.store.directory import open_datastore

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.publish import Publishing, Window, filling, publish_stream, stream
+from stantools.migration.publish import filling, stream
+from stantools.migration.publish.loader import Publishing, Window
+from stantools.migration.publish.stream import publish_stream
 from stantools.nats.connection import Connection, connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions

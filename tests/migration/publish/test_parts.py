@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration import headers
-from stantools.migration.publish import missing
 from stantools.migration.publish import settings as configurations
-from stantools.migration.publish.gaps import extent, gaps
+from stantools.migration.publish.gaps import extent, gaps, missing
 from stantools.migration.publish.resume import _wanted
 from stantools.migration.publish.retry import Patience, passes
 from stantools.nats.errors import ApiError, ConnectionLostError, NoAnswerError, PermissionDeniedError

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError, StantoolsError, UsageError
-from stantools.migration.publish import NotOursError, Publishing, Window, missing, publish_stream
+from stantools.migration.publish.gaps import missing
+from stantools.migration.publish.loader import Publishing, Window
+from stantools.migration.publish.resume import NotOursError
+from stantools.migration.publish.stream import publish_stream
 from stantools.nats.errors import ApiError, PermissionDeniedError
 from stantools.nats.jetstream import JetStream
 from tests.migration.publish.conftest import CONFIG, FakeSource, Item, expected, numbered, peer, read_back, run

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.migration.target.transfer import DroppedError, Flow, Transfer, transfer
+from stantools.migration.server.transfer import DroppedError, Flow, Transfer, transfer
 from stantools.nats.errors import (
     ApiError,
     ConnectionLostError,

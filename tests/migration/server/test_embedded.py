@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import StantoolsError, StoreUnwritableError
-from stantools.migration.target import embedded
-from stantools.migration.target.embedded import EmbeddedServer, find_server
+from stantools.migration.server import embedded
+from stantools.migration.server.embedded import EmbeddedServer, find_server
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
@@ -73,7 +73,7 @@ def test_takes_a_port(binary: Path, tmp_path: Path) -> None:
 
 def test_ends_with_us_even_when_we_are_killed(binary: Path, tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from stantools.migration.target.embedded import EmbeddedServer\n"
+        "import sys, time; from pathlib import Path; from stantools.migration.server.embedded import EmbeddedServer\n"
         f"server = EmbeddedServer(Path({str(tmp_path / 'store')!r}), binary=Path({str(binary)!r})).start()\n"
         "print(server.url, flush=True); time.sleep(60)"
     )

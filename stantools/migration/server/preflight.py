@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stantools.migration.plan.model import Level
-from stantools.migration.target.demands import (
+from stantools.migration.server.demands import (
     NEWEST_TRIED,
     OLDEST_TRIED,
     ROOM,

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError
-from stantools.migration.target import restore as module
-from stantools.migration.target import transfer
-from stantools.migration.target.restore import RestoreError, restore
-from stantools.migration.target.transfer import Flow
+from stantools.migration.server import restore as module
+from stantools.migration.server import transfer
+from stantools.migration.server.restore import RestoreError, restore
+from stantools.migration.server.transfer import Flow
 from stantools.nats.connection import connect
 from stantools.nats.errors import ApiError, PermissionDeniedError
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
 from tests import servers
-from tests.migration.target.archives import Archive, build, payload
+from tests.migration.server.archives import Archive, build, payload
 
 
 def on(server: Any, work: Callable[[JetStream], Coroutine[Any, Any, Any]], **options: Any) -> Any:
@@ -215,8 +215,8 @@ def test_a_server_killed_half_way_leaves_nothing(start_server: Callable[..., Any
 
 
 def test_a_server_that_stays_away_is_said_so(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stantools.migration.target.restore.SETTLE_SECONDS", 0.3)
-    monkeypatch.setattr("stantools.migration.target.restore._ASK_SECONDS", 0.3)
+    monkeypatch.setattr("stantools.migration.server.restore.SETTLE_SECONDS", 0.3)
+    monkeypatch.setattr("stantools.migration.server.restore._ASK_SECONDS", 0.3)
     archive = build(messages=4000, size=1000)
     server = start_server()
 
@@ -240,7 +240,7 @@ def test_finds_out_what_became_of_it_when_the_answer_is_lost(
     start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, restored: bool
 ) -> None:
     """The connection breaks between the end of the archive and the server's answer."""
-    monkeypatch.setattr("stantools.migration.target.restore.SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr("stantools.migration.server.restore.SETTLE_SECONDS", 0.5)
     archive = build(messages=2000)
     end = transfer.Transfer.end
 

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 
 from stantools.migration.plan.model import Level
-from stantools.migration.target.demands import (
+from stantools.migration.server.demands import (
     Problem,
     StreamDemand,
     account_problems,
     refused,
     unknown_options,
 )
-from stantools.migration.target.preflight import Access, preflight
-from stantools.migration.target.restore import restore
+from stantools.migration.server.preflight import Access, preflight
+from stantools.migration.server.restore import restore
 from stantools.nats.connection import connect
 from stantools.nats.errors import ApiError, NatsError
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
 from tests import servers
-from tests.migration.target.archives import Archive, build
+from tests.migration.server.archives import Archive, build
 from tests.nats.authority import Operator
 
 INBOX = {"subscribe": ["_INBOX.>"]}
