@@ -10,8 +10,8 @@ import stores
 from measure import MB, race, reread, table, verdict
 from streams import Options, prepared
 
-from stantools.migration import kernels as archive_kernels
 from stantools.migration.archive import highway, plain
+from stantools.migration.archive import kernels as archive_kernels
 from stantools.migration.prepared import PreparedStream
 
 _KEY = bytes(range(32))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stantools.errors import UsageError
-from stantools.migration import kernels
+from stantools.migration.archive import kernels
 from stantools.migration.archive.layout import CHUNK_HEAD_SIZE, CHUNK_SIZE, ArchiveError
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from stantools.errors import RefusedError, UsageError
-from stantools.migration import kernels
-from stantools.migration.archive import highway
+from stantools.migration.archive import highway, kernels
 from stantools.migration.archive.layout import ArchiveError, record_sizes
 from stantools.migration.batches import Batch
 from stantools.notation import format_time

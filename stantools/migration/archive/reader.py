@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stantools.migration import kernels
-from stantools.migration.archive import highway, meta
+from stantools.migration.archive import highway, kernels, meta
 from stantools.migration.archive.framing import Pull, TarFile, read_files, unframe
 from stantools.migration.archive.layout import ArchiveError, Flaw, RecordColumns
 from stantools.migration.archive.meta import ArchiveState, ConsumerState, decode_consumer

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stantools.errors import RefusedError
-from stantools.migration import kernels
-from stantools.migration.archive import framing, highway, meta
+from stantools.migration.archive import framing, highway, kernels, meta
 from stantools.migration.archive.framing import STORED, Framer
 from stantools.migration.archive.layout import (
     EMPTY_RECORD_SIZE,

@@ -1,6 +1,6 @@
 """Comparing messages of a store with messages that a server delivered, in Python.
 
-Always there, and the reference for the compiled kernel. Use it through `stantools.migration.kernels`.
+Always there, and the reference for the compiled kernel. Use it through `stantools.migration.proof.stream`.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stantools.format.choice import use
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
-from stantools.migration import kernels
 from stantools.migration.batches import Batch
 from stantools.migration.headers import header_block
 from stantools.migration.plan.model import ConsumerPlan, Position
@@ -35,6 +35,12 @@ from stantools.nats.jetstream import JetStream
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.store.ranges import Ranges
+
+if TYPE_CHECKING:
+    from stantools.migration.proof.plain import compare_messages
+
+#: Which kernel compares: "native", the compiled one, or "plain".
+KERNEL = use("stantools.migration.proof", globals(), ("compare_messages",))
 
 _EXAMPLES = 3
 _EXTRA = "extra"
@@ -112,7 +118,7 @@ class Comparison:
                 other_marks[at:] = Mark.ABSENT
                 break
             begin, other = self._row, at
-            self._row, at = kernels.compare_messages(
+            self._row, at = compare_messages(
                 batch,
                 begin,
                 received.buffer,
@@ -157,7 +163,7 @@ class Comparison:
     def _excuse(self, batch: Batch, begin: int, received: Received, other: int) -> None:
         """Takes back the marks of messages that were appended, which carry their origin where the others do not."""
         again = np.zeros(len(self._marks), np.uint8)
-        kernels.compare_messages(
+        compare_messages(
             batch,
             begin,
             received.buffer,

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from stantools.errors import StantoolsError
-from stantools.migration import headers, kernels
+from stantools.format.choice import use
+from stantools.migration import headers
 from stantools.migration.publish import plain
 from stantools.migration.publish.resume import AT_ONCE, delete_fillers
 from stantools.migration.publish.retry import OutOfStepError
@@ -28,9 +29,12 @@ if TYPE_CHECKING:
     import asyncio
 
     from stantools.migration.batches import Batch, Messages
+    from stantools.migration.publish.plain import check_answers, encode_publishes
     from stantools.nats.connection import Connection
     from stantools.nats.inbox import Inbox, Received
     from stantools.nats.jetstream import JetStream
+
+use("stantools.migration.publish", globals(), ("check_answers", "encode_publishes"))
 
 #: The most messages that may be sent without being answered. The last so many of a stream may hold something else than
 #: the source when a run was killed; all before them were answered.
@@ -151,7 +155,7 @@ class Acks:
         """
         what = f"message {self.expected} of stream {self._stream}"
         received = await self._connection.receive(self._inbox, failed, timeout, what)
-        row, self.expected = kernels.check_answers(received.buffer, received.columns, 0, self.reply, self.expected)
+        row, self.expected = check_answers(received.buffer, received.columns, 0, self.reply, self.expected)
         if row < len(received):
             raise self._problem(received, row)
 
@@ -303,7 +307,7 @@ class Loader:
         while row < len(batch):
             await self._fill(int(batch.sequence[row]))
             rows = min(self.how.window.chunk, self.how.window.messages, len(batch) - row)
-            done, size = kernels.encode_publishes(
+            done, size = encode_publishes(
                 batch, row, rows, self._acks.reply, identity, self.how.origin, self._shift, largest, self._out
             )
             if not done:

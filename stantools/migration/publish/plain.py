@@ -1,6 +1,6 @@
 """The publishing kernels in Python: always there, and the reference for the compiled ones.
 
-Use them through `stantools.migration.kernels`. `ValueError` only tells of wrong use.
+Use them through `stantools.migration.publish.loader`. `ValueError` only tells of wrong use.
 """
 
 from __future__ import annotations

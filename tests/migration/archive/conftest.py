@@ -7,8 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from stantools.migration import kernels
-from stantools.migration.archive import plain
+from stantools.migration.archive import kernels, plain
 
 FUNCTIONS = ("crc32c", "encode_records", "encode_skips", "frame", "hash64", "scan_records")
 

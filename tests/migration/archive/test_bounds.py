@@ -110,7 +110,7 @@ def test_writing(native: ModuleType, at_end: bool, origin: bool) -> None:
 class TestChoice:
     @pytest.mark.parametrize(("variable", "name"), [("plain", "plain"), ("native", "native"), ("", "native")])
     def test_variable(self, native: ModuleType, variable: str, name: str) -> None:
-        code = "from stantools.migration import kernels; print(kernels.NAME)"
+        code = "from stantools.migration.archive import kernels; print(kernels.NAME)"
         environment = {**os.environ, "STANTOOLS_KERNELS": variable}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == name

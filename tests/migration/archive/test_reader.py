@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stantools.migration import kernels
-from stantools.migration.archive import framing, highway, meta, reader
+from stantools.migration.archive import framing, highway, kernels, meta, reader
 from stantools.migration.archive.framing import STORED, Framer, unframe
 from stantools.migration.archive.layout import ArchiveError, OpenBlock
 from stantools.migration.archive.meta import ConsumerState

@@ -16,7 +16,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from stantools.migration import kernels
+from stantools.migration.archive import kernels
 from stantools.migration.archive.layout import MAX_RECORD_SIZE, MAX_SKIPS
 from stantools.migration.archive.meta import CONSUMER_FIELDS, STREAM_FIELDS, ConsumerState
 from stantools.migration.archive.writer import ConsumerEntry, StreamArchive

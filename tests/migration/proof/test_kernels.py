@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from stantools.format import kernels as format_kernels
 from stantools.format.columns import MessageColumns
-from stantools.migration import kernels
 from stantools.migration.batches import Batch
 from stantools.migration.headers import header_block
-from stantools.migration.proof import plain
+from stantools.migration.proof import plain, stream
 from stantools.migration.proof.plain import Mark, is_extended
 from stantools.nats import kernels as nats
 from stantools.nats.columns import FrameColumns
@@ -76,7 +75,7 @@ def compare(
 
 def test_which_kernel_is_used() -> None:
     if native is not None:
-        assert kernels.NAME == format_kernels.NAME
+        assert stream.KERNEL == format_kernels.NAME
 
 
 @both

@@ -1,0 +1,25 @@
+"""The kernels of stream archives: the compiled ones where they were built, else the plain ones (same results).
+
+The environment variable `STANTOOLS_KERNELS` forces one, as for the kernels of the format.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stantools.format.choice import use
+
+if TYPE_CHECKING:
+    from stantools.migration.archive.plain import (
+        crc32c,
+        encode_records,
+        encode_skips,
+        frame,
+        hash64,
+        scan_records,
+    )
+
+__all__ = ["crc32c", "encode_records", "encode_skips", "frame", "hash64", "scan_records"]
+
+#: Which kernels are in use: "native" or "plain".
+NAME: str = use("stantools.migration.archive", globals(), __all__)
