@@ -297,8 +297,8 @@ class _Examination:
             if gap.last > base:
                 self._add(finding("raft-gap", gap.detail, seq=gap.first))
                 self._lost.append((max(gap.first, base + 1), gap.last))
-            else:
-                report.settled = gap.last
+            elif not any(self._told[code] for code in ("raft-page", "raft-stale-page", "raft-entry")):
+                report.settled = gap.last  # where something is damaged, that is what made the hole
         report.lost = Ranges.of(self._lost)
         report.published = {name: Ranges.of(spans) for name, spans in self._published.items()}
 

@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 import struct
+import urllib.request
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError, UsageError
+from stantools.format.raftlog import Entry
 from stantools.inspection.overview import ChannelOverview, overview
 from stantools.migration.source import ChannelSource, Key
 from stantools.recovery.merge import MergePlan, plan_merge
@@ -22,8 +24,9 @@ from stantools.recovery.salvage import apply_salvage
 from stantools.recovery.salvage.check import check_new_store, exit_code
 from stantools.store.directory import MANIFEST_FILE, open_datastore
 from stantools.store.options import ReadOptions
-from stantools.store.raft import NodeFiles, find_node
+from stantools.store.raft import NodeFiles, find_node, open_log
 from tests import goldenstores
+from tests.brokers import Broker
 
 CLUSTERS = goldenstores.unpacked() / "clusters"
 CASES = sorted(path.name for path in CLUSTERS.iterdir())
@@ -187,6 +190,26 @@ def test_messages_that_only_the_log_has(tmp_path: Path) -> None:
     assert without.lossy and any("encrypted" in each.reason for each in without.dropped)
 
 
+def test_entries_in_front_of_a_damaged_page_count(tmp_path: Path) -> None:
+    """A snapshot covers the hole for the state; for messages that no store has, what is in front of it is needed."""
+    node, case = tmp_path / "nodes" / "b", "group_pending_lost_1"
+    shutil.copytree(CLUSTERS / case / "nodes" / "b", node)
+    shutil.rmtree(node / "data")
+    whole = planned(case, tmp_path / "nodes")
+    assert not whole.lossy
+    log = find_node(node).log  # type: ignore[union-attr]
+    assert log
+    with open_log(log) as opened:
+        offset = next(each.offset for each in opened.entries() if isinstance(each, Entry) and each.index == 100)
+    hurt = bytearray(log.read_bytes())
+    hurt[offset // 4096 * 4096 : offset // 4096 * 4096 + 16] = bytes(16)
+    log.write_bytes(bytes(hurt))
+    plan = planned(case, tmp_path / "nodes")
+    assert not plan.log.missing and len(plan.clients) == len(whole.clients)
+    assert plan.messages > whole.messages // 2 and plan.messages + plan.lost == whole.messages
+    assert min(each.sequences.first for each in plan.channels) == 1
+
+
 def test_nodes_of_different_clusters_are_not_merged(tmp_path: Path) -> None:
     one, other = (CLUSTERS / case / "nodes" / "a" for case in ("snapshots", "churn_1"))
     shutil.copytree(one, tmp_path / "a")
@@ -244,3 +267,27 @@ def state_of(plan: MergePlan) -> Any:
             for each in plan.channels
         ],
     )
+
+
+@pytest.mark.parametrize("case", ["lost_store_snapshot", "group_pending_lost_2"])
+def test_a_standalone_server_goes_on_with_it(case: str, tmp_path: Path) -> None:
+    """Monitoring shows the channels and subscriptions that the cluster had, and the clients are known."""
+    plan = planned(case)
+    result = apply_salvage(plan, tmp_path / "new")
+    check = check_new_store(plan, result)
+    wanted, _ = authority(case)
+    words = ("-st", "FILE", "-dir", result.path, *check.start.options)
+    with Broker(tmp_path / "broker", *words, http=True) as broker:
+        for channel in wanted["channels"]:
+            query = f"{broker.monitoring}/streaming/channelsz?channel={channel['name']}&subs=1"
+            with urllib.request.urlopen(query, timeout=30) as answer:
+                shown = json.load(answer)
+            assert (shown["first_seq"], shown["last_seq"], shown["msgs"]) == (
+                channel["first_seq"],
+                channel["last_seq"],
+                channel["msgs"],
+            )
+            have = {(each["inbox"], each["is_durable"]) for each in shown["subscriptions"]}
+            assert have == {(each["inbox"], each["is_durable"]) for each in channel["subscriptions"]}
+        with urllib.request.urlopen(f"{broker.monitoring}/streaming/clientsz", timeout=30) as answer:
+            assert {each["id"] for each in json.load(answer)["clients"]} == {each["id"] for each in wanted["clients"]}
