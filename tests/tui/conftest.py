@@ -115,6 +115,11 @@ class Hands(Pilot[None]):
             if not (len(key) == len(following) == 1 and isinstance(self.app.focused, Input)):
                 await self.pause()
 
+    async def resize_terminal(self, width: int, height: int) -> None:
+        """Makes the terminal larger or smaller, and waits until the view has got its new size."""
+        await super().resize_terminal(width, height)
+        await until(self, lambda: self.app.screen.size == (width, height))
+
     async def pause(self, delay: float | None = None) -> None:
         """Waits until no message is under way between the widgets, and the screen is drawn."""
         if delay:

@@ -43,7 +43,6 @@ class PendingScreen(ViewScreen):
     """The pending messages of a subscription.
 
     Args:
-        session: The store.
         place: The channel.
         one: The subscription.
     """
@@ -162,7 +161,6 @@ class HistoryScreen(ViewScreen):
     """The records of a subscription or client.
 
     Args:
-        session: The store.
         place: The channel of the subscription; for a client it does not matter.
         path: The file; None if there is none.
         who: Id of the subscription or client.

@@ -20,7 +20,6 @@ from tui.live.jetstream import Streams
 from tui.live.monitor import Monitor
 from tui.live.source import Meter
 from tui.live.watching import Watching
-from tui.rows import Rows
 from tui.screens.livetables import (
     channel_rows,
     client_rows,
@@ -31,6 +30,7 @@ from tui.screens.livetables import (
     trouble_cells,
 )
 from tui.screens.liveview import WATCHING, LiveView
+from tui.screens.tableview import TabbedView
 from tui.session import StoreSession
 from tui.views import Place
 from tui.widgets.line import Line
@@ -155,7 +155,7 @@ _WATCHED: WeakKeyDictionary[App[Any], Watching] = WeakKeyDictionary()
 _CHANNELS, _CLIENTS, _SUBSCRIPTIONS, _STREAMS = "Channels", "Clients", "Subscriptions", "Streams"
 
 
-class LiveScreen(LiveView):
+class LiveScreen(TabbedView, LiveView):
     """The view of what runs: channels, clients, subscriptions and streams as tabs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -168,9 +168,6 @@ class LiveScreen(LiveView):
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
         super().__init__(session, place)
-        self._tabs: dict[str, Rows[Any]] = {}
-        self._tab = ""
-        self._cursors: dict[str, int] = {}
         self._problem: StantoolsError | None = None
 
     @property
@@ -183,12 +180,7 @@ class LiveScreen(LiveView):
         """The server, or its streams."""
         if self._watching is None:
             return None
-        return self._watching.streams if self._tab == _STREAMS else self._watching.monitor
-
-    @property
-    def rows(self) -> Rows[Any]:
-        """The table of the tab."""
-        return self._tabs[self._tab]
+        return self._watching.streams if self.tab == _STREAMS else self._watching.monitor
 
     def compose_body(self) -> Iterable[Widget]:
         """Figures, tabs, filter, table."""
@@ -207,12 +199,12 @@ class LiveScreen(LiveView):
             self._problem = problem
         monitor = self._watching.monitor if self._watching else None
         if monitor is not None:
-            self._tabs[_CHANNELS] = channel_rows()
-            self._tabs[_CLIENTS] = client_rows(monitor)
-            self._tabs[_SUBSCRIPTIONS] = subscription_rows()
+            self.tabs[_CHANNELS] = channel_rows()
+            self.tabs[_CLIENTS] = client_rows(monitor)
+            self.tabs[_SUBSCRIPTIONS] = subscription_rows()
         if self._watching is None or self._watching.streams is not None:
-            self._tabs[_STREAMS] = stream_rows()
-        self._tab = next(iter(self._tabs))
+            self.tabs[_STREAMS] = stream_rows()
+        self.tab = next(iter(self.tabs))
 
     def on_mount(self) -> None:
         """Begins to ask."""
@@ -250,9 +242,9 @@ class LiveScreen(LiveView):
         if isinstance(source, Streams):
             source.focus = None
             self.rows.fill(source.streams.values())
-        elif self._tab == _CHANNELS and source is not None:
+        elif self.tab == _CHANNELS and source is not None:
             self.rows.fill(source.channels.values())
-        elif self._tab == _CLIENTS and source is not None:
+        elif self.tab == _CLIENTS and source is not None:
             self.rows.fill(source.clients.values())
         elif source is not None:
             self.rows.fill(source.subscriptions)
@@ -262,12 +254,7 @@ class LiveScreen(LiveView):
         super().write_head()
         if not self.is_mounted or self._watching is None:
             return
-        cells: list[Cell] = []
-        for name in self._tabs:
-            count = self._count(name)
-            text = f"{name} {count:,}" if count is not None else name
-            cells.append((f"[{text}]", "strong") if name == self._tab else (f" {text} ", "dim"))
-            cells.append(" ")
+        cells = self.tab_cells({name: self._count(name) for name in self.tabs})
         if self.rows.filter:
             shown = f"{len(self.rows):,} with {name_text(self.rows.filter)}"
             cells.append((f" {shown}", "accent"))
@@ -283,20 +270,9 @@ class LiveScreen(LiveView):
             return len(monitor.channels)
         return len(monitor.clients) if name == _CLIENTS else len(monitor.subscriptions)
 
-    def action_tab(self, step: int) -> None:
-        """Shows another tab."""
-        names = list(self._tabs)
-        if len(names) < 2:
-            return
+    def begin_tab(self) -> None:
+        """The rows of each tab are filtered by themselves."""
         self.hide_filter()
-        self._cursors[self._tab] = self.table.cursor
-        self._tab = names[(names.index(self._tab) + step) % len(names)]
-        self.rows.wide = self.size.width >= self.WIDE
-        self.fill_rows()
-        self.table.source = self.rows
-        self.table.cursor = self._cursors.get(self._tab, 0)
-        self.update_rows()
-        self.refresh_bindings()
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
@@ -304,16 +280,16 @@ class LiveScreen(LiveView):
         chosen = self.row if self._watching is not None else None
         if chosen is None:
             return
-        if self._tab == _STREAMS:
+        if self.tab == _STREAMS:
             from tui.screens.livedetails import LiveStreamScreen
 
             self.app.push_screen(LiveStreamScreen(self._session, self.place, self.watching, chosen.facts.name))
             return
         from tui.screens.livedetails import LiveChannelScreen, LiveClientScreen
 
-        if self._tab == _CLIENTS:
+        if self.tab == _CLIENTS:
             self.app.push_screen(LiveClientScreen(self._session, self.place, self.watching, chosen.id))
-        elif self._tab == _CHANNELS:
+        elif self.tab == _CHANNELS:
             self.app.push_screen(LiveChannelScreen(self._session, self.place, self.watching, chosen.facts.name))
         else:
             key = chosen.channel, chosen.facts.key
@@ -321,7 +297,7 @@ class LiveScreen(LiveView):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only streams can be compared."""
-        if action == "compare" and self._tab != _STREAMS:
+        if action == "compare" and self.tab != _STREAMS:
             return False
         return super().check_action(action, parameters)
 
@@ -334,7 +310,7 @@ class LiveScreen(LiveView):
 
     def go_to(self, text: str) -> str | None:
         """Goes to a row by its name."""
-        if self._watching is None or self._tab == _SUBSCRIPTIONS:
+        if self._watching is None or self.tab == _SUBSCRIPTIONS:
             return None
         found = self.rows.find(text)
         if found is None:
@@ -344,4 +320,4 @@ class LiveScreen(LiveView):
 
     def go_to_hint(self) -> str:
         """What can be typed."""
-        return f"a name in {self._tab.lower()}" if self._tab else ""
+        return f"a name in {self.tab.lower()}" if self.tab else ""

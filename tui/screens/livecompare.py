@@ -151,7 +151,6 @@ class LiveCompareScreen(ViewScreen):
     """A comparison: how far it is, then what differs.
 
     Args:
-        session: The store.
         place: Where the view looks that this one was opened from.
         streams: The server.
         stream: The stream.

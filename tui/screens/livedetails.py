@@ -26,8 +26,6 @@ class _MonitorView(LiveView):
     """What both share.
 
     Args:
-        session: The store, if one is open as well.
-        place: Where to look.
         watching: The server.
         name: Of the channel or client.
     """
@@ -52,8 +50,6 @@ class LiveChannelScreen(_MonitorView):
     """A channel: its figures and its subscriptions. Enter opens the client of a subscription.
 
     Args:
-        session: The store, if one is open as well.
-        place: Where to look.
         watching: The server.
         name: Of the channel.
         at: The subscription to begin with.
@@ -186,8 +182,6 @@ class LiveStreamScreen(LiveView):
     """A stream: its figures and its consumers.
 
     Args:
-        session: The store, if one is open as well.
-        place: Where to look.
         watching: The server.
         name: Of the stream.
     """

@@ -42,8 +42,6 @@ class LiveView(TableView):
     """A view of something that runs.
 
     Args:
-        session: The store, if one is open as well.
-        place: Where to look.
         watching: What is watched; None if it is made by the view itself.
     """
 

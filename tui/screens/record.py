@@ -92,7 +92,6 @@ class RecordScreen(ViewScreen):
     """A file, record by record.
 
     Args:
-        session: The store.
         place: The file, relative to the store, and where in it to look.
     """
 

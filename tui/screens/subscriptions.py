@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -19,7 +19,7 @@ from tui.cells import Cell, counted, name_text, number
 from tui.screens.history import HistoryScreen, PendingScreen
 from tui.screens.subdetail import detail, loss_lines
 from tui.screens.subrows import ClientRow, Gathered, GroupRow, SubRows, SubscriptionRow
-from tui.screens.tableview import FilterField, TableView, filtering, sorting
+from tui.screens.tableview import FilterField, TabbedView, filtering, sorting
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line
@@ -30,7 +30,7 @@ _TABS = ("subscriptions", "queue groups", "clients")
 _TAKE = 0.05
 
 
-class SubscriptionsScreen(TableView):
+class SubscriptionsScreen(TabbedView):
     """The view of subscriptions, queue groups and clients.
 
     `seq` of the place is the id of a subscription.
@@ -38,6 +38,7 @@ class SubscriptionsScreen(TableView):
 
     NAME: ClassVar[str] = "subscriptions"
     TAB = View.SUBSCRIPTIONS
+    SPACE = "  "
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "tab(1)", "Groups", id="subscriptions.next_tab"),
         Binding("shift+tab", "tab(-1)", "Tab before", show=False, id="subscriptions.previous_tab"),
@@ -54,9 +55,8 @@ class SubscriptionsScreen(TableView):
         super().__init__(session, place)
         self._home = place.channel
         self.gathered = Gathered(self.session, place.channel)
-        self._sources = [SubRows(kind) for kind in _TABS]
-        self._cursors = [0, 0, 0]
-        self._tab = 0
+        self.tabs = {kind: SubRows(kind) for kind in _TABS}
+        self.tab = _TABS[0]
         self._wanted = place.seq
         self._stale = True
         self._cost = self._last = 0.0
@@ -64,11 +64,6 @@ class SubscriptionsScreen(TableView):
         self._asked: set[str] = set()
         self._read: object = None
         self._facts: tuple[object, ...] = ()
-
-    @property
-    def rows(self) -> SubRows:
-        """The rows of the tab that is open."""
-        return self._sources[self._tab]
 
     @property
     def channel(self) -> str | None:
@@ -95,8 +90,8 @@ class SubscriptionsScreen(TableView):
         self._note()
 
     def _note(self) -> None:
-        words = ["stantools", "subs" if self._tab < 2 else "clients", str(self.session.path)]
-        if self.place.channel is not None and self._tab < 2:
+        words = ["stantools", "clients" if self.tab == "clients" else "subs", str(self.session.path)]
+        if self.place.channel is not None and self.tab != "clients":
             words += ["--channel", self.place.channel]
         self.note(*words)
 
@@ -104,7 +99,7 @@ class SubscriptionsScreen(TableView):
         """Puts the details beside the table where there is room, and shows more columns."""
         wide = self.size.width >= self.WIDE
         self.query_one("#sub-body").set_class(wide, "-wide")
-        for rows in self._sources:
+        for rows in self.tabs.values():
             rows.wide = wide
         self.update_rows()
 
@@ -130,13 +125,13 @@ class SubscriptionsScreen(TableView):
 
     def fill_rows(self) -> None:
         """Shows what was gathered."""
-        self.rows.take(self.gathered)
+        cast(SubRows, self.rows).take(self.gathered)
 
     def update_rows(self) -> None:
         """Shows what was gathered, and the subscription that the view was opened for once it is there."""
         begun = time.monotonic()
         super().update_rows()
-        if self._wanted is not None and self._tab == 0:
+        if self._wanted is not None and self.tab == "subscriptions":
             found = self.rows.find(("subscription", self.place.channel or "", str(self._wanted)))
             if found is not None:
                 self.table.cursor, self._wanted = found, None
@@ -153,17 +148,12 @@ class SubscriptionsScreen(TableView):
     def _write_tabs(self) -> None:
         gathered = self.gathered
         counts = (len(gathered.subscriptions), len(gathered.groups), len(gathered.clients))
-        cells: list[Cell] = []
-        for place, (name, count) in enumerate(zip(_TABS, counts, strict=True)):
-            cells.append("  " if place else "")
-            cells.append(
-                (f"[{name} {number(count)}]", "strong") if place == self._tab else (f" {name} {number(count)} ", "dim")
-            )
+        cells = self.tab_cells(dict(zip(_TABS, counts, strict=True)))
         if not gathered.known:
             total = len(self.session.channels)
-            cells.append((f"   {number(gathered.read)} of {counted(total, 'channel')} read", "accent"))
+            cells.append((f" {number(gathered.read)} of {counted(total, 'channel')} read", "accent"))
         elif self.rows.filter:
-            cells.append((f"   {number(len(self.rows))} shown", "accent"))
+            cells.append((f" {number(len(self.rows))} shown", "accent"))
         self.query_one("#sub-tabs", Line).show(*cells)
 
     def _write_problems(self) -> None:
@@ -224,29 +214,18 @@ class SubscriptionsScreen(TableView):
         if not self.gathered.known:
             return "not read yet"
         if self.rows.filter:
-            return f"no {_TABS[self._tab]} match the filter"
-        return (
-            f"no {_TABS[self._tab]} in this channel (c: all channels)"
-            if self.place.channel
-            else f"no {_TABS[self._tab]}"
-        )
+            return f"no {self.tab} match the filter"
+        return f"no {self.tab} in this channel (c: all channels)" if self.place.channel else f"no {self.tab}"
 
     @on(RowTable.Highlighted)
     def _highlighted(self) -> None:
         self._write_detail()
         self.query_one("#sub-detail", VerticalScroll).scroll_home(animate=False)
 
-    def action_tab(self, step: int) -> None:
-        """Shows subscriptions, queue groups or clients."""
-        table = self.table
-        self._cursors[self._tab] = table.cursor
-        self._tab = (self._tab + step) % len(_TABS)
+    def begin_tab(self) -> None:
+        """All are filtered by the same text."""
         self.rows.filter = self.filter_field.value
-        table.cursor = 0
-        self.fill_rows()
-        table.source = self.rows
-        table.cursor = self._cursors[self._tab]
-        self.update_rows()
+        self.table.cursor = 0
         self._note()
 
     def action_all_channels(self) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from textual import on
 from textual.binding import Binding
 from textual.widgets import Input
 
+from tui.cells import Cell
 from tui.rows import Rows
 from tui.screens.base import ViewScreen
+from tui.session import StoreSession
+from tui.views import Place
 from tui.widgets.rowtable import RowTable
 
 
@@ -126,3 +130,52 @@ class TableView(FilteredView):
         """Turns the order around."""
         self.rows.reverse = not self.rows.reverse
         self.update_rows()
+
+
+class TabbedView(TableView):
+    """A view with several tables, of which one is shown.
+
+    Attributes:
+        tabs: Their names and rows.
+        tab: The one that is shown.
+    """
+
+    #: What is written between the names.
+    SPACE: ClassVar[str] = " "
+
+    def __init__(self, session: StoreSession | None, place: Place) -> None:
+        super().__init__(session, place)
+        self.tabs: dict[str, Rows[Any]] = {}
+        self.tab = ""
+        self._cursors: dict[str, int] = {}
+
+    @property
+    def rows(self) -> Rows[Any]:
+        """The rows of the tab."""
+        return self.tabs[self.tab]
+
+    def tab_cells(self, counts: Mapping[str, int | None]) -> list[Cell]:
+        """Writes the names, with how many rows each has if that is known."""
+        cells: list[Cell] = []
+        for name in self.tabs:
+            count = counts[name]
+            text = f"{name} {count:,}" if count is not None else name
+            cells += [(f"[{text}]", "strong") if name == self.tab else (f" {text} ", "dim"), self.SPACE]
+        return cells
+
+    def action_tab(self, step: int) -> None:
+        """Shows the next tab, or the one before; the cursor is where it was left there."""
+        names, table = list(self.tabs), self.table
+        if len(names) < 2:
+            return
+        self._cursors[self.tab] = table.cursor
+        self.tab = names[(names.index(self.tab) + step) % len(names)]
+        self.begin_tab()
+        self.fill_rows()
+        table.source = self.rows
+        table.cursor = self._cursors.get(self.tab, 0)
+        self.update_rows()
+        self.refresh_bindings()
+
+    def begin_tab(self) -> None:
+        """Called when another tab is going to be shown."""

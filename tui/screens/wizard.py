@@ -113,8 +113,6 @@ class WizardScreen(ViewScreen):
     """Leads through one wizard.
 
     Args:
-        session: The store.
-        place: Where to look.
         wizard: The wizard.
     """
 
