@@ -19,6 +19,7 @@ from typing import Any
 from stantools.cli import console
 from stantools.cli.console import escape
 from stantools.errors import ExitCode
+from stantools.notation import describe_sequences
 
 SCHEMA = 1
 #: Columns of text are not cut any further.
@@ -298,6 +299,12 @@ def rows_as(output: str, headers: Sequence[str], rows: Iterable[Sequence[Any]]) 
         print_csv(headers, rows)
     else:
         print_ndjson(dict(zip(headers, row, strict=True)) for row in rows)
+
+
+def place_text(file: str, offset: int | None, length: str, reason: str, sequences: Iterable[Sequence[int]]) -> str:
+    """Describes a place of which something is left behind."""
+    place = escape(file) + (f" at {offset}" if offset is not None else "") + (f", {length}" if length else "")
+    return f"{place}: {console.escape_line(reason)}" + (f" ({describe_sequences(sequences, 4)})" if sequences else "")
 
 
 def payload_text(data: bytes, how: str) -> str:

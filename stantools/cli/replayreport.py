@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.output import print_json, table_text
-from stantools.notation import counted, describe_sequences, format_size, format_time
+from stantools.cli.output import place_text, print_json, table_text
+from stantools.notation import counted, format_size, format_time
 
 if TYPE_CHECKING:
     from stantools.migration.replay.run import Outcome, Pace
@@ -25,9 +25,8 @@ def warn(source: StoreSource, *, key_given: bool) -> None:
     """Says on stderr what cannot be replayed, and what looks odd."""
     losses = [dropped for dropped in source.dropped if dropped.loss]
     for dropped in losses[:_MANY]:
-        place = console.escape(dropped.file) + (f" at {dropped.offset}" if dropped.offset >= 0 else "")
-        which = f" ({describe_sequences(dropped.sequences, 4)})" if dropped.sequences else ""
-        console.warning(f"not intact: {place}: {console.escape_line(dropped.reason)}{which}")
+        offset = dropped.offset if dropped.offset >= 0 else None
+        console.warning(f"not intact: {place_text(dropped.file, offset, '', dropped.reason, dropped.sequences)}")
     if len(losses) > _MANY:
         console.warning(f"… and {counted(len(losses) - _MANY, 'more place', 'that is/that are')} not intact")
     if not key_given:

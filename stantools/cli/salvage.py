@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,10 @@ from stantools.cli.options import (
     store_argument,
     verb,
 )
-from stantools.cli.output import show, table_text
+from stantools.cli.output import place_text, show, table_text
 from stantools.errors import ExitCode, UsageError
 from stantools.escaping import beside, shell_word
-from stantools.notation import counted, describe_ranges, describe_sequences, format_size
+from stantools.notation import counted, describe_ranges, format_size
 from stantools.options import FORCE, OUT, SERVER_KEY_VARIABLE
 from stantools.recovery.options import SalvageOptions
 
@@ -197,7 +197,7 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
         what = console.paint("lost", "red", err=False) if dropped.loss else "left out"
         length = counted(dropped.length, "byte") if dropped.length else ""
         offset = dropped.offset if dropped.offset >= 0 else None
-        click.echo(f"{what}: {_place(dropped.file, offset, length, dropped.reason, dropped.sequences)}")
+        click.echo(f"{what}: {place_text(dropped.file, offset, length, dropped.reason, dropped.sequences)}")
     if len(plan.dropped) > _MANY:
         click.echo(f"… and {counted(len(plan.dropped) - _MANY, 'more place')}")
     kept = f"{counted(plan.messages, 'message')} in {counted(len(plan.channels), 'channel')}, {format_size(plan.bytes)}"
@@ -251,12 +251,6 @@ def _server_key() -> tuple[str, str]:
     return (f'{SERVER_KEY_VARIABLE}="${variable}" ' if variable and variable != SERVER_KEY_VARIABLE else ""), ""
 
 
-def _place(file: str, offset: int | None, length: str, reason: str, sequences: Iterable[Sequence[int]]) -> str:
-    """Describes a place of which something is left behind."""
-    place = console.escape(file) + (f" at {offset}" if offset is not None else "") + (f", {length}" if length else "")
-    return f"{place}: {console.escape_line(reason)}" + (f" ({describe_sequences(sequences, 4)})" if sequences else "")
-
-
 def _print_stores(result: SalvageJobResult, *, dry_run: bool) -> None:
     headers = ("store", "name", "channels", "messages", "bytes", "filled", "subs", "lost", "")
     if result.stores:
@@ -267,7 +261,7 @@ def _print_stores(result: SalvageJobResult, *, dry_run: bool) -> None:
         lost = [each for each in store.report["dropped"] if each["loss"]]
         for each in lost[: pipeline.NAMED]:
             length = f"{each['length']} bytes" if each["length"] else ""
-            click.echo(f"  lost: {_place(each['file'], each['offset'], length, each['reason'], each['sequences'])}")
+            click.echo(f"  lost: {place_text(each['file'], each['offset'], length, each['reason'], each['sequences'])}")
         if len(lost) > pipeline.NAMED:
             click.echo(f"  … and {counted(len(lost) - pipeline.NAMED, 'more place')}")
     if len(lossy) > pipeline.NAMED:
