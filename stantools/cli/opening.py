@@ -100,13 +100,15 @@ def node_at(path: Path, *, history: bool = False) -> NodeFiles | None:
 
 
 def part_of_node(path: Path) -> NodeFiles:
-    """Returns a clustered node of which a path holds the Raft directory, the file store or both.
+    """Returns a clustered node of which a path holds the Raft directory, the file store or both; or nothing yet.
 
     Raises:
         StoreUnreadableError: There is neither.
     """
     if node := node_at(path):
         return node
+    if path.is_dir() and all(each.is_dir() for each in path.rglob("*")):
+        return NodeFiles(path, None, None)
     stores = [path] if (path / SERVER_FILE).exists() else sorted(each.parent for each in path.glob(f"*/{SERVER_FILE}"))
     return NodeFiles(path, None, open_datastore(stores[0] if len(stores) == 1 else path).path)
 

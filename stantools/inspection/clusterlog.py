@@ -162,11 +162,13 @@ class History:
         self._reports = list(reports)
         self._names = list(names)
         self._cipher = raft_cipher(key) if key else None
-        self._best = max(range(len(reports)), key=lambda at: (reports[at].last_term, reports[at].last), default=0)
+        ends = [_end(each) for each in reports]
+        self._best = max(range(len(reports)), key=lambda at: ends[at], default=0)
         self.log = ClusterLog(tuple(names))
         if reports:
-            newest = reports[self._best]
-            self.log.winner, self.log.term, self.log.index = names[self._best], newest.last_term, newest.last
+            self.log.winner = names[self._best]
+            self.log.term, self.log.index = ends[self._best]
+            newest = max(reports, key=lambda each: (bool(each.servers), each.last_term, each.last))
             self.log.voters = tuple(each.id for each in newest.servers if each.voter)
 
     def entries(self, *, telling: bool = False) -> Iterator[tuple[Entry, pb.RaftOperation | None, int, int]]:
@@ -370,6 +372,14 @@ class History:
             return False
         asked = wanted.get(publish.channel)
         return asked is not None and asked.meets(publish.first, publish.last)
+
+
+def _end(report: NodeReport) -> tuple[int, int]:
+    """Returns term and index of the last entry of a node, also where no meta page leads to the entries any more."""
+    if report.last or not report.files.log or not any(each.code == "raft-metas" for each in report.findings):
+        return report.last_term, report.last
+    with open_log(report.files.log) as log:
+        return max(((each.term, each.index) for each in log.free_entries()), default=(0, 0))
 
 
 def _publish(entry: Entry, operation: pb.RaftOperation | None, node: int) -> Publish | None:

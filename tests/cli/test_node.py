@@ -304,4 +304,26 @@ def test_merge_of_a_data_directory_and_of_a_raft_directory(run: Run, golden_clus
         assert refused.code == 3 and f"stantools merge {node} --out {node}.salvaged" in " ".join(refused.err.split())
     store = run("merge", node / "data", "--dry-run", "-o", "json")
     assert store.code == 1 and "clients and subscriptions are lost" in store.out
-    assert run("merge", tmp_path, "--dry-run").code == 3
+
+
+def test_an_empty_node_does_no_harm_and_is_not_enough(run: Run, golden_clusters: Path, tmp_path: Path) -> None:
+    nodes = golden_clusters / "damaged_metas" / "nodes"
+    whole = run("merge", nodes / "a", nodes / "b", "--dry-run", "-o", "json").json()
+    (tmp_path / "empty" / "data").mkdir(parents=True)
+    log = tmp_path / "began" / "raft" / "trio" / "raft.log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    more = (nodes / "a", nodes / "b", tmp_path / "empty", log.parents[2])
+    with_them = run("merge", *more, "--dry-run", "-o", "json").json()
+    assert [each["sequences"] for each in with_them["channels"]] == [each["sequences"] for each in whole["channels"]]
+    assert [each["name"] for each in with_them["nodes"]] == ["a", "b", "empty", "began"]
+    for path in (tmp_path / "empty", log.parents[2]):
+        outcome = run("merge", path, "--dry-run")
+        assert outcome.code == 3 and "no entry of a Raft log" in " ".join(outcome.err.split())
+    alone = run("merge", nodes / "a", log.parents[2], "--dry-run")
+    assert "1 of 3 voters are here, fewer than a majority" in " ".join(alone.out.split())
+    # No meta page leads to the entries any more: they are found all the same.
+    lost = run("merge", nodes / "c", "--dry-run", "-o", "json")
+    assert lost.code == 0
+    assert [each["sequences"] for each in lost.json()["channels"]] == [each["sequences"] for each in whole["channels"]]
+    assert lost.json()["subscriptions"] == whole["subscriptions"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from stantools.errors import RefusedError, UsageError
+from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.format.crc import IEEE, Crc
 from stantools.format.encryption import raft_cipher
 from stantools.format.proto import store_pb2 as pb
@@ -113,8 +113,14 @@ class _Merge:
         if twice := {each.name for each in self._nodes if sum(e.name == each.name for e in self._nodes) > 1}:
             raise UsageError(f"named twice: node {', '.join(sorted(twice))}", "name each node of the cluster once")
         logs = [each for each in self._nodes if each.report]
-        self._log_nodes = logs
         self._history = History([e.report for e in logs if e.report], [e.name for e in logs], self._key)
+        self._log_nodes = logs if self._history.log.index else []
+        if not self._log_nodes and not any(self._stores):
+            where = ", ".join(str(each.path) for each in files)
+            raise StoreUnreadableError(
+                f"{where}: no entry of a Raft log, no snapshot and no file store",
+                "name directories of a cluster's nodes",
+            )
         server, note = self._identity()
         roots = [str(path) for each in files for path in (each.data, each.raft) if path]
         self.plan = MergePlan(Path(os.path.commonpath(roots)), self._crc, options, server, note, nodes=self._nodes)
@@ -138,7 +144,7 @@ class _Merge:
                         "name the directories of a cluster's nodes",
                     )
         ids = {each.cluster_id.decode("utf-8", "surrogateescape") for each in found} - {"?"}
-        ids |= {each.files.cluster_id for each in self._log_nodes}
+        ids |= {each.files.cluster_id for each in self._nodes if each.report}
         if len(ids) > 1:
             raise RefusedError(
                 f"the nodes are of different clusters: {', '.join(sorted(ids))}", "merge the nodes of one cluster only"
@@ -342,7 +348,7 @@ class _Merge:
             plan.changes.append(
                 f"{name}: {counted(count, 'entry', 'is/are')} of a branch that was given up, and not taken"
             )
-        have = len(set(log.voters) & {each.name for each in self._log_nodes})
+        have = len(set(log.voters) & {each.name for each in self._log_nodes if each.report and each.report.last})
         if log.voters and have <= len(log.voters) // 2:
             plan.changes.append(
                 f"{have} of {counted(len(log.voters), 'voter')} are here, fewer than a majority: what was committed "
