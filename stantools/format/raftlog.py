@@ -31,9 +31,7 @@ _U64 = struct.Struct(">Q")
 _MAX_DEPTH = 8
 _MAX_ELEMENTS = 10_000
 #: The beginning of an entry as servers since 0.22 write it: six fields, the first the time, of 8 bytes, then the data.
-_TIMED = b"\x86\xaaAppendedAt\xa8"
-_DATA = b"\xa4Data"
-_HEAD_SIZE = len(_TIMED) + 8 + len(_DATA)
+_HEAD = re.compile(rb"\x86\xaaAppendedAt\xa8(.{8})\xa4Data(?:([\xa0-\xbf])|(\xda..|\xdb.{4}))", re.DOTALL)
 #: What follows the data: three numbers, of one byte or of 1, 2, 4 or 8 behind a byte that says so.
 _NUMBER = rb"([\0-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
 _TAIL = re.compile(
@@ -254,29 +252,22 @@ def decode_entry(value: Buffer | bytes, offset: int = 0) -> Entry:
 
 def _usual_entry(view: Buffer, offset: int) -> Entry | None:
     """Decodes an entry just as servers since 0.22 write it, several times faster than any; None if it is another."""
-    head = view[:_HEAD_SIZE].tobytes()
-    if not (head.startswith(_TIMED) and head.endswith(_DATA)) or len(view) <= _HEAD_SIZE + 4:
+    head = _HEAD.match(view)
+    if head is None:
         return None
-    code, begin = view[_HEAD_SIZE], _HEAD_SIZE + 1
-    if 0xA0 <= code < 0xC0:
-        size = code & 0x1F
-    elif code == 0xDA:
-        size, begin = int.from_bytes(view[begin : begin + 2], "big"), begin + 2
-    elif code == 0xDB:
-        size, begin = int.from_bytes(view[begin : begin + 4], "big"), begin + 4
-    else:
+    when, code, size = head.groups()
+    length = code[0] & 0x1F if code else int.from_bytes(size[1:], "big")
+    begin = head.end()
+    tail = _TAIL.fullmatch(view, begin + length)
+    if tail is None:
         return None
-    tail = view[begin + size :].tobytes()
-    numbers = _TAIL.fullmatch(tail)
-    if not numbers:
-        return None
-    index, term, kind = numbers.group(1, 2, 3)
+    index, term, kind = tail.groups()
     return Entry(
         index[0] if len(index) == 1 else int.from_bytes(index[1:], "big"),
         term[0] if len(term) == 1 else int.from_bytes(term[1:], "big"),
         kind[0] if len(kind) == 1 else int.from_bytes(kind[1:], "big"),
-        _timestamp(head[13:21]),
-        view[begin : begin + size],
+        _timestamp(when),
+        view[begin : begin + length],
         offset,
         len(view),
     )
