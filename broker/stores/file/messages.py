@@ -119,6 +119,8 @@ class FileMessages:
         self._gathered_count = self._gathered_bytes = 0
         self._under_way: Flush | None = None
         self._next: Flush | None = None
+        self._pausing = False
+        self._counts = 0, 0
         self._shown: SliceState | None = None
         self._synced = max(found.last_number, 1)
         self._complaint: tuple[int, int] = (0, 0)
@@ -177,6 +179,8 @@ class FileMessages:
         if self._sync:
             if self._under_way is None:
                 self._begin(Flush())
+            elif self._pausing:
+                self._begin(self._under_way)
             elif self._gathered:
                 self._next = self._next or Flush()
             return self._next or self._under_way
@@ -190,14 +194,31 @@ class FileMessages:
         self._keep_within_limits()
         return None
 
-    def _begin(self, flush: Flush) -> None:
-        """Has a thread write and sync what is gathered."""
-        self._under_way, self._next = flush, None
-        current = self._writer.current
-        self._shown = None if current is None else current.copy()
+    def _begin(self, flush: Flush, *, at_once: bool = False) -> None:
+        """Has a thread write and sync what is gathered.
+
+        Where the disk is slow it waits a little for as many messages as there were before: those who got their
+        acknowledgements together have the next ones soon. Else one would be synced alone, and all others after it.
+        """
+        threads = self._services.threads
+        paused, self._under_way, self._next = self._pausing, flush, None
+        self._pausing = not at_once and threads.pause > 0 and self._gathered_count < max(self._counts)
+        if not paused:
+            current = self._writer.current
+            self._shown = None if current is None else current.copy()
+        if self._pausing:
+            if not paused:
+                threads.run(partial(time.sleep, threads.pause), partial(self._paused, flush))
+            return
+        self._counts = self._counts[1], self._gathered_count
         blocks, self._gathered = self._gathered, []
         self._gathered_count = self._gathered_bytes = 0
-        self._services.threads.run(partial(self._store, blocks), self._stored, awaited=True)
+        threads.run(partial(self._store, blocks), self._stored, awaited=True)
+
+    def _paused(self, flush: Flush, _problem: Exception | None) -> None:
+        """Goes on with a flush that has waited for more."""
+        if self._pausing and self._under_way is flush:
+            self._begin(flush, at_once=True)
 
     def _store(self, blocks: Sequence[Records]) -> None:
         """Writes and syncs; all or nothing is there afterwards. Called by a thread.

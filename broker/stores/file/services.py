@@ -26,6 +26,7 @@ _LEAST = 64
 #: Threads that write and sync, and seconds for which they are waited for. A job that takes as long is slow.
 _THREADS = 8
 _MOMENT = 0.02
+_LONGEST_PAUSE = 0.01
 #: Bytes of payloads that are kept in memory.
 _CACHE_BYTES = 32 << 20
 
@@ -174,14 +175,16 @@ class DiskThreads:
 
     Attributes:
         wake: Called by a thread when there is something to conclude that nobody waits for.
+        pause: Seconds for which it pays to wait with a job, so that it has more to do; 0 if the last was not slow.
     """
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] | None = None
+        self.pause = 0.0
         self._jobs: SimpleQueue[tuple[Job, Conclusion, bool] | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[Conclusion, bool, Exception | None, float]] = SimpleQueue()
         self._threads = self._running = self._wanted = 0
-        self._waiting = self._slow = False
+        self._waiting = False
 
     def run(self, job: Job, conclusion: Conclusion, *, awaited: bool = False) -> None:
         """Has a thread do a job.
@@ -210,7 +213,7 @@ class DiskThreads:
             Whether no job is left.
         """
         everything = patience is not None
-        end = time.monotonic() + (patience if patience is not None else 0 if self._slow else _MOMENT)
+        end = time.monotonic() + (patience if patience is not None else 0 if self.pause else _MOMENT)
         self._waiting = True
         while self._running:
             wait = end - time.monotonic() if self._waiting and (everything or self._wanted) else 0
@@ -225,7 +228,7 @@ class DiskThreads:
             self._running -= 1
             if awaited:
                 self._wanted -= 1
-                self._slow = seconds > _MOMENT
+                self.pause = min(seconds / 8, _LONGEST_PAUSE) if seconds > _MOMENT else 0.0
             conclusion(problem)
         self._waiting = False
         return not self._running

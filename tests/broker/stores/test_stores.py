@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,36 @@ def test_channels_that_are_flushed_together(tmp_path):
         store.close()
         found = reopened(tmp_path / str(after)).channels
         assert [found[name][0].messages.last for name in names] == lasts
+
+
+def test_a_slow_disk_waits_for_as_many_as_before(tmp_path, monkeypatch):
+    store = new_store(tmp_path, sync=True)
+    messages = store.create_channel(NAME).messages
+    over = threading.Event()
+    monkeypatch.setattr(time, "sleep", lambda _seconds: over.wait(60))
+
+    def add(count):
+        messages.append(block(NAME, messages.last + 1, [b"x"] * count))
+        return messages.flush()
+
+    add(4)
+    store.settle()
+    assert len(store.completed()) == 1
+    store._services.threads.pause = 0.001
+    first = add(1)
+    # Nothing is written yet, and what was stored before can be read.
+    assert [each.sequence for each in everything(messages, count=4)][:4] == [1, 2, 3, 4]
+    assert add(2) is first
+    assert add(1) is first
+    # Now there are as many: it is under way, and is not begun again when the time is up.
+    second = add(1)
+    assert second is not first
+    over.set()
+    store.settle()
+    assert store.completed() == [first, second]
+    assert messages.last == messages.count == 9
+    store.close()
+    assert reopened(tmp_path).channels[NAME][0].messages.last == 9
 
 
 @pytest.mark.parametrize("kind", ["MEMORY", "FILE"])
