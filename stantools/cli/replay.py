@@ -31,7 +31,8 @@ from stantools.options import (
 )
 
 if TYPE_CHECKING:
-    from stantools.migration.replay.run import Destination, Outcome, Pace
+    from stantools.migration.replay.publisher import Destination
+    from stantools.migration.replay.run import Outcome, Pace
     from stantools.migration.replay.selection import Chosen, ReplayPlan
     from stantools.migration.replay.state import StateFile
     from stantools.migration.source import StoreSource
@@ -120,7 +121,7 @@ class Replaying:
         Raises:
             UsageError: An option is of no use there.
         """
-        from stantools.migration.replay.run import CLUSTER_ID, Destination, Kind
+        from stantools.migration.replay.publisher import CLUSTER_ID, Destination, Kind
         from stantools.streaming.session import DISCOVER_PREFIX
 
         if self.kind != Kind.STREAMING:
@@ -176,7 +177,8 @@ def command(
     streams are asked what they have. Plain subjects and streaming servers get nothing twice after Ctrl-C; what was on
     its way when the process was killed or the connection broke is sent again.
     """
-    from stantools.migration.replay.run import Kind, Outcome, Pace
+    from stantools.migration.replay.publisher import Kind
+    from stantools.migration.replay.run import Outcome, Pace
     from stantools.migration.replay.selection import Chosen, plan_replay
     from stantools.migration.replay.state import StateFile, default_path
     from stantools.migration.replay.subjects import SubjectRules

@@ -185,13 +185,24 @@ class Steps:
         """Remembers a step; it is durable when this returns. The way that was noted first is kept."""
         kept = {key: value for key, value in self.facts(stream).items() if key == "way"}
         entry = {"event": "stream", "stream": stream, "state": state.value, **kept, **facts}
-        self._append(entry)
-        self._streams[stream] = entry
+        self.take_over([entry])
 
     def forget(self, stream: str) -> None:
         """Remembers that a stream was taken away again."""
-        self._append({"event": "forget", "stream": stream})
-        self._streams.pop(stream, None)
+        self.take_over([{"event": "forget", "stream": stream}])
+
+    def take_over(self, entries: Iterable[dict[str, Any]]) -> None:
+        """Remembers steps, perhaps of somewhere else (`taken`); they are durable when this returns."""
+        for entry in entries:
+            self._append(entry)
+            self._fold(entry)
+
+    def _fold(self, entry: dict[str, Any]) -> None:
+        """Takes an entry of a stream into account."""
+        if entry["event"] == "forget":
+            self._streams.pop(entry["stream"], None)
+        else:
+            self._streams[entry["stream"]] = entry
 
     def _append(self, entry: dict[str, Any]) -> None:
         self.taken.append(entry)
@@ -235,15 +246,6 @@ class Journal(Steps):
     ) -> None:
         os.close(self._descriptor)
 
-    def take_over(self, entries: Iterable[dict[str, Any]]) -> None:
-        """Remembers steps that were taken elsewhere (`Steps.taken`); they are durable when this returns."""
-        for entry in entries:
-            self._append(entry)
-            if entry["event"] == "forget":
-                self._streams.pop(entry["stream"], None)
-            else:
-                self._streams[entry["stream"]] = entry
-
     def _lock(self) -> None:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -272,10 +274,8 @@ class Journal(Steps):
                 begun = True
             elif not begun:
                 raise self._no_journal(number, "its first line must begin a migration")
-            elif entry["event"] == "forget":
-                self._streams.pop(entry["stream"], None)
             else:
-                self._streams[entry["stream"]] = entry
+                self._fold(entry)
         return begun
 
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:

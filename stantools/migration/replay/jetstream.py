@@ -14,13 +14,13 @@ import asyncio
 import base64
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from stantools.migration import headers
 from stantools.migration.batches import Batch
-from stantools.migration.replay.publisher import Publisher, header_text, origin_fields
-from stantools.migration.replay.state import Ledger, Position
+from stantools.migration.replay.publisher import Destination, Publisher, header_text, origin_fields
+from stantools.migration.replay.selection import ReplayPlan
+from stantools.migration.replay.state import ReplayState
 from stantools.migration.replay.subjects import shown
 from stantools.nats import encoding
 from stantools.nats.client import Message
@@ -128,35 +128,14 @@ _REMEDIES = {
 
 
 class JetStreamPublisher(Publisher):
-    """Publishes to the streams that take the subjects.
+    """Publishes to the streams that take the subjects."""
 
-    Args:
-        connection: To the server.
-        ledger: Told what is sent and what is confirmed.
-        routes: Channel -> subject.
-        position: Returns the position of a channel at one of its sequences; None for 0.
-        run: Names the run in the ids of messages.
-        streams: Stream -> a sequence in it behind which everything is that is not confirmed; of an earlier run.
-        origin: Write headers with channel, sequence and timestamp.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        ledger: Ledger,
-        routes: Mapping[bytes, bytes],
-        *,
-        position: Callable[[bytes, int], Position | None],
-        run: str,
-        streams: Mapping[str, int] | None = None,
-        origin: bool = False,
-    ) -> None:
-        super().__init__(connection, ledger, routes)
+    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, to: Destination) -> None:
+        super().__init__(connection, plan, state, to)
         self._jetstream = JetStream(connection)
-        self._afterwards = Afterwards(self._jetstream, run)
-        self._position = position
-        self._origin = origin
-        self._behind = dict(streams or {})
+        self._afterwards = Afterwards(self._jetstream, state.run)
+        self._position = plan.position
+        self._behind = dict(state.streams)
         self._acked: dict[str, deque[tuple[int, int]]] = {}
         self._asked = False
         self._takes: dict[str, str] = {}  # subject -> stream
@@ -260,7 +239,7 @@ class JetStreamPublisher(Publisher):
     async def _send(self, batch: Batch) -> None:
         channel = self._texts[batch.channel]
         there = self._there.get(shown(batch.subject))
-        publish, most, origin = self.connection.publish, self.connection.max_payload, self._origin
+        publish, most, origin = self.connection.publish, self.connection.max_payload, self._to.origin
         for sequence, timestamp, reply, data in batch.messages():
             self.check()
             name = self._afterwards.name(channel, sequence)

@@ -1,4 +1,4 @@
-"""What every way of publishing has in common: the window of messages on their way, waiting, failing.
+"""Where messages are published again, and what every way has in common: the window of messages on their way, failing.
 
 A replay runs in *legs*. A leg ends when everything is sent, when the user stops it, or when the connection breaks; then
 the next leg begins at what is confirmed. Within a leg messages are sent in order, in parts of batches, and the ledger
@@ -8,16 +8,21 @@ keeps account of what is confirmed.
 from __future__ import annotations
 
 import asyncio
+import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from stantools.migration import headers
 from stantools.migration.batches import Batch
-from stantools.migration.replay.state import Ledger
+from stantools.migration.replay.selection import ReplayPlan
+from stantools.migration.replay.state import Ledger, ReplayState
 from stantools.migration.replay.subjects import shown
+from stantools.nats import encoding
 from stantools.nats.connection import Connection
 from stantools.nats.errors import NatsError
 from stantools.notation import counted
+from stantools.streaming.session import DISCOVER_PREFIX
 
 #: Seconds without any confirmation after which a target counts as silent.
 SILENCE = 30.0
@@ -30,6 +35,37 @@ _YIELD_EVERY = 256
 
 class MessageRefusedError(NatsError):
     """The target does not take a message. Sending it again would not help."""
+
+
+#: What servers and clients use unless configured otherwise.
+CLUSTER_ID = "test-cluster"
+
+
+class Kind(enum.StrEnum):
+    """What messages are published as."""
+
+    CORE = "core"
+    JETSTREAM = "jetstream"
+    STREAMING = "streaming"
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where to.
+
+    Attributes:
+        kind: What messages are published as.
+        origin: Write headers with channel, sequence and timestamp; not for streaming.
+        cluster_id: Of the streaming server.
+        client_id: The name under which to register with it; one of the run's own if not given.
+        discover_prefix: The streaming server's `discover_prefix`.
+    """
+
+    kind: Kind = Kind.CORE
+    origin: bool = False
+    cluster_id: str = CLUSTER_ID
+    client_id: str | None = None
+    discover_prefix: str = DISCOVER_PREFIX
 
 
 def origin_fields(channel: str, sequence: int, timestamp: int) -> dict[str, str]:
@@ -51,10 +87,13 @@ class Publisher(ABC):
 
     Args:
         connection: To the server.
-        ledger: Told what is sent and what is confirmed.
-        routes: Channel -> where it goes.
+        plan: All that is to be replayed.
+        state: How far an earlier run has brought it.
+        to: Where to.
 
     Attributes:
+        ledger: Told what is sent and what is confirmed.
+        routes: Channel -> where it goes.
         say: Tells the user something.
         again: Messages that the target had already, from an earlier attempt.
         published: The number behind the last message that was handed over to the connection.
@@ -63,11 +102,12 @@ class Publisher(ABC):
     #: Keeps what is on its way small enough: half of it must be confirmed before more is sent.
     window = WINDOW
 
-    def __init__(self, connection: Connection, ledger: Ledger, routes: Mapping[bytes, bytes]) -> None:
+    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, to: Destination) -> None:
         self.connection = connection
-        self.ledger = ledger
-        self.routes = dict(routes)
-        self._texts = {channel: header_text(channel) for channel in routes}
+        self.ledger = Ledger(state.channels)
+        self.routes = plan.routes
+        self._to = to
+        self._texts = {channel: header_text(channel) for channel in self.routes}
         self.say: Callable[[str], None] = lambda _: None
         self.again = 0
         self.published = 0
@@ -215,3 +255,83 @@ class Publisher(ABC):
             f"raise max_payload of the server, then go on; or leave it out: begin anew with --seq {sequence + 1}: for "
             "this channel",
         )
+
+
+#: Seconds of silence at most until what was sent is confirmed.
+_FLUSH_EVERY = 0.2
+
+
+class CorePublisher(Publisher):
+    """Publishes to plain NATS subjects: what the server has read counts as confirmed.
+
+    Promise: every message reaches the server, in order. Who listens there gets it, nobody keeps it. When the connection
+    breaks or the process is killed, messages that were sent shortly before may be sent a second time, because nothing
+    tells which of them the server has read.
+    """
+
+    window = 16384
+
+    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, to: Destination) -> None:
+        super().__init__(connection, plan, state, to)
+        self._headers = True
+        self._flushing = asyncio.Lock()
+        self._flushed_at = 0.0
+
+    async def _begin(self, *, resumed: bool) -> None:
+        self._headers = bool(self.connection.info.get("headers"))
+        if self._to.origin and not self._headers:
+            raise NatsError(
+                f"{self.connection.url} knows no headers, which are to say where messages come from",
+                "leave --origin-headers out, or use a server from 2.2 on",
+            )
+        # What the user may not do shows before the first message.
+        await self.connection.flush(SILENCE)
+        self.check()
+
+    async def _send(self, batch: Batch) -> None:
+        subject, channel = batch.subject, self._texts[batch.channel]
+        publish, most, origin = self.connection.publish, self.connection.max_payload, self._to.origin
+        for sequence, timestamp, reply, data in batch.messages():
+            self.check()
+            fields = origin_fields(channel, sequence, timestamp) if origin else {}
+            if reply and self._headers:
+                fields[headers.REPLY] = header_text(reply)
+            elif reply:
+                self.note("the server knows no headers: reply subjects of messages are left out")
+            header = encoding.header_block(fields)
+            if (size := len(header) + len(data)) > most:
+                raise self.too_large(batch, sequence, size)
+            publish(subject, data, header=header)
+            self.published += 1
+        await self.connection.drain()
+        if self._full():
+            await self._flush()
+
+    async def settle(self) -> None:
+        """Waits until the server has read everything.
+
+        Raises:
+            NatsError: The leg is over.
+        """
+        await self._flush()
+
+    async def tick(self) -> None:
+        """Has what was sent confirmed from time to time.
+
+        Raises:
+            NatsError: The leg is over.
+        """
+        self.check()
+        now = asyncio.get_running_loop().time()
+        if self.ledger.outstanding and now - self._flushed_at >= _FLUSH_EVERY and not self._flushing.locked():
+            await self._flush()
+
+    async def _flush(self) -> None:
+        async with self._flushing:
+            below = self.published
+            await self.connection.flush(SILENCE)
+            # The server's answer comes behind its errors.
+            self.check()
+            self.ledger.confirm_below(below)
+            self._bytes_out = 0
+            self._flushed_at = asyncio.get_running_loop().time()

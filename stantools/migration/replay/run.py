@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,18 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import StantoolsError
-from stantools.migration.replay.core import CorePublisher
 from stantools.migration.replay.jetstream import JetStreamPublisher
-from stantools.migration.replay.publisher import Publisher
+from stantools.migration.replay.publisher import CorePublisher, Destination, Kind, Publisher
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import Ledger, StateFile
 from stantools.migration.replay.streaming import StreamingPublisher
 from stantools.migration.replay.subjects import shown
-from stantools.nats.connection import Connection, connect
+from stantools.nats.connection import connect
 from stantools.nats.errors import ApiError, NatsError
 from stantools.nats.options import ConnectOptions
 from stantools.progress import Progress
-from stantools.streaming.session import DISCOVER_PREFIX
 
 _SECOND = 1_000_000_000
 #: About 290 years: what is due later is due never, and the sums cannot overflow.
@@ -336,18 +333,6 @@ def _passes(problem: StantoolsError) -> bool:
     return problem.passing or (isinstance(problem, ApiError) and problem.code == _UNAVAILABLE)
 
 
-#: What servers and clients use unless configured otherwise.
-CLUSTER_ID = "test-cluster"
-
-
-class Kind(enum.StrEnum):
-    """What messages are published as."""
-
-    CORE = "core"
-    JETSTREAM = "jetstream"
-    STREAMING = "streaming"
-
-
 @dataclass(frozen=True)
 class Pace:
     """How fast.
@@ -372,55 +357,12 @@ class Pace:
         return max(by_time, plan.messages / self.rate if self.rate else 0.0)
 
 
-@dataclass(frozen=True)
-class Destination:
-    """Where to.
-
-    Attributes:
-        kind: What messages are published as.
-        origin: Write headers with channel, sequence and timestamp; not for streaming.
-        cluster_id: Of the streaming server.
-        client_id: The name under which to register with it; one of the run's own if not given.
-        discover_prefix: The streaming server's `discover_prefix`.
-    """
-
-    kind: Kind = Kind.CORE
-    origin: bool = False
-    cluster_id: str = CLUSTER_ID
-    client_id: str | None = None
-    discover_prefix: str = DISCOVER_PREFIX
-
-    def publisher(self, connection: Connection, ledger: Ledger, plan: ReplayPlan, file: StateFile) -> Publisher:
-        """Returns what publishes there.
-
-        Args:
-            connection: To the server.
-            ledger: Keeps account.
-            plan: What is replayed.
-            file: How far it is.
-        """
-        state = file.state
-        if self.kind is Kind.CORE:
-            return CorePublisher(connection, ledger, plan.routes, origin=self.origin)
-        if self.kind is Kind.JETSTREAM:
-            return JetStreamPublisher(
-                connection,
-                ledger,
-                plan.routes,
-                position=plan.position,
-                run=state.run,
-                streams=state.streams,
-                origin=self.origin,
-            )
-        return StreamingPublisher(
-            connection,
-            ledger,
-            plan.routes,
-            cluster_id=self.cluster_id,
-            client_id=self.client_id or f"stantools-replay-{state.run}",
-            run=state.run,
-            discover_prefix=self.discover_prefix,
-        )
+#: What publishes, by what messages are published as.
+PUBLISHERS: Mapping[Kind, type[Publisher]] = {
+    Kind.CORE: CorePublisher,
+    Kind.JETSTREAM: JetStreamPublisher,
+    Kind.STREAMING: StreamingPublisher,
+}
 
 
 async def replay(
@@ -450,6 +392,6 @@ async def replay(
         StantoolsError: It cannot go on. What is confirmed is in the file.
     """
     async with connect(connecting, name="stantools replay") as connection:
-        publisher = destination.publisher(connection, Ledger(file.state.channels), plan, file)
+        publisher = PUBLISHERS[destination.kind](connection, plan, file.state, destination)
         run = Replay(plan, publisher, file, pace.pacer, limited=bool(pace.rate), stop=stop, say=say, progress=progress)
         return await run.run()

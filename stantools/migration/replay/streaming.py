@@ -7,17 +7,17 @@ the process is killed, messages whose acks had not come are sent again, and may 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from stantools.errors import StantoolsError
 from stantools.migration.batches import Batch
-from stantools.migration.replay.publisher import Publisher
-from stantools.migration.replay.state import Ledger
+from stantools.migration.replay.publisher import Destination, Publisher
+from stantools.migration.replay.selection import ReplayPlan
+from stantools.migration.replay.state import ReplayState
 from stantools.nats.connection import Connection
 from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, NobodyListensError
 from stantools.streaming import session as streaming
-from stantools.streaming.session import DISCOVER_PREFIX, State
+from stantools.streaming.session import State
 
 if TYPE_CHECKING:
     from stantools.nats.client import Message
@@ -39,34 +39,14 @@ class Session(streaming.Session):
 
 
 class StreamingPublisher(Publisher):
-    """Publishes to channels of a streaming server.
+    """Publishes to channels of a streaming server."""
 
-    Args:
-        connection: To the NATS server that the streaming server uses.
-        ledger: Told what is sent and what is confirmed.
-        routes: Channel -> where it goes.
-        cluster_id: The server's cluster id.
-        client_id: The name to register under.
-        run: Names the run.
-        discover_prefix: The server's `discover_prefix`.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        ledger: Ledger,
-        routes: Mapping[bytes, bytes],
-        *,
-        cluster_id: str,
-        client_id: str,
-        run: str,
-        discover_prefix: str = DISCOVER_PREFIX,
-    ) -> None:
-        super().__init__(connection, ledger, routes)
-        self._cluster_id = cluster_id
-        self._client_id = client_id
-        self._run = run
-        self._prefix = discover_prefix
+    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, to: Destination) -> None:
+        super().__init__(connection, plan, state, to)
+        self._cluster_id = to.cluster_id
+        self._client_id = to.client_id or f"stantools-replay-{state.run}"
+        self._run = state.run
+        self._prefix = to.discover_prefix
         self._sessions = 0
         self._session: Session | None = None
         self._heartbeats = self._pings = self._acks = b""

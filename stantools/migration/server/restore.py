@@ -30,7 +30,6 @@ from stantools.nats.errors import (
 from stantools.nats.jetstream import JetStream, read_answer
 
 if TYPE_CHECKING:
-    from stantools.progress import Progress
     from stantools.store.mapping import Buffer
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
@@ -202,7 +201,6 @@ async def restore(
     flow: Flow = _FLOW,
     limits_apply: bool = False,
     begun: bool = False,
-    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Restores one stream with its consumers.
 
@@ -218,7 +216,6 @@ async def restore(
         limits_apply: The stream's limits will remove messages at once, so only its last sequence is compared.
         begun: A restore of this stream was begun before. What a cluster kept of it, a taken name with nothing behind
             it, is deleted first.
-        progress: Is told how many bytes of the archive were taken.
 
     Returns:
         The stream's state as the server tells it.
@@ -233,7 +230,7 @@ async def restore(
         subject = await job.begin(state, begun=begun)
         sending = None
         try:
-            async with transfer(js.connection, job.operation, subject, flow, progress) as sending:
+            async with transfer(js.connection, job.operation, subject, flow) as sending:
                 await sending.send_all(pieces)
                 answer = await job.finish(sending)
         except StantoolsError as problem:

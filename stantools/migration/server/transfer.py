@@ -24,7 +24,6 @@ from stantools.nats.jetstream import read_answer
 if TYPE_CHECKING:
     from stantools.nats.client import Message
     from stantools.nats.connection import Connection
-    from stantools.progress import Progress
     from stantools.store.mapping import Buffer
 
 #: Seconds without a piece after which a server is told that we are alive; its patience ends after 5.
@@ -99,7 +98,6 @@ class Transfer:
         operation: The request that began it, for messages.
         subject: Where the pieces go, as the server told.
         flow: How fast.
-        progress: Is told how many bytes of the archive were answered.
     """
 
     def __init__(
@@ -108,14 +106,12 @@ class Transfer:
         operation: str,
         subject: str,
         flow: Flow,
-        progress: Progress | None,
     ) -> None:
         self._connection = connection
         self._operation = operation
         self._subject = subject.encode()
         self._flow = flow
         self._piece_bytes = max(1, min(flow.piece_bytes, connection.max_payload))
-        self._progress = progress
         self._inbox = connection.new_inbox()
         self._unanswered: deque[int] = deque()
         self._unanswered_bytes = 0
@@ -245,8 +241,6 @@ class Transfer:
             self._unanswered_bytes -= size
             self._last_answer = self._clock()
             self._answered.set()
-            if self._progress:
-                self._progress(size)
 
     def _take_refusal(self, answer: bytes) -> None:
         try:
@@ -268,11 +262,9 @@ class Transfer:
 
 
 @contextlib.asynccontextmanager
-async def transfer(
-    connection: Connection, operation: str, subject: str, flow: Flow, progress: Progress | None
-) -> AsyncIterator[Transfer]:
+async def transfer(connection: Connection, operation: str, subject: str, flow: Flow) -> AsyncIterator[Transfer]:
     """Prepares to send an archive. The arguments are those of `Transfer`."""
-    sending = Transfer(connection, operation, subject, flow, progress)
+    sending = Transfer(connection, operation, subject, flow)
     with connection.watch(subject, sending.answers) as lost:
         lost.add_done_callback(lambda future: None if future.cancelled() else sending.fail(future.result()))
         subscription = connection.listen(sending.answers, sending.on_answer)

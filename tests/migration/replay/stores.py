@@ -10,16 +10,13 @@ from typing import Any
 
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
-from stantools.migration.replay.core import CorePublisher
-from stantools.migration.replay.jetstream import JetStreamPublisher
-from stantools.migration.replay.publisher import Publisher
-from stantools.migration.replay.run import Outcome, Pacer, Replay
+from stantools.migration.replay.publisher import Destination, Kind
+from stantools.migration.replay.run import PUBLISHERS, Outcome, Pacer, Replay
 from stantools.migration.replay.selection import Chosen, ReplayPlan, plan_replay
-from stantools.migration.replay.state import Ledger, StateFile
-from stantools.migration.replay.streaming import StreamingPublisher
+from stantools.migration.replay.state import StateFile
 from stantools.migration.replay.subjects import SubjectRules
 from stantools.migration.source import SourceOptions, StoreSource, open_source
-from stantools.nats.connection import Connection, connect
+from stantools.nats.connection import connect
 from stantools.nats.options import ConnectOptions
 from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import encode_server_file, new_server_info
@@ -62,41 +59,27 @@ def options(url: str, **more: Any) -> ConnectOptions:
     return ConnectOptions(servers=(url,), **more)
 
 
-MakePublisher = Callable[[Connection, Ledger, ReplayPlan, StateFile], Publisher]
+def core(**more: Any) -> Destination:
+    return Destination(Kind.CORE, **more)
 
 
-def core(**more: Any) -> MakePublisher:
-    return lambda connection, ledger, plan, _: CorePublisher(connection, ledger, plan.routes, **more)
+def jetstream(**more: Any) -> Destination:
+    return Destination(Kind.JETSTREAM, **more)
 
 
-def jetstream(**more: Any) -> MakePublisher:
-    return lambda connection, ledger, plan, file: JetStreamPublisher(
-        connection,
-        ledger,
-        plan.routes,
-        position=plan.position,
-        run=file.state.run,
-        streams=file.state.streams,
-        **more,
-    )
-
-
-def streaming(cluster_id: str = "test-cluster", client_id: str = "replayer", **more: Any) -> MakePublisher:
-    return lambda connection, ledger, plan, file: StreamingPublisher(
-        connection, ledger, plan.routes, cluster_id=cluster_id, client_id=client_id, run=file.state.run, **more
-    )
+def streaming(cluster_id: str = "test-cluster", client_id: str = "replayer", **more: Any) -> Destination:
+    return Destination(Kind.STREAMING, cluster_id=cluster_id, client_id=client_id, **more)
 
 
 async def replay(
     plan: ReplayPlan,
     connecting: ConnectOptions,
-    make: MakePublisher,
+    to: Destination,
     file: StateFile,
     pacer: Callable[[], Pacer] = lambda: Pacer(None),
     **more: Any,
 ) -> Outcome:
     """Replays a plan from where a state is."""
     async with connect(connecting) as connection:
-        ledger = Ledger(file.state.channels)
-        run = Replay(plan, make(connection, ledger, plan, file), file, pacer, **more)
+        run = Replay(plan, PUBLISHERS[to.kind](connection, plan, file.state, to), file, pacer, **more)
         return await asyncio.wait_for(run.run(), 180)

@@ -42,11 +42,10 @@ async def put(js: JetStream, archive: Archive, pieces: Iterable[Any] | None = No
 
 def test_restores_on_every_version(each_server: Any) -> None:
     archive = build(messages=5000, size=300, first=77, consumers=("one", "two"))
-    taken: list[int] = []
 
     async def work(js: JetStream) -> None:
         # Small pieces and a small window: it must slide many times.
-        state = await put(js, archive, progress=taken.append, flow=Flow(piece_bytes=20_000, window=100_000))
+        state = await put(js, archive, flow=Flow(piece_bytes=20_000, window=100_000))
         assert (state["messages"], state["first_seq"], state["last_seq"]) == (5000, 77, 5076)
         info = await js.stream_info("ORDERS")
         assert info is not None
@@ -58,8 +57,6 @@ def test_restores_on_every_version(each_server: Any) -> None:
         assert base64.b64decode(message["data"]) == payload(4000, 300)
 
     on(each_server, work)
-    # The last few answers may come after the one that ends it all.
-    assert len(archive.framed) - 120_000 <= sum(taken) <= len(archive.framed)
 
 
 def test_refuses_a_stream_that_is_there(start_server: Callable[..., Any]) -> None:
