@@ -47,6 +47,16 @@ def parse_duration(text: str) -> int:
     return sum(_scaled(number, _UNITS[unit]) for number, unit in _DURATION_PART.findall(text))
 
 
+def format_duration(nanoseconds: int) -> str:
+    """Formats a duration exactly, without empty units: `30s`, `1d12h`, `1s500ms`."""
+    parts, rest = [], nanoseconds
+    for unit in ("d", "h", "m", "s", "ms", "us", "ns"):
+        count, rest = divmod(rest, _UNITS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
 def _scaled(number: str, unit: int) -> int:
     whole, _, fraction = number.partition(".")
     return int(whole) * unit + (int(fraction) * unit // 10 ** len(fraction) if fraction else 0)
@@ -67,9 +77,23 @@ def parse_time(text: str, now_ns: int | None = None) -> int:
     """
     if _DURATION.fullmatch(text):
         return (time.time_ns() if now_ns is None else now_ns) - parse_duration(text)
+    if not _TIME.fullmatch(text):
+        raise ValueError(f"{text!r} is neither a time such as 2026-11-21T03:00:00Z nor a duration such as 1d3h")
+    return parse_moment(text)
+
+
+def parse_moment(text: str) -> int:
+    """Reads RFC 3339 to the nanosecond; UTC if no zone is given.
+
+    Returns:
+        Nanoseconds since 1970.
+
+    Raises:
+        ValueError: It is none.
+    """
     match = _TIME.fullmatch(text)
     if not match:
-        raise ValueError(f"{text!r} is neither a time such as 2026-11-21T03:00:00Z nor a duration such as 1d3h")
+        raise ValueError(f"{text!r} is not a time such as 2020-09-13T12:26:40.123456789Z")
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     moment = datetime(int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0), tzinfo=UTC)
     seconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()

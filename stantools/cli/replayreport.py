@@ -127,7 +127,7 @@ def _counted(plan: ReplayPlan) -> str:
 
 
 def _takes(plan: ReplayPlan, pace: Pace) -> str:
-    from stantools.migration.plan.units import format_duration
+    from stantools.notation import format_duration
 
     seconds = round(pace.seconds(plan))
     if not seconds:

@@ -23,10 +23,9 @@ from stantools.migration.plan.model import (
     Way,
 )
 from stantools.migration.plan.names import LONGEST, name_problem, reserved, subject_problem
-from stantools.migration.plan.units import format_duration
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.nats.subjects import overlap
-from stantools.notation import counted
+from stantools.notation import counted, format_duration
 from stantools.store.directory import subject_matches
 
 _SHORTEST_AGE = 100_000_000

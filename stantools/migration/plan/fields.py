@@ -14,12 +14,12 @@ from typing import Any
 from stantools.migration.plan.document import Section, Value, quoted
 from stantools.migration.plan.names import name_problem, subject_problem
 from stantools.migration.plan.units import (
-    format_duration,
     format_size,
     parse_duration,
     parse_number,
     parse_size,
 )
+from stantools.notation import format_duration
 
 NO_LIMIT = "unlimited"
 _MAX_I64 = (1 << 63) - 1

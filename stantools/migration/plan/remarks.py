@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from stantools.migration.plan.model import UNLIMITED, LeftOut, Level, Note, StreamPlan, Way
 from stantools.migration.plan.options import PlanOptions
-from stantools.migration.plan.units import about, format_duration, format_size
+from stantools.migration.plan.units import about, format_size
 from stantools.migration.source import ChannelSource, StoreSource
-from stantools.notation import counted, describe_ranges, format_time
+from stantools.notation import counted, describe_ranges, format_duration, format_time
 from stantools.recovery.salvage.model import ChannelPlan, Copy, Dropped
 from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.store.ranges import Ranges

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
@@ -28,29 +26,10 @@ from stantools.nats.errors import (
     PermissionDeniedError,
 )
 from stantools.nats.jetstream import JetStream, read_answer
+from stantools.notation import parse_moment
 
 if TYPE_CHECKING:
     from stantools.store.mapping import Buffer
-
-_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def time_ns(text: str) -> int:
-    """Reads a time as servers write it, RFC 3339 to the nanosecond.
-
-    Returns:
-        Nanoseconds since 1970.
-
-    Raises:
-        ValueError: It is none.
-    """
-    found = _TIME.fullmatch(text)
-    if not found:
-        raise ValueError(f"{text!r} is not a time such as 2020-09-13T12:26:40.123456789Z")
-    moment = datetime.fromisoformat(found[1] + found[3].replace("Z", "+00:00")) - _EPOCH
-    seconds = moment.days * 86400 + moment.seconds
-    return seconds * 1_000_000_000 + int((found[2] or "").ljust(9, "0"))
 
 
 def state_differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
@@ -81,7 +60,7 @@ def _same(name: str, expected: Any, found: Any) -> bool:
     if not name.endswith("_ts"):
         return bool(expected == found)
     try:
-        return time_ns(str(expected)) == time_ns(str(found))
+        return parse_moment(str(expected)) == parse_moment(str(found))
     except ValueError:
         return False
 

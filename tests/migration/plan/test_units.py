@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stantools.migration.plan import units
-from stantools.notation import format_time
+from stantools.notation import format_duration, format_time
 
 _I64 = st.integers(0, 2**63 - 1)
 
 
 @given(_I64)
 def test_durations_and_sizes_come_back(number: int) -> None:
-    assert units.parse_duration(units.format_duration(number)) == number
+    assert units.parse_duration(format_duration(number)) == number
     assert units.parse_size(units.format_size(number)) == number
 
 
@@ -36,10 +36,10 @@ def test_sequences_come_back(sequences: set[int]) -> None:
 @pytest.mark.parametrize(
     ("format_", "value", "text"),
     [
-        (units.format_duration, 0, "0s"),
-        (units.format_duration, 30 * 10**9, "30s"),
-        (units.format_duration, 36 * 3600 * 10**9, "1d12h"),
-        (units.format_duration, 1_500_000_000, "1s500ms"),
+        (format_duration, 0, "0s"),
+        (format_duration, 30 * 10**9, "30s"),
+        (format_duration, 36 * 3600 * 10**9, "1d12h"),
+        (format_duration, 1_500_000_000, "1s500ms"),
         (units.format_size, 0, "0"),
         (units.format_size, 64 << 20, "64MB"),
         (units.format_size, 4097, "4097"),

@@ -15,12 +15,12 @@ import nats
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.server.restore import time_ns
 from stantools.migration.source import SourceOptions, StoreSource, open_source
 from stantools.migration.stream_source import SingleSource
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
+from stantools.notation import parse_moment
 from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import new_server_info
 from stantools.store.storewriter import StoreWriter
@@ -98,6 +98,6 @@ async def stored(url: str, stream: str) -> list[Record]:
         answer = await client.request(f"$JS.API.STREAM.MSG.GET.{stream}", b'{"seq":%d}' % sequence)
         message = json.loads(answer.data).get("message")
         if message:
-            found.append((sequence, time_ns(message["time"]), b"", base64.b64decode(message.get("data", ""))))
+            found.append((sequence, parse_moment(message["time"]), b"", base64.b64decode(message.get("data", ""))))
     await client.close()
     return found
