@@ -291,6 +291,7 @@ def test_merge_tells_what_is_on_none_of_the_nodes(run: Run, golden_clusters: Pat
     assert listed["free_pages"]["many"] == [[1, 498]]
     only = run("merge", *nodes, "--dry-run", "--channel", "many", "-o", "json").json()
     assert [each["name"] for each in only["channels"]] == ["many"]
+    assert "no channel matches none" in run("merge", *nodes, "--dry-run", "--channel", "none").err
 
 
 def test_merge_of_a_data_directory_and_of_a_raft_directory(run: Run, golden_clusters: Path, tmp_path: Path) -> None:

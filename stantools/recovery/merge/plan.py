@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
+from stantools.escaping import escape
 from stantools.format.crc import IEEE, Crc
 from stantools.format.encryption import raft_cipher
 from stantools.format.proto import store_pb2 as pb
@@ -57,7 +58,7 @@ def plan_merge(
     Raises:
         RefusedError: They are not of one cluster, or their CRC polynomials differ.
         StoreUnreadableError: Something cannot be read at all.
-        UsageError: The same node is named twice.
+        UsageError: The same node is named twice, or no channel matches.
     """
     return _Merge(nodes, reading, options or MergeOptions()).run(progress)
 
@@ -169,6 +170,11 @@ class _Merge:
         names = set(log.state.channels) | {each.name for one in plans if one for each in one.channels}
         channels = [self._begin(name, plans) for name in sorted(names) if self._asked(name)]
         chosen = [each for each in channels if each]
+        if self._options.patterns and not chosen:
+            raise UsageError(
+                f"no channel matches {', '.join(map(escape, self._options.patterns))}",
+                "stantools info NODE lists the channels of a node",
+            )
         self._look_into_logs(chosen)
         for channel in chosen:
             self._complete(channel)
