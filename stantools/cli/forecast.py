@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.options import StoreArgument, limit_options, node_option, options_of, reading_options, verb
+from stantools.cli.options import limit_options, node_option, options_of, reading_options, stores_argument, verb
 from stantools.cli.output import print_json, table_text
 from stantools.errors import ExitCode, UsageError
 from stantools.escaping import shell_word
@@ -83,14 +83,7 @@ def _user(name: str) -> OtherUser:
 
 
 @verb("forecast", "table", "json")
-@click.argument(
-    "stores",
-    cls=StoreArgument,
-    nargs=-1,
-    required=True,
-    type=click.Path(readable=False, path_type=Path),
-    metavar="STORE | NODE...",
-)
+@stores_argument("STORE | NODE...")
 @node_option
 @options_of(Server, "server", limit_options())
 @reading_options()

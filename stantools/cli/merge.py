@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from stantools.cli import console
-from stantools.cli.options import StoreArgument, dry_run_option, given, node_option, options_of, reading_options, verb
+from stantools.cli.options import dry_run_option, given, node_option, options_of, reading_options, stores_argument, verb
 from stantools.cli.output import table_text
 from stantools.cli.salvage import carry_out, check_out
 from stantools.options import FORCE, OUT
@@ -22,14 +22,7 @@ if TYPE_CHECKING:
 
 
 @verb("merge", "table", "json")
-@click.argument(
-    "stores",
-    cls=StoreArgument,
-    nargs=-1,
-    required=True,
-    type=click.Path(readable=False, path_type=Path),
-    metavar="NODE...",
-)
+@stores_argument("NODE...")
 @node_option
 @given(out=OUT)
 @options_of(MergeOptions, "options", without=("generation",))

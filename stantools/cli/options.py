@@ -325,9 +325,15 @@ class StoreArgument(click.Argument):
         return None if isinstance(value, str) or (value and isinstance(value, tuple)) else last
 
 
-store_argument = click.argument(
-    "store", cls=StoreArgument, type=click.Path(readable=False, path_type=Path), metavar="STORE"
-)
+_PATH = click.Path(readable=False, path_type=Path)
+
+
+def stores_argument(metavar: str, kind: Any = _PATH) -> _Decorator:
+    """Adds an argument of one store or several; passes them on as `stores`."""
+    return click.argument("stores", cls=StoreArgument, nargs=-1, required=True, type=kind, metavar=metavar)
+
+
+store_argument = click.argument("store", cls=StoreArgument, type=_PATH, metavar="STORE")
 #: For verbs that know nodes: `StoreArgument` takes the nodes for stores.
 node_option = click.option(
     "--node",

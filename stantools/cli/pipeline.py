@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stantools.cli import console
-from stantools.cli.options import CRC_POLY, NO_CRC, StoreArgument, folded, options_of
+from stantools.cli import console, options
+from stantools.cli.options import CRC_POLY, NO_CRC, folded, options_of
 from stantools.cli.options import command as command_of
 from stantools.cli.verbs import CONTEXT, LateGroup, summaries
 from stantools.errors import UsageError
@@ -204,7 +204,7 @@ class _Watch:
 
 #: Adds the options of where a job runs and passes them on as `cluster: Cluster`.
 cluster_options = options_of(Cluster, "cluster")
-stores_argument = click.argument("stores", cls=StoreArgument, nargs=-1, required=True, metavar="STORES...")
+stores_argument = options.stores_argument("STORES...", str)
 
 
 def reading_options(*, unchecked: bool = True, remote: bool = True, local: bool = False) -> Callable[[_F], _F]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from stantools.errors import StantoolsError, UsageError
 from stantools.options import ARCHIVED, CHANNELS, SEQUENCES, SINCE, SIZE, UNTIL, option
 from stantools.pipeline.tables.model import Mode, Piece, Table
-from stantools.work import Threads
 
 if TYPE_CHECKING:
     from stantools.pipeline.export.model import Layout, Result
@@ -300,6 +299,8 @@ class Export:
             workers: Threads.
             progress: Told bytes of input as they are done.
         """
+        from stantools.work import Threads
+
         if not self.exporting.single:
             return self.write(Threads(workers), progress)
         from stantools.pipeline.export.run import export_to_file

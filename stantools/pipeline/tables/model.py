@@ -9,9 +9,10 @@ import enum
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
-from stantools.store.directory import SliceFiles
+if TYPE_CHECKING:
+    from stantools.store.directory import SliceFiles
 
 
 @overload
@@ -104,6 +105,8 @@ class SliceRef:
     @property
     def files(self) -> SliceFiles:
         """Its files, which have to be local ones."""
+        from stantools.store.directory import SliceFiles  # more than the help of a verb may load
+
         index = None if self.index is None else Path(self.index)
         return SliceFiles(self.number, Path(self.data), index, self.archived, self.data_size, self.index_size)
 
