@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
-from textual.containers import Container, VerticalScroll
 from textual.widget import Widget
 
 from stantools.escaping import beside, fill_in
@@ -23,6 +22,7 @@ from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
+from tui.widgets.tablepane import TablePane
 
 #: Columns from which on the explanation stands beside the table.
 _WIDE = 120
@@ -98,10 +98,7 @@ class FindingsScreen(FilteredView):
         """How many there are, the table, the explanation."""
         yield Line(id="find-summary")
         yield FilterField("part of a channel, code, file or text", id="find-filter")
-        with Container(id="find-body"):
-            yield RowTable(self.rows)
-            with VerticalScroll(id="find-explain", can_focus=False):
-                yield Line(id="find-lines")
+        yield TablePane(self.rows, id="find-body")
 
     def on_mount(self) -> None:
         """Begins with the worst."""
@@ -113,7 +110,7 @@ class FindingsScreen(FilteredView):
         """Puts the explanation beside the table where there is room."""
         self.rows.wide = self.size.width >= _WIDE
         self.rows.arrange()
-        self.query_one("#find-body").set_class(self.rows.wide, "-wide")
+        self.pane.lay_out(wide=self.rows.wide)
         self.table.reload()
 
     def facts_changed(self) -> None:
@@ -161,7 +158,7 @@ class FindingsScreen(FilteredView):
             # At the top nothing was chosen yet: what is worse may still come above.
             self._pin = self.rows.at(event.row) if event.row else None
         self._write_explanation()
-        self.query_one("#find-explain", VerticalScroll).scroll_home(animate=False)
+        self.pane.show_beginning()
 
     def on_key(self) -> None:
         """Whoever presses a key has chosen for themselves."""
@@ -181,7 +178,7 @@ class FindingsScreen(FilteredView):
 
     def _write_explanation(self) -> None:
         what = self.rows.at(self.table.cursor)
-        self.query_one("#find-lines", Line).show_lines(list(self._explanation(what)))
+        self.pane.show_lines(list(self._explanation(what)))
 
     def _explanation(self, what: Group | int | None) -> Iterator[Sequence[Cell]]:
         rows = self.rows
@@ -286,10 +283,6 @@ class FindingsScreen(FilteredView):
             return
         self.app.copy_to_clipboard(json.dumps(finding.as_json()))
         self.notify(f"copied {finding.code} as json", markup=False)
-
-    def action_scroll(self, pages: int) -> None:
-        """Scrolls the explanation."""
-        self.query_one("#find-explain", VerticalScroll).scroll_relative(y=pages * 4, animate=False)
 
     def filter_by(self, text: str) -> None:
         """Shows the findings that a text occurs in."""

@@ -204,7 +204,7 @@ class LiveScreen(TabbedView, LiveView):
             self.tabs[_SUBSCRIPTIONS] = subscription_rows()
         if self._watching is None or self._watching.streams is not None:
             self.tabs[_STREAMS] = stream_rows()
-        self.tab = next(iter(self.tabs))
+        self.choose_tab(next(iter(self.tabs)))
 
     def on_mount(self) -> None:
         """Begins to ask."""

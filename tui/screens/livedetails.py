@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
 
 from stantools.notation import format_size
 from tui.cells import Cell, Role, counted, cut, name_text, number
-from tui.live.facts import Consumer, Stream
+from tui.live.facts import Stream
 from tui.live.jetstream import Streams
-from tui.live.monitor import Monitor, Watched, WatchedChannel
+from tui.live.monitor import Monitor, WatchedChannel
 from tui.live.watching import Watching
-from tui.rows import Rows
 from tui.screens.livetables import consumer_rows, inflow_cells, subjects_text, subscription_rows, trouble_cells
 from tui.screens.liveview import WATCHING, LiveView
 from tui.session import StoreSession
@@ -66,13 +65,8 @@ class LiveChannelScreen(_MonitorView):
         self, session: StoreSession | None, place: Place, watching: Watching, name: str, at: Hashable = None
     ) -> None:
         super().__init__(session, place, watching, name)
-        self._rows = subscription_rows(channel=False)
+        self.rows = subscription_rows(channel=False)
         self._at = at
-
-    @property
-    def rows(self) -> Rows[Watched]:
-        """Its subscriptions."""
-        return self._rows
 
     @property
     def channel(self) -> str | None:
@@ -82,13 +76,13 @@ class LiveChannelScreen(_MonitorView):
     def fill_rows(self) -> None:
         """Its subscriptions."""
         watched = self.monitor.channels.get(self._thing)
-        self._rows.fill(watched.subscriptions if watched else ())
+        self.rows.fill(watched.subscriptions if watched else ())
 
     def update_rows(self) -> None:
         """Puts the cursor where it is to be at first."""
         super().update_rows()
         if self._at is not None and self.is_mounted:
-            self.table.cursor = self._rows.find(self._at) or 0
+            self.table.cursor = self.rows.find(self._at) or 0
             self._at = None
 
     def head(self) -> Iterable[Sequence[Cell]]:
@@ -146,16 +140,11 @@ class LiveClientScreen(_MonitorView):
 
     def __init__(self, session: StoreSession | None, place: Place, watching: Watching, name: str) -> None:
         super().__init__(session, place, watching, name)
-        self._rows = subscription_rows(client=False)
-
-    @property
-    def rows(self) -> Rows[Any]:
-        """Its subscriptions."""
-        return self._rows
+        self.rows = subscription_rows(client=False)
 
     def fill_rows(self) -> None:
         """Its subscriptions."""
-        self._rows.fill(each for each in self.monitor.subscriptions if each.facts.client_id == self._thing)
+        self.rows.fill(each for each in self.monitor.subscriptions if each.facts.client_id == self._thing)
 
     def head(self) -> Iterable[Sequence[Cell]]:
         """What is known of it."""
@@ -166,7 +155,7 @@ class LiveClientScreen(_MonitorView):
         if client is not None:
             count = counted(client.subscriptions, "subscription")
             yield [(f"{count} · heartbeats on {name_text(client.hb_inbox)}", grey)]
-        pending = sum(each.facts.pending for each in self._rows.shown)
+        pending = sum(each.facts.pending for each in self.rows.shown)
         yield [(f"not acknowledged {number(pending)}", grey)]
 
     @on(RowTable.Selected)
@@ -196,7 +185,7 @@ class LiveStreamScreen(LiveView):
     def __init__(self, session: StoreSession | None, place: Place, watching: Watching, name: str) -> None:
         super().__init__(session, place, watching)
         self._stream = name
-        self._rows = consumer_rows()
+        self.rows = consumer_rows()
 
     @property
     def channel(self) -> str | None:
@@ -209,16 +198,11 @@ class LiveStreamScreen(LiveView):
         assert self.watching.streams is not None
         return self.watching.streams
 
-    @property
-    def rows(self) -> Rows[Consumer]:
-        """Its consumers."""
-        return self._rows
-
     def fill_rows(self) -> None:
         """Its consumers; they are asked for from now on."""
         self.source.focus = self._stream
         watched = self.source.streams.get(self._stream)
-        self._rows.fill((watched.consumers or ()) if watched else ())
+        self.rows.fill((watched.consumers or ()) if watched else ())
 
     def head(self) -> Iterable[Sequence[Cell]]:
         """Its figures."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
@@ -14,7 +14,6 @@ from tui.cells import Cell
 from tui.live.jetstream import Streams
 from tui.live.monitor import Monitor
 from tui.live.watching import Watching
-from tui.rows import Rows
 from tui.screens.livetables import seconds_text
 from tui.screens.tableview import FilterField, TableView, filtering, sorting
 from tui.session import StoreSession
@@ -64,11 +63,6 @@ class LiveView(TableView):
     @property
     def source(self) -> Monitor | Streams | None:
         """What this view shows figures of."""
-        raise NotImplementedError
-
-    @property
-    def rows(self) -> Rows[Any]:
-        """The table that is shown."""
         raise NotImplementedError
 
     def head(self) -> Iterable[Sequence[Cell]]:

@@ -109,7 +109,7 @@ class OverviewScreen(TableView):
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
         super().__init__(session, place)
-        self._rows = channel_rows()
+        self.rows = channel_rows()
         self.fill_rows()
         self._sorted = 0.0
         self._store: object = None
@@ -119,21 +119,16 @@ class OverviewScreen(TableView):
         """The channel at the cursor."""
         return self.row.name if self.is_mounted and self.row is not None else None
 
-    @property
-    def rows(self) -> Rows[ChannelFacts]:
-        """The channels."""
-        return self._rows
-
     def fill_rows(self) -> None:
         """Shows the channels of the store as it is now."""
-        self._rows.fill(self.session.channels.values())
+        self.rows.fill(self.session.channels.values())
 
     def compose_body(self) -> Iterable[Widget]:
         """Verdict, forecast, findings, advice; below them the channels."""
         yield Line(id="verdict")
         yield Line(id="findings")
         yield FilterField("part of a channel's name", id="filter")
-        yield RowTable(self._rows)
+        yield RowTable(self.rows)
 
     def on_mount(self) -> None:
         """Begins with the channels."""
@@ -142,7 +137,7 @@ class OverviewScreen(TableView):
 
     def on_resize(self) -> None:
         """Shows more columns where there is room."""
-        self._rows.wide = self.size.width >= self.WIDE
+        self.rows.wide = self.size.width >= self.WIDE
         self.update_rows()
         self._write()
 
@@ -152,7 +147,7 @@ class OverviewScreen(TableView):
         if self._store is not self.session.store:
             self._store = self.session.store
             self.update_rows()
-        elif self._rows.order == "name" or (not self.session.scanned and now < self._sorted + _SORT_EVERY):
+        elif self.rows.order == "name" or (not self.session.scanned and now < self._sorted + _SORT_EVERY):
             self.table.reload()
         else:
             self.update_rows()

@@ -9,7 +9,6 @@ from typing import ClassVar, cast
 
 from textual import on
 from textual.binding import Binding, BindingType
-from textual.containers import Container, VerticalScroll
 from textual.widget import Widget
 
 from stantools.browse.log_history import LogLoss, log_loss
@@ -24,6 +23,7 @@ from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
+from tui.widgets.tablepane import TablePane
 
 _TABS = ("subscriptions", "queue groups", "clients")
 #: How often rows that have come are taken in, in seconds; filling takes at most a tenth of the time.
@@ -56,7 +56,7 @@ class SubscriptionsScreen(TabbedView):
         self._home = place.channel
         self.gathered = Gathered(self.session, place.channel)
         self.tabs = {kind: SubRows(kind) for kind in _TABS}
-        self.tab = _TABS[0]
+        self.choose_tab(_TABS[0])
         self._wanted = place.seq
         self._stale = True
         self._cost = self._last = 0.0
@@ -78,10 +78,7 @@ class SubscriptionsScreen(TabbedView):
         yield Line(id="sub-tabs")
         yield Line(id="sub-problems")
         yield FilterField("part of a channel, client, durable, group or status", id="sub-filter")
-        with Container(id="sub-body"):
-            yield RowTable(self.rows)
-            with VerticalScroll(id="sub-detail", can_focus=False):
-                yield Line(id="sub-lines")
+        yield TablePane(self.rows, id="sub-body")
 
     def on_mount(self) -> None:
         """Begins with the subscriptions."""
@@ -98,7 +95,7 @@ class SubscriptionsScreen(TabbedView):
     def on_resize(self) -> None:
         """Puts the details beside the table where there is room, and shows more columns."""
         wide = self.size.width >= self.WIDE
-        self.query_one("#sub-body").set_class(wide, "-wide")
+        self.pane.lay_out(wide=wide)
         for rows in self.tabs.values():
             rows.wide = wide
         self.update_rows()
@@ -203,12 +200,11 @@ class SubscriptionsScreen(TabbedView):
 
     def _write_detail(self) -> None:
         row = self.row
-        shown = self.query_one("#sub-lines", Line)
         if row is None:
-            shown.show((self._nothing(), "dim"))
+            self.pane.show_lines([[(self._nothing(), "dim")]])
             return
         forecast = self.session.forecasts[0] if self.session.forecasts else None
-        shown.show_lines(list(detail(row, forecast)))
+        self.pane.show_lines(list(detail(row, forecast)))
 
     def _nothing(self) -> str:
         if not self.gathered.known:
@@ -220,7 +216,7 @@ class SubscriptionsScreen(TabbedView):
     @on(RowTable.Highlighted)
     def _highlighted(self) -> None:
         self._write_detail()
-        self.query_one("#sub-detail", VerticalScroll).scroll_home(animate=False)
+        self.pane.show_beginning()
 
     def begin_tab(self) -> None:
         """All are filtered by the same text."""
@@ -245,10 +241,6 @@ class SubscriptionsScreen(TabbedView):
             self.table.cursor = found
         self.status_changed()
         self._note()
-
-    def action_scroll(self, pages: int) -> None:
-        """Scrolls the details."""
-        self.query_one("#sub-detail", VerticalScroll).scroll_relative(y=pages * 4, animate=False)
 
     @on(RowTable.Selected)
     def action_open(self) -> None:

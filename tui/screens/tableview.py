@@ -15,6 +15,7 @@ from tui.screens.base import ViewScreen
 from tui.session import StoreSession
 from tui.views import Place
 from tui.widgets.rowtable import RowTable
+from tui.widgets.tablepane import TablePane
 
 
 def filtering(group: str, leave: str = "leave", text: str = "Clear the filter, or back") -> list[Binding]:
@@ -54,6 +55,11 @@ class FilteredView(ViewScreen):
         return self.query_one(RowTable)
 
     @property
+    def pane(self) -> TablePane:
+        """The table with what is said of its row, in views that have that."""
+        return self.query_one(TablePane)
+
+    @property
     def filter_field(self) -> FilterField:
         """The field above it."""
         return self.query_one(FilterField)
@@ -61,6 +67,10 @@ class FilteredView(ViewScreen):
     def filter_by(self, text: str) -> None:
         """Shows the rows that a text occurs in; all if it is empty."""
         raise NotImplementedError
+
+    def action_scroll(self, way: int) -> None:
+        """Scrolls what is said of the row."""
+        self.pane.scroll_pane(way)
 
     def action_filter(self) -> None:
         """Asks for a text."""
@@ -87,15 +97,16 @@ class FilteredView(ViewScreen):
 
 
 class TableView(FilteredView):
-    """A view whose table shows `Rows`."""
+    """A view whose table shows `Rows`.
+
+    Attributes:
+        rows: What the table shows.
+    """
+
+    rows: Rows[Any]
 
     #: Columns of the screen from which on there is room for everything.
     WIDE: ClassVar[int] = 120
-
-    @property
-    def rows(self) -> Rows[Any]:
-        """What the table shows."""
-        raise NotImplementedError
 
     @property
     def row(self) -> Any:
@@ -149,10 +160,9 @@ class TabbedView(TableView):
         self.tab = ""
         self._cursors: dict[str, int] = {}
 
-    @property
-    def rows(self) -> Rows[Any]:
-        """The rows of the tab."""
-        return self.tabs[self.tab]
+    def choose_tab(self, name: str) -> None:
+        """Makes it the one that is shown."""
+        self.tab, self.rows = name, self.tabs[name]
 
     def tab_cells(self, counts: Mapping[str, int | None]) -> list[Cell]:
         """Writes the names, with how many rows each has if that is known."""
@@ -169,7 +179,7 @@ class TabbedView(TableView):
         if len(names) < 2:
             return
         self._cursors[self.tab] = table.cursor
-        self.tab = names[(names.index(self.tab) + step) % len(names)]
+        self.choose_tab(names[(names.index(self.tab) + step) % len(names)])
         self.begin_tab()
         self.fill_rows()
         table.source = self.rows
