@@ -210,6 +210,20 @@ def test_entries_in_front_of_a_damaged_page_count(tmp_path: Path) -> None:
     assert min(each.sequences.first for each in plan.channels) == 1
 
 
+def test_what_is_damaged_at_the_end_is_lost_where_no_log_tells(tmp_path: Path) -> None:
+    node = tmp_path / "nodes" / "a"
+    shutil.copytree(CLUSTERS / "lost_raft" / "nodes" / "b", node)
+    path = node / "data" / "orders" / "msgs.1.dat"
+    path.write_bytes(path.read_bytes()[:-5])
+    plan = planned("lost_raft", tmp_path / "nodes")
+    (orders,) = plan.channels
+    assert (orders.sequences.as_json(), orders.lost.as_json(), plan.lost) == ([[1, 29]], [[30, 30]], 1)
+    # Another node has it.
+    shutil.copytree(CLUSTERS / "lost_raft" / "nodes" / "a", node.with_name("b"))
+    whole = planned("lost_raft", tmp_path / "nodes")
+    assert not whole.lossy and whole.channels[0].sequences.as_json() == [[1, 30]]
+
+
 def test_nodes_of_different_clusters_are_not_merged(tmp_path: Path) -> None:
     one, other = (CLUSTERS / case / "nodes" / "a" for case in ("snapshots", "churn_1"))
     shutil.copytree(one, tmp_path / "a")

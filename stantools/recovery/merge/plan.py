@@ -202,8 +202,9 @@ class _Merge:
         node.messages = found.messages
         for each in found.dropped:
             if not each.file.endswith((CLIENTS_FILE, SUBS_FILE)):
-                # What is lost is told once all nodes were looked at.
-                self.plan.dropped.append(replace(each, file=f"{node.name}: {each.file}", loss=False))
+                # Lost sequences are told once all nodes were looked at.
+                lost = each.loss and not each.sequences and not self._log_nodes
+                self.plan.dropped.append(replace(each, file=f"{node.name}: {each.file}", loss=lost))
         about_logs = (CLIENTS_FILE, SUBS_FILE, ": subscription ", "more subscriptions")
         self.plan.changes += [
             f"{node.name}: {change}" for change in found.changes if not any(each in change for each in about_logs)
@@ -235,7 +236,7 @@ class _Merge:
                 reason = "its messages differ from those of all others, and no Raft log says of which channel they are"
                 self._leave(source.node, name, source.plan.sequences, reason)
         first = floor or (known.first if known else 0)
-        last = max(channel.union.have.last, known.last if known else 0)
+        last = max(known.last if known else 0, *(each.plan.last_known for each in channel.union.sources), 0)
         channel.expected = Ranges.of([(first, last)]) if first else Ranges()
         return channel
 
