@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from broker.blocks import Payloads
+from broker.bus import external
 from broker.bus.embedded import EmbeddedBus
 from broker.bus.external import ExternalBus
 from broker.config.options import ConnectionOptions
+from broker.nats import internal
 from broker.nats.options import NatsOptions
 from broker.nats.server import NatsServer
 from broker.streaming.ports import Answer, Outcome, Role
@@ -241,5 +243,45 @@ def test_much_at_once(run: Run) -> None:
         assert [m[2] for m in heard.messages] == [*pieces, large]
         if isinstance(bus, ExternalBus):
             assert heard.calls < len(pieces) / 20
+
+    run(scenario)
+
+
+def test_who_publishes_too_much_is_read_more_slowly(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the rules say otherwise, or a while has passed; others are served meanwhile."""
+    monkeypatch.setattr(internal, "_STALL", 3600)
+    monkeypatch.setattr(external, "_PAUSE", 3600)
+    count, payload = 400, bytes(64 << 10)
+
+    async def scenario(bus: Bus) -> None:
+        heard, other, full = Heard(), Heard(), True
+
+        def too_much(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+            heard(buffer, frames, begin, end)
+            if full:
+                bus.slow_down()
+
+        bus.listen(Role.GENERAL, b"much", too_much)
+        bus.listen(Role.ACKS, b"other", other)
+        await barrier(bus)
+        many = b"".join(b"PUB much %d\r\n%b\r\n" % (len(payload), payload) for _ in range(count))
+        if isinstance(bus, EmbeddedBus):
+            reader, writer = await asyncio.open_connection("127.0.0.1", bus._server.port)
+            await reader.readline()
+            writer.write(b"CONNECT {}\r\n" + many)
+        else:
+            writer = None
+            for _ in range(count):
+                bus.publish(Role.SEND, b"much", payload)
+        await heard.wait(1)
+        for number in range(1, 50):
+            bus.publish(Role.HEARTBEATS, b"other", b"")
+            await other.wait(number)
+        assert len(heard.messages) < count // 2
+        full = False
+        bus.go_on()
+        await heard.wait(count)
+        if writer is not None:
+            writer.close()
 
     run(scenario)
