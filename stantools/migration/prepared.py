@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from stantools.migration.archive.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_
 from stantools.migration.archive.meta import ConsumerState
 from stantools.migration.archive.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
 from stantools.migration.batches import Batch
+from stantools.migration.plan.consumers import placed
 from stantools.migration.plan.model import ConsumerPlan, Level, Note, Plan, Position, StreamPlan
 from stantools.migration.source import StoreSource
 from stantools.migration.stream_source import StreamSource, stream_source
@@ -46,13 +47,7 @@ class PreparedStream:
 
     def positions(self) -> list[tuple[ConsumerPlan, Position]]:
         """Returns the consumers with their positions in sequences of the stream."""
-        if not self.plan.renumbered:
-            return [(consumer, consumer.position) for consumer in self.plan.consumers]
-        result = []
-        for consumer in self.plan.consumers:
-            position = consumer.position.translated(partial(self.source.position, _raw(consumer.channel)))
-            result.append((consumer, position))
-        return result
+        return [(consumer, placed(consumer, self.source)) for consumer in self.plan.consumers]
 
     def entries(self) -> list[ConsumerEntry]:
         """Returns the consumers as an archive holds them (jetstream-migration.md section 11).
@@ -116,13 +111,9 @@ def prepare(plan: Plan, source: StoreSource) -> list[PreparedStream]:
                 f"{source.plan.source}: there is no channel {missing!r}, which stream {stream.name} is made of",
                 "name the store that the plan was made for, or plan again",
             )
-        parts = [(channels[part.channel], _raw(part.subject)) for part in stream.parts]
+        parts = [(channels[part.channel], os.fsencode(part.subject)) for part in stream.parts]
         prepared.append(PreparedStream(stream, stream_source(parts)))
     return prepared
-
-
-def _raw(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
 
 
 def _state(consumer: ConsumerPlan, position: Position) -> ConsumerState | None:

@@ -21,13 +21,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, UsageError
 from stantools.migration.archive import highway, kernels
 from stantools.migration.archive.layout import ArchiveError, record_sizes
 from stantools.migration.batches import Batch
 from stantools.notation import format_time
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 #: Fields of a stream that may be in `meta.inf`, in the order in which they are written. Values are written where the
 #: configuration has none.
@@ -176,14 +180,14 @@ class Tally:
         self.first_seq = self.last_seq = 0
         self.first_ts = self.last_ts = 0
 
-    def add(self, batch: Batch, first: int, end: int, size: int) -> None:
-        """Adds the rows from `first` to before `end`, whose records have `size` bytes."""
-        if first == end:
+    def add(self, sequences: NDArray[np.uint64], timestamps: NDArray[np.int64], size: int) -> None:
+        """Adds messages, whose records have `size` bytes together."""
+        if not len(sequences):
             return
         if not self.messages:
-            self.first_seq, self.first_ts = int(batch.sequence[first]), int(batch.columns.timestamp[first])
-        self.last_seq, self.last_ts = int(batch.sequence[end - 1]), int(batch.columns.timestamp[end - 1])
-        self.messages += end - first
+            self.first_seq, self.first_ts = int(sequences[0]), int(timestamps[0])
+        self.last_seq, self.last_ts = int(sequences[-1]), int(timestamps[-1])
+        self.messages += len(sequences)
         self.bytes += size
 
     def state(self, last: int) -> ArchiveState:
@@ -204,7 +208,7 @@ def measure(batches: Iterable[Batch], *, origin: bool, last: int = 0) -> Archive
     tally = Tally()
     for batch in batches:
         sizes, _ = record_sizes(batch.columns, len(batch.channel), len(batch.subject), origin)
-        tally.add(batch, 0, len(batch), int(sizes[: len(batch)].sum()))
+        tally.add(batch.sequence, batch.columns.timestamp, int(sizes.sum()))
     return tally.state(last)
 
 

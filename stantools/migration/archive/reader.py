@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stantools.migration.archive import highway, kernels, meta
 from stantools.migration.archive.framing import Pull, TarFile, read_files, unframe
 from stantools.migration.archive.layout import ArchiveError, Flaw, RecordColumns
-from stantools.migration.archive.meta import ArchiveState, ConsumerState, decode_consumer
+from stantools.migration.archive.meta import ArchiveState, ConsumerState, Tally, decode_consumer
 from stantools.migration.archive.writer import ConsumerEntry
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class StreamReader:
     def __init__(self, files: Iterator[TarFile], name: str) -> None:
         self._name = name
         self._files = files
-        self._messages = self._bytes = self._first_seq = self._last_seq = self._first_ts = self._last_ts = 0
-        self._block = self._kept = 0
+        self._tally = Tally()
+        self._last_seq = self._block = self._kept = 0
         self._metas: dict[str, dict[str, bytes]] = {}
         inf, checksum = self._next("meta.inf"), self._next("meta.sum")
         self.config = self._json(inf)
@@ -98,8 +98,7 @@ class StreamReader:
     @property
     def state(self) -> ArchiveState:
         """The state of the stream; complete when the records are through."""
-        first = self._first_seq if self._messages else self._last_seq + 1 if self._last_seq else 0
-        return ArchiveState(self._messages, self._bytes, first, self._last_seq, self._first_ts, self._last_ts)
+        return self._tally.state(self._last_seq)
 
     def _records(self, index: int, file: TarFile, columns: RecordColumns) -> Iterator[Records]:
         if index <= self._block:
@@ -123,13 +122,7 @@ class StreamReader:
             raise ArchiveError(f"{self._name}: the sequences in {name} do not rise")
         self._last_seq = int(numbers[-1])
         live = columns.flags == 0
-        times, there = columns.timestamp[live], numbers[live]
-        if len(there):
-            if not self._messages:
-                self._first_seq, self._first_ts = int(there[0]), int(times[0])
-            self._last_ts = int(times[-1])
-            self._messages += len(there)
-            self._bytes += int(columns.length[live].sum())
+        self._tally.add(numbers[live], columns.timestamp[live], int(columns.length[live].sum()))
 
     def _keep(self, consumer: str, name: str, file: TarFile) -> None:
         files = self._metas.setdefault(consumer, {})

@@ -169,7 +169,7 @@ class StreamArchive:
         while True:
             before = row
             row, size, stop = kernels.encode_records(batch, row, self._block, self._origin)
-            self._tally.add(batch, before, row, size)
+            self._tally.add(batch.sequence[before:row], batch.columns.timestamp[before:row], size)
             if stop is Stop.DONE:
                 return
             if stop is Stop.FULL and not self._block.position:

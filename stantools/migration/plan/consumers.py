@@ -15,7 +15,8 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from stantools.migration.plan.names import choose, digits, safe_name
 from stantools.notation import counted
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import Subscription
+
+if TYPE_CHECKING:
+    from stantools.migration.stream_source import StreamSource
 
 #: What every migrated consumer has, and what the plan file shows only where it is otherwise.
 CONSUMER_DEFAULTS: dict[str, Any] = {
@@ -185,6 +189,17 @@ class _Merger:
 
     def _note(self, level: Level, text: str) -> None:
         self._result.notes.append(Note(level, self._channel, text))
+
+
+def placed(consumer: ConsumerPlan, source: StreamSource) -> Position:
+    """Returns how far a consumer is in sequences of its stream.
+
+    Raises:
+        StoreUnreadableError: The store cannot be read any more.
+    """
+    if not source.renumbered:
+        return consumer.position
+    return consumer.position.translated(partial(source.position, os.fsencode(consumer.channel)))
 
 
 def plan_consumers(

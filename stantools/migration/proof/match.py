@@ -14,7 +14,7 @@ from typing import Any
 from stantools.errors import UsageError
 from stantools.escaping import escape
 from stantools.migration.headers import SEQUENCE
-from stantools.migration.plan.consumers import plan_consumers, sort_subscriptions
+from stantools.migration.plan.consumers import placed, plan_consumers, sort_subscriptions
 from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, Position
 from stantools.migration.plan.names import stream_name
 from stantools.migration.plan.planner import METADATA_CHANNEL
@@ -126,8 +126,8 @@ async def match_stream(js: JetStream, info: Mapping[str, Any], store: StoreSourc
     source = stream_source(parts)
     several = len(parts) > 1
     consumers = _consumers(stream, [(channel, subject if several else b"") for channel, subject in parts])
-    placed = [(each, _placed(each, source)) for each in consumers]
-    return Match(stream, source, await _has_origin(js, info), placed)
+    positions = [(each, placed(each, source)) for each in consumers]
+    return Match(stream, source, await _has_origin(js, info), positions)
 
 
 def _consumers(stream: str, parts: Sequence[tuple[ChannelSource, bytes]]) -> list[ConsumerPlan]:
@@ -137,13 +137,6 @@ def _consumers(stream: str, parts: Sequence[tuple[ChannelSource, bytes]]) -> lis
         durables += [(durable, ConsumerKind.PULL) for durable in sorted_out.durables]
         filters += [os.fsdecode(subject)] * len(sorted_out.durables)
     return plan_consumers(durables, stream, filters, "")
-
-
-def _placed(consumer: ConsumerPlan, source: StreamSource) -> Position:
-    if not source.renumbered:
-        return consumer.position
-    channel = os.fsencode(consumer.channel)
-    return consumer.position.translated(lambda sequences: source.position(channel, sequences))
 
 
 async def _has_origin(js: JetStream, info: Mapping[str, Any]) -> bool:

@@ -36,8 +36,6 @@ _HOW: Final = Publishing()
 _MARK: Final = re.compile(
     r"stantools: not complete, sequences (\d+) to (\d+) are being written(?: behind (\d+) \((\d+) messages\))?"
 )
-#: What cannot be changed after a stream was made.
-_FIXED: Final = ("subjects", "storage", "retention")
 
 
 class UnfinishedError(RefusedError):
@@ -259,7 +257,7 @@ class _Append:
         if info is None:
             self._check_gaps(mark.floor)
             return mark
-        self._check_fixed(info["config"])
+        settings.check_fixed(self._name, info["config"], self._config)
         there = Mark.of(info["config"])
         if there is None:
             return await self._begin_complete(info, mark)
@@ -331,15 +329,6 @@ class _Append:
 
     async def _update(self, info: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         await self._js.update_stream({**config, "name": info["config"]["name"]})
-
-    def _check_fixed(self, there: Mapping[str, Any]) -> None:
-        for key in _FIXED:
-            wanted = self._config.get(key)
-            if wanted is not None and there.get(key) != wanted:
-                raise NotOursError(
-                    f"stream {self._name} is there already with {key} {there.get(key)}, expected {wanted}",
-                    "remove it, or choose another name",
-                )
 
     def _check_gaps(self, after: int) -> None:
         """Checks that not too many sequences are missing."""

@@ -123,7 +123,7 @@ class Filling:
             StantoolsError: Something failed.
         """
         info = await self._js.stream_info(self._name) or await self._create()
-        self._check_config(info["config"])
+        settings.check_fixed(self._name, info["config"], {**self._config, "subjects": self._subjects})
         if self._leads and int(info["state"]["last_seq"]) < self._first:
             await self._lead(acks, info["state"])
             info = await self._info()
@@ -233,16 +233,6 @@ class Filling:
                 f"sequence {after} take",
                 "remove the stream and migrate again",
             )
-
-    def _check_config(self, there: Mapping[str, Any]) -> None:
-        """Checks that a stream that is there is the one to be filled."""
-        for key in ("subjects", "storage", "retention"):
-            found, wanted = there.get(key), {**self._config, "subjects": self._subjects}.get(key)
-            if wanted is not None and found != wanted:
-                raise NotOursError(
-                    f"stream {self._name} is there already with {key} {found}, expected {wanted}",
-                    "remove it, or choose another name",
-                )
 
     async def _position(self, info: Mapping[str, Any]) -> int:
         """Returns the last sequence that is stored and right, and brings the numbers up to date with it."""

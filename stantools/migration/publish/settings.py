@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from stantools.errors import RefusedError, UsageError
 from stantools.migration.plan.model import UNLIMITED
+from stantools.migration.publish.resume import NotOursError
 
 #: What stands in the way -> what it is meanwhile.
 _LIFTED: Final[Mapping[str, Any]] = {
@@ -26,6 +27,8 @@ _LIFTED: Final[Mapping[str, Any]] = {
 }
 #: Left out meanwhile: they would send migrated messages on, or store them under other subjects.
 _REMOVED: Final = ("republish", "subject_transform")
+#: What cannot be changed after a stream was made.
+_FIXED: Final = ("subjects", "storage", "retention")
 #: Where messages come from elsewhere, or are gone when they are read.
 _UNFIT: Final = ("mirror", "sources")
 
@@ -78,6 +81,20 @@ def final_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the configuration that a stream gets in the end, with two defaults written out."""
     age = config.get("max_age") or _DEFAULT_WINDOW
     return {"duplicate_window": min(_DEFAULT_WINDOW, age), "discard": "old", **config}
+
+
+def check_fixed(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Checks that a stream that is there has what cannot be changed of it.
+
+    Raises:
+        NotOursError: It has something else.
+    """
+    for key in _FIXED:
+        if wanted.get(key) is not None and there.get(key) != wanted[key]:
+            raise NotOursError(
+                f"stream {name} is there already with {key} {there.get(key)}, expected {wanted[key]}",
+                "remove it, or choose another name",
+            )
 
 
 def differs(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
