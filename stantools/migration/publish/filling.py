@@ -79,7 +79,7 @@ class Filling:
     @property
     def needs_update(self) -> bool:
         """Whether the stream's configuration has to be changed in the end."""
-        return not self._ends_here or settings.differs(self._loading, self._config)
+        return not self._ends_here or bool(settings.differences(self._loading, self._config))
 
     @property
     def unsettled(self) -> bool:
@@ -144,7 +144,7 @@ class Filling:
     async def finish(self) -> dict[str, Any]:
         """Configures the stream and returns its state. May be called again when it has failed."""
         info = await self._info()
-        if settings.differs(info["config"], self._config):
+        if settings.differences(info["config"], self._config):
             await self._update(self._config, info)
             info = await self._info()
         state: dict[str, Any] = info["state"]
@@ -198,7 +198,7 @@ class Filling:
         """Configures an existing stream for filling it."""
 
         async def lift() -> None:
-            if settings.differs(info["config"], self._loading):
+            if settings.differences(info["config"], self._loading):
                 await self._update(self._loading, info)
 
         await self._allowing_for_max_bytes(lift)
@@ -240,7 +240,7 @@ class Filling:
         messages, first, last = (int(state[name]) for name in ("messages", "first_seq", "last_seq"))
         until = min(last, self._source.last)
         # It gets the limits that it should have only when everything is there; what they remove then is not missing.
-        limited = self._ends_here and self.needs_update and not settings.differs(info["config"], self._config)
+        limited = self._ends_here and self.needs_update and not settings.differences(info["config"], self._config)
         if until == self._source.last and limited:
             self._note_complete()
             return until

@@ -97,16 +97,6 @@ def check_fixed(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) 
             )
 
 
-def differs(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Returns whether a stream's configuration is another one in what is changed for filling it.
-
-    Args:
-        there: As the server has it.
-        wanted: As it should be.
-    """
-    return bool(differences(there, wanted))
-
-
 def differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Returns what differs in what is changed for filling a stream: name, as it is there, as it should be."""
     fields = [*_LIFTED, "duplicate_window"]
