@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.server.restore import state_differences, time_ns
+from stantools.migration.server.restore import state_differences
 from stantools.nats.connection import connect
 from stantools.nats.errors import ApiError, ConnectionLostError, NatsError, NobodyListensError
 from stantools.nats.jetstream import STREAM_NOT_FOUND, JetStream, read_answer
@@ -164,15 +164,6 @@ def test_errors_without_details() -> None:
         read_answer("INFO", b'{"error": {"code": 500}}')
     assert read_answer("INFO", b'{"type": "x"}') == {"type": "x"}
     assert STREAM_NOT_FOUND == 10059
-
-
-def test_times() -> None:
-    assert time_ns("1970-01-01T00:00:00Z") == 0
-    assert time_ns("2020-09-13T12:26:40.12345679Z") == 1_600_000_000_123_456_790
-    assert time_ns("0001-01-01T00:00:00Z") == -62_135_596_800 * 10**9
-    assert time_ns("2020-09-13T14:26:40+02:00") == 1_600_000_000 * 10**9
-    with pytest.raises(ValueError, match="is not a time"):
-        time_ns("yesterday")
 
 
 def test_states() -> None:
