@@ -20,12 +20,12 @@ from stantools.migration.server.embedded import find_server
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 _BLOCK = re.compile(r"```console\n\$ stantools ([^\n]*)\n(.*?)```", re.DOTALL)
-#: What differs from run to run, and what stands in its place.
+#: What differs from run to run, and what replaces it.
 _VARYING = (
     (re.compile(r"read in \d+\.\d+ s"), "read in 0.01 s"),
     (re.compile(r"nats://127\.0\.0\.1:\d+"), "nats://127.0.0.1:4222"),
 )
-#: Column of a table that differs as well, with its width -> what stands in every row.
+#: Column of a table that differs as well, with its width -> what every row shows.
 _LOADED, _RATE = "loaded", "9,000/s"
 
 
@@ -44,7 +44,7 @@ def tour() -> str:
 
 
 def can_serve() -> bool:
-    """Tells whether there is a nats-server to start."""
+    """Returns whether there is a nats-server to start."""
     try:
         find_server()
     except StantoolsError:

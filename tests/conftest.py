@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -163,3 +164,14 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     yield start
     for server in running:
         server.kill()
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Path]:
+    """A directory, in memory where that is possible: for tests with thousands of syncs."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        yield Path(directory)

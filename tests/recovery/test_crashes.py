@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +12,6 @@ import pytest
 from tests.recovery.crashes import SCENARIOS
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def work(tmp_path) -> Iterator[Path]:
-    """In memory where that is possible: there are thousands of syncs."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as directory:
-        yield Path(directory)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and O_PATH")

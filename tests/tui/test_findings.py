@@ -218,14 +218,20 @@ def test_copy_as_json(golden: Path, browse: Any) -> None:
     browse(golden / "dmg_subs_payload_flip" / "datastore", look)
 
 
+async def at_orphan(pilot: Any) -> FindingsScreen:
+    """Opens the view and puts the cursor on an orphaned subscription."""
+    screen = await opened(pilot)
+    screen.go_to("orphan-subscription")
+    await pilot.pause()
+    return screen
+
+
 def test_the_cursor_stays_on_its_finding(golden_copy: Callable[[str], Path], browse: Any) -> None:
     store = golden_copy("dmg_clients_missing")
 
     async def look(pilot: Any) -> None:
-        screen = await opened(pilot)
+        screen = await at_orphan(pilot)
         session = pilot.app.session
-        screen.go_to("orphan-subscription")
-        await pilot.pause()
         table = screen.query_one(RowTable)
         finding, row = screen.finding, table.cursor
         # What is handled late does not bring back what the cursor has left.
@@ -250,10 +256,8 @@ def test_the_cursor_stays_when_the_store_is_read_again(golden_copy: Callable[[st
     store = golden_copy("dmg_clients_missing")
 
     async def look(pilot: Any) -> None:
-        screen = await opened(pilot)
+        screen = await at_orphan(pilot)
         session = pilot.app.session
-        screen.go_to("orphan-subscription")
-        await pilot.pause()
         finding = screen.finding
         await pilot.press("R")
         await until(pilot, lambda: session.scanned and len(screen.rows.findings) == 4)
@@ -269,10 +273,8 @@ def test_the_cursor_waits_for_its_finding(
     store = golden_copy("dmg_clients_missing")
 
     async def look(pilot: Any) -> None:
-        screen = await opened(pilot)
+        screen = await at_orphan(pilot)
         session = pilot.app.session
-        screen.go_to("orphan-subscription")
-        await pilot.pause()
         finding, row = screen.finding, screen.query_one(RowTable).cursor
         root, channels = session.root_findings, session.channels
         monkeypatch.setattr(session, "start", lambda: setattr(session, "root_findings", list(root)))
