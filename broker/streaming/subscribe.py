@@ -122,28 +122,22 @@ class Subscribing:
         log.STREAMING.debug("%s", story)
         self._channels.expiry.used(channel)
         ack_inbox = subscription.state.ack_inbox
+        undo = partial(self._undo, request, message, subscription, ack_inbox)
+
+        def flushed(error: str) -> None:
+            if error:
+                undo(error)
+            else:
+                # An early ack is not lost: NATS knows the ack inbox before the client does.
+                self._bus.barrier(lambda: self._answer(request, subscription, ack_inbox))
+
         try:
             # Where it is resumed this is not needed for at-least-once, but else it could be offline after a crash.
             flush = channel.store.flush()
         except StorageError as error:
-            self._undo(request, message, subscription, ack_inbox, str(error))
+            undo(str(error))
             return
-        self._commits.when_durable([flush], partial(self._durable, request, message, subscription, ack_inbox))
-
-    def _durable(
-        self,
-        request: Request,
-        message: pb.SubscriptionRequest,
-        subscription: Subscription,
-        ack_inbox: bytes,
-        error: str,
-    ) -> None:
-        """Goes on with a subscription that is durable, or cannot be."""
-        if error:
-            self._undo(request, message, subscription, ack_inbox, error)
-        else:
-            # An early ack is not lost: NATS knows the ack inbox before the client does.
-            self._bus.barrier(lambda: self._answer(request, subscription, ack_inbox))
+        self._commits.when_durable([flush], flushed)
 
     def _undo(
         self,
