@@ -9,13 +9,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.progress import Progress
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -175,10 +178,17 @@ class Threads:
         if self.workers <= 1:
             yield from map(function, items)
             return
+        groups = _groups(items, cost)
+        first, second = next(groups, []), next(groups, None)
+        if second is None:  # no thread is worth its start
+            yield from map(function, first)
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
         pending: deque[Future[list[R]]] = deque()
         pool = ThreadPoolExecutor(self.workers)
         try:
-            for group in _groups(items, cost):
+            for group in chain((first, second), groups):
                 pending.append(pool.submit(_run, function, group))
                 if len(pending) >= _AHEAD * self.workers:
                     yield from pending.popleft().result()

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from stantools.inspection.forecast import Forecast, OtherUser, ServerOptions
     from stantools.store.directory import Datastore
     from stantools.store.limits import StoreLimits
+    from stantools.store.nodes import NodeFiles
     from stantools.store.options import ReadOptions
-    from stantools.store.raft import NodeFiles
 
 _LOG_LINES = 12
 _LOSSES = 8

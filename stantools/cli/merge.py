@@ -17,8 +17,8 @@ from stantools.recovery.options import MergeOptions
 if TYPE_CHECKING:
     from stantools.recovery.merge import MergePlan
     from stantools.recovery.salvage import SalvagePlan, SalvageResult
+    from stantools.store.nodes import NodeFiles
     from stantools.store.options import ReadOptions
-    from stantools.store.raft import NodeFiles
 
 
 @verb("merge", "table", "json")

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from stantools.nats.options import ConnectOptions
     from stantools.pipeline.tables.options import TableOptions
     from stantools.store.directory import Datastore
+    from stantools.store.nodes import NodeFiles
     from stantools.store.options import ReadOptions
-    from stantools.store.raft import NodeFiles
 
 _PLAIN = "run"
 _PLACES = dict(declared(Places))
@@ -318,7 +318,7 @@ def _make_plan(
 def _reopen(plan: Plan, reopening: Reopening) -> StoreSource:
     """Reads the store, or the nodes, that a plan was made for."""
     from stantools.cli.opening import open_store
-    from stantools.store.raft import node_of
+    from stantools.store.nodes import node_of
 
     reading, taking = reopening.reading(plan.source), reopening.taking(plan.source)
     if not plan.source.nodes:

@@ -15,8 +15,8 @@ from stantools.format.crc import IEEE, Crc
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore, open_datastore
 from stantools.store.era import refuse_0_1
 from stantools.store.mapping import Buffer
+from stantools.store.nodes import NodeFiles, find_node, node_of
 from stantools.store.options import ReadOptions, polynomial_name, resolve_crc, resolve_file_crc
-from stantools.store.raft import NodeFiles, find_node, node_of
 
 #: The variable that names the store to work on where the command line names none.
 STORE_VARIABLE = "STANTOOLS_STORE"

@@ -15,7 +15,6 @@ so every message is looked at by itself. Only a successful decryption proves tha
 from __future__ import annotations
 
 import enum
-import hashlib
 import os
 from typing import TYPE_CHECKING
 
@@ -75,7 +74,7 @@ def master_key(key: bytes) -> bytes:
     """
     if not key:
         raise UsageError("encryption key required")
-    return hashlib.sha256(key).digest()
+    return _sha256(key)
 
 
 def channel_key(key: bytes, channel: bytes) -> bytes:
@@ -86,7 +85,13 @@ def channel_key(key: bytes, channel: bytes) -> bytes:
     """
     master = master_key(key)
     # The zeros are an accident of the server's code, and part of every key.
-    return hashlib.sha256(bytes(33 + len(channel)) + master + b"." + channel).digest()
+    return _sha256(bytes(33 + len(channel)) + master + b"." + channel)
+
+
+def _sha256(data: bytes) -> bytes:
+    from hashlib import sha256  # loaded here, as the ciphers below: most stores are not encrypted
+
+    return sha256(data).digest()
 
 
 def looks_encrypted(stored: Data) -> bool:
@@ -104,7 +109,7 @@ class DataCipher:
     """
 
     def __init__(self, key: bytes, *, counter: int = 1, random: bytes | None = None) -> None:
-        # Loaded here: most stores are not encrypted, and commands on them are to start fast.
+        # Commands on stores that are not encrypted are to start fast.
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 

@@ -41,8 +41,9 @@ from stantools.store.directory import open_datastore, subject_matches
 from stantools.store.limits import StoreLimits
 from stantools.store.locks import find_uses
 from stantools.store.logwriter import encode_live
+from stantools.store.nodes import NodeFiles
 from stantools.store.options import ReadOptions, resolve_crc
-from stantools.store.raft import NodeFiles, Snapshot, open_log, read_snapshots
+from stantools.store.raft import Snapshot, open_log, read_snapshots
 from stantools.store.raftstate import ClusterChannel, ClusterState
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubsState, read_subs

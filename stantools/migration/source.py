@@ -23,8 +23,8 @@ from stantools.recovery.options import MergeOptions
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, plan_salvage
 from stantools.recovery.salvage.model import SPLIT, ChannelPlan, Copy, Dropped, Step
 from stantools.store.directory import Datastore, subject_matches
+from stantools.store.nodes import NodeFiles
 from stantools.store.options import ReadOptions
-from stantools.store.raft import NodeFiles
 from stantools.store.ranges import Ranges
 from stantools.store.reading import BATCH_ROWS
 from stantools.store.sublog import Subscription

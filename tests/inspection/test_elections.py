@@ -10,8 +10,8 @@ import pytest
 
 from stantools.inspection.elections import ClusterForecast, forecast_cluster
 from stantools.inspection.node import node_overview
+from stantools.store.nodes import find_node
 from stantools.store.options import ReadOptions
-from stantools.store.raft import find_node
 from tests import goldenstores
 
 CLUSTERS = goldenstores.unpacked() / "clusters"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.clusterlog import History
 from stantools.inspection.node import examine
+from stantools.store.nodes import NodeFiles
 from stantools.store.options import ReadOptions
-from stantools.store.raft import NodeFiles
 from tests.boltfiles import entry, key, raft_log
 
 NODES = 3

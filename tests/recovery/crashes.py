@@ -38,8 +38,8 @@ from stantools.store import atomic, durable
 from stantools.store.directory import open_datastore
 from stantools.store.limits import SliceLimits
 from stantools.store.logwriter import SubsLog
+from stantools.store.nodes import find_node
 from stantools.store.options import ReadOptions
-from stantools.store.raft import find_node
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.sublog import read_subs
 from tests import goldenstores

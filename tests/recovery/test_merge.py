@@ -23,8 +23,9 @@ from stantools.recovery.options import MergeOptions
 from stantools.recovery.salvage import apply_salvage
 from stantools.recovery.salvage.check import check_new_store, exit_code
 from stantools.store.directory import MANIFEST_FILE, open_datastore
+from stantools.store.nodes import NodeFiles, find_node
 from stantools.store.options import ReadOptions
-from stantools.store.raft import NodeFiles, find_node, open_log
+from stantools.store.raft import open_log
 from tests import goldenstores
 from tests.brokers import Broker
 

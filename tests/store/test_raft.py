@@ -16,7 +16,8 @@ from stantools.errors import StoreUnreadableError
 from stantools.format.encryption import DataCipher, raft_cipher
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import Entry, EntryType, Fault, Flaw, decode_configuration, decode_operation
-from stantools.store.raft import NodeFiles, Snapshot, crc64, find_node, open_log, read_snapshots
+from stantools.store.nodes import NodeFiles, find_node
+from stantools.store.raft import Snapshot, crc64, open_log, read_snapshots
 from stantools.store.raftstate import ClusterState, SubKind
 from tests import goldenstores
 

@@ -17,7 +17,8 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.clusterlog import ClusterLog, Publish
 from stantools.inspection.node import NodeReport
 from stantools.recovery.salvage.model import ChannelPlan, Rewrite, SalvagePlan
-from stantools.store.raft import NodeFiles, read_operations
+from stantools.store.nodes import NodeFiles
+from stantools.store.raft import read_operations
 from stantools.store.ranges import Ranges
 
 

@@ -33,8 +33,9 @@ from stantools.recovery.salvage.plan import plan_salvage
 from stantools.recovery.salvage.subscriptions import plan_subscriptions
 from stantools.store.atomic import absolute
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore, open_datastore, subject_matches
+from stantools.store.nodes import NodeFiles
 from stantools.store.options import ReadOptions, polynomial_name, resolve_crc
-from stantools.store.raft import NodeFiles, read_operations
+from stantools.store.raft import read_operations
 from stantools.store.raftstate import ClusterChannel
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import new_server_info

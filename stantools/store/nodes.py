@@ -1,0 +1,127 @@
+"""Where the directories of a clustered node lie.
+
+Facts: clustered-stores.md section 1. Nothing is opened here: every verb asks whether what it was given is a node.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from stantools.errors import StoreUnreadableError
+from stantools.store.directory import CLIENTS_FILE, RAFT_LOG_FILE, SERVER_FILE, SLICE_NAME, SUBS_FILE
+
+SNAPSHOTS = "snapshots"
+#: With its default path the log of a node lies three directories below the working directory of the server.
+_DEPTH = 4
+_MOST_DIRECTORIES = 2000
+
+
+@dataclass(frozen=True)
+class NodeFiles:
+    """The directories of a clustered node.
+
+    Attributes:
+        path: What was asked for; of directories that were named one by one, the name that they go by together.
+        raft: The directory that holds `raft.log`; None if there is none.
+        data: The file store; None if there is none.
+    """
+
+    path: Path
+    raft: Path | None
+    data: Path | None
+
+    def __str__(self) -> str:
+        """Describes it as `node_of` reads it."""
+        parts = [f"{kind}={each}" for kind, each in (("data", self.data), ("raft", self.raft)) if each]
+        return f"{self.path.name}:{','.join(parts)}"
+
+    @property
+    def log(self) -> Path | None:
+        """The Raft log, which may be missing."""
+        return self.raft / RAFT_LOG_FILE if self.raft else None
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id: a server gives its name to the directory of the log."""
+        return self.raft.absolute().name if self.raft else ""
+
+
+def node_of(text: str) -> NodeFiles:
+    """Reads `NAME:data=DIR,raft=DIR`: a node whose directories do not lie together. One of them may be left out.
+
+    Raises:
+        ValueError: It is written otherwise, or there is no such directory, or not one Raft log in it.
+    """
+    name, _, rest = text.partition(":")
+    given = dict(each.partition("=")[::2] for each in re.split(r",(?=data=|raft=)", rest))
+    if not name or "/" in name or not given or not given.keys() <= {"data", "raft"}:
+        raise ValueError(f"{text!r}: expected NAME:data=DIR,raft=DIR, or one of the two")
+    found = {kind: Path(path) for kind, path in given.items()}
+    for kind, path in found.items():
+        if not path.is_dir():
+            raise ValueError(f"{text!r}: {kind}={path} is no directory")
+    if raft := found.get("raft"):
+        logs, _stores = _look(raft)
+        if len(logs) != 1:
+            raise ValueError(f"{text!r}: there are {len(logs)} files {RAFT_LOG_FILE} in {raft}, expected one")
+        found["raft"] = logs[0]
+    return NodeFiles(Path(name), found.get("raft"), found.get("data"))
+
+
+def find_node(path: Path) -> NodeFiles | None:
+    """Finds the parts of a node at or below a path, at the depths at which servers put them.
+
+    Args:
+        path: The directory of a node, its Raft directory at any level, or `raft.log`.
+
+    Returns:
+        The node; None if there is no Raft log, or the path is a file store by itself.
+
+    Raises:
+        StoreUnreadableError: There are several Raft logs or several stores: these are several nodes.
+    """
+    if path.name == RAFT_LOG_FILE and path.is_file():
+        return NodeFiles(path, path.parent, None)
+    if not path.is_dir() or (path / SERVER_FILE).exists() or (path / CLIENTS_FILE).exists():
+        return None
+    logs, stores = _look(path)
+    if not logs:
+        return None
+    for what, found in (("Raft logs", logs), ("file stores", stores)):
+        if len(found) > 1:
+            raise StoreUnreadableError(
+                f"{path}: holds {len(found)} {what}, expected those of one node: "
+                + ", ".join(str(each.relative_to(path)) for each in found[:3]),
+                "name the directory of one node",
+            )
+    return NodeFiles(path, logs[0], stores[0] if stores else None)
+
+
+def _look(path: Path) -> tuple[list[Path], list[Path]]:
+    """Returns the directories with a Raft log, and those with a file store."""
+    logs: list[Path] = []
+    stores: list[Path] = []
+    level = [path]
+    seen = 0
+    for _ in range(_DEPTH + 1):
+        deeper: list[Path] = []
+        for directory in level:
+            try:
+                entries = list(os.scandir(directory))
+            except OSError:
+                continue
+            names = {entry.name for entry in entries}
+            if RAFT_LOG_FILE in names:
+                logs.append(directory)
+                continue
+            if SERVER_FILE in names:
+                stores.append(directory)
+            # The directories of channels are many and hold no log; a log below a store is in one of another kind.
+            if SUBS_FILE not in names and not any(SLICE_NAME.fullmatch(name) for name in names):
+                deeper += [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False) and e.name != SNAPSHOTS]
+        seen += len(deeper)
+        level = sorted(deeper) if seen <= _MOST_DIRECTORIES else []
+    return logs, stores
