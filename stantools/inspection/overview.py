@@ -248,7 +248,7 @@ def channel_overviews(
     def look(name: str) -> ChannelOverview:
         return _channel(store, name, crc, known_clients, limits, now_ns)
 
-    yield from Threads(workers).in_order(look, store.matching(patterns))
+    yield from Threads(workers).in_order(look, store.matching(patterns), cost=lambda name: store.data_size([name]))
 
 
 def era(result: Overview) -> str:

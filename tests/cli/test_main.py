@@ -16,6 +16,7 @@ from stantools.cli import console
 from stantools.cli.main import Program, cli
 from stantools.cli.verbs import QUESTIONS, module_of, summaries
 from stantools.errors import ExitCode, RefusedError, StoreUnreadableError, UsageError
+from stantools.store.sample import write_sample
 
 HEAVY = ("numpy", "google.protobuf", "cryptography", "crcmod", "stantools.format", "stantools.store")
 
@@ -44,6 +45,18 @@ def test_help_of_a_verb_imports_nothing_heavy(name: str) -> None:
     # The broker's own help needs the defaults of its limits, which are in light modules of these two packages.
     light = ("stantools.format", "stantools.store") if name == "broker" else ()
     assert not [each for each in HEAVY if each in modules and each not in light]
+
+
+@pytest.mark.parametrize("name", ["info", "verify"])
+def test_a_small_store_is_answered_with_what_the_answer_needs(name: str, tmp_path: Path) -> None:
+    store = write_sample(tmp_path / "store").path
+    modules = imported_by(
+        f"from stantools.cli.main import cli\ntry:\n  cli.main(['{name}', {str(store)!r}])\nexcept SystemExit: pass"
+    )
+    assert "stantools.store.directory" in modules
+    unneeded = ("stantools.format.plain", "stantools.format.bbolt", "stantools.format.raftlog", "stantools.store.raft")
+    unneeded += ("concurrent.futures", "cryptography", "hashlib", "importlib.metadata", "crcmod", "lzma", "socket")
+    assert not [each for each in unneeded if each in modules]
 
 
 @pytest.mark.parametrize("name", summaries())
