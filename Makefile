@@ -15,6 +15,8 @@ PROTO := $(wildcard stantools/format/proto/*.proto)
 # Tests wait for servers more than they compute: three at a time keep two processors busy.
 NUMBER_OF_TEST_PROCESSES ?= 3
 ARGS ?=
+# Tests start Python a thousand times: what is compiled is kept, also where the environment says otherwise.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test test-fast test-slow demo proto docs screens samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-browser clean
