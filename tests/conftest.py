@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import os
@@ -9,7 +10,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             test._hypothesis_internal_use_settings = fewer  # type: ignore[union-attr]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Sends all cases of a test to one process: one at a time, ten thousand keep the one that sends them busy."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByTest(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return super()._split_scope(nodeid).partition("[")[0]
+
+    return ByTest(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+def pytest_collection_finish() -> None:
+    """Takes what was imported and collected, which stays to the end, out of every later collection of garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 GOLDEN = goldenstores.unpacked() / "stores"
 
 
@@ -99,7 +118,7 @@ def golden_cases() -> list[str]:
 MUTATION_SETS = ("mutations", "systematic")
 
 
-@lru_cache(maxsize=8)
+@cache
 def load_expected(case: str) -> dict[str, Any]:
     """Reads what the real server saw in a golden store."""
     expected: dict[str, Any] = json.loads((GOLDEN / case / "expected.json").read_text())
