@@ -79,10 +79,91 @@ cdef extern from *:
     #define AHEAD(x, factors) \\
         _mm_xor_si128(_mm_clmulepi64_si128(x, factors, 0x00), _mm_clmulepi64_si128(x, factors, 0x11))
 
+    /* From 128 bits to 96 and to 64, then the Barrett reduction to 32. */
+    __attribute__((target("pclmul,sse4.1")))
+    static inline uint32_t crc_of_block(__m128i x, const uint64_t *k)
+    {
+        const __m128i low32 = _mm_cvtsi32_si128(-1);
+        __m128i q = _mm_clmulepi64_si128(x, BLOCK(k + 8), 0x00);
+        x = _mm_xor_si128(q, _mm_slli_si128(_mm_srli_si128(x, 8), 4));
+        q = _mm_clmulepi64_si128(x, BLOCK(k + 8), 0x10);
+        x = _mm_srli_si128(_mm_xor_si128(x, q), 8);
+        q = _mm_clmulepi64_si128(_mm_and_si128(x, low32), BLOCK(k + 10), 0x00);
+        q = _mm_clmulepi64_si128(_mm_and_si128(q, low32), BLOCK(k + 10), 0x10);
+        return ~(uint32_t)_mm_extract_epi32(_mm_xor_si128(x, q), 1);
+    }
+
+    #define WIDE "avx512f,avx512bw,vpclmulqdq,pclmul,sse4.1"
+
+    static int has_wide_multiplication(void)
+    {
+        static int known = -1;
+        if (known < 0) {
+            __builtin_cpu_init();
+            known = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+                && __builtin_cpu_supports("vpclmulqdq");
+        }
+        return known;
+    }
+
+    #define BLOCKS(q) _mm512_loadu_si512((const void *)(q))
+    #define FACTORS(q) _mm512_broadcast_i32x4(BLOCK(q))
+    #define WIDE_AHEAD(x, factors, y) _mm512_ternarylogic_epi64( \\
+        _mm512_clmulepi64_epi128(x, factors, 0x00), _mm512_clmulepi64_epi128(x, factors, 0x11), y, 0x96)
+
+    /* The same with four blocks in a register, for 64 bytes and more. */
+    __attribute__((target(WIDE)))
+    static uint32_t crc_by_wide_multiplication(const uint8_t *p, size_t n, const uint64_t *k)
+    {
+        /* What inverts the first four bytes of the message: from inverts + head on, and in the register behind. */
+        static const uint8_t inverts[192] = {[64] = 255, [65] = 255, [66] = 255, [67] = 255};
+        const __m512i by64 = FACTORS(k + 6);
+        const size_t head = n & 63;
+        size_t left = n / 64 - 1;
+        __m512i x, y;
+
+        /* The odd bytes come first, at the end of a register that begins with zeros. */
+        x = _mm512_maskz_loadu_epi8(~(~(uint64_t)0 >> head), p + head - 64);
+        x = _mm512_xor_si512(x, BLOCKS(inverts + head));
+        p += head;
+        y = _mm512_xor_si512(BLOCKS(p), BLOCKS(inverts + 64 + head));
+        x = WIDE_AHEAD(x, by64, y);
+        p += 64;
+        if (left >= 7) {
+            const __m512i by256 = FACTORS(k + 12);
+            __m512i z = BLOCKS(p + 64), w = BLOCKS(p + 128);
+            y = BLOCKS(p);
+            p += 192;
+            left -= 3;
+            do {
+                x = WIDE_AHEAD(x, by256, BLOCKS(p));
+                y = WIDE_AHEAD(y, by256, BLOCKS(p + 64));
+                z = WIDE_AHEAD(z, by256, BLOCKS(p + 128));
+                w = WIDE_AHEAD(w, by256, BLOCKS(p + 192));
+                p += 256;
+                left -= 4;
+            } while (left >= 4);
+            x = WIDE_AHEAD(x, by64, y);
+            x = WIDE_AHEAD(x, by64, z);
+            x = WIDE_AHEAD(x, by64, w);
+        }
+        while (left--) {
+            x = WIDE_AHEAD(x, by64, BLOCKS(p));
+            p += 64;
+        }
+        __m128i one = _mm512_castsi512_si128(x), two = _mm512_extracti32x4_epi32(x, 1);
+        __m128i three = _mm512_extracti32x4_epi32(x, 2), four = _mm512_extracti32x4_epi32(x, 3);
+        one = _mm_xor_si128(AHEAD(one, BLOCK(k + 4)), AHEAD(two, BLOCK(k + 2)));
+        return crc_of_block(_mm_xor_si128(one, _mm_xor_si128(AHEAD(three, BLOCK(k)), four)), k);
+    }
+
     /* For 16 bytes and more. */
     __attribute__((target("pclmul,sse4.1")))
     static uint32_t crc_by_multiplication(const uint8_t *p, size_t n, const uint64_t *k)
     {
+        if (n >= 64 && has_wide_multiplication())
+            return crc_by_wide_multiplication(p, n, k);
+
         /* Shuffles that move the bytes of a block by s: from moves + 16 - s to the end, from + 16 + s to the start. */
         static const uint8_t moves[48] = {
             128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
@@ -121,14 +202,7 @@ cdef extern from *:
             x = _mm_xor_si128(AHEAD(x, by16), BLOCK(p));
             p += 16;
         }
-        /* From 128 bits to 96 and to 64, then the Barrett reduction to 32. */
-        q = _mm_clmulepi64_si128(x, BLOCK(k + 8), 0x00);
-        x = _mm_xor_si128(q, _mm_slli_si128(_mm_srli_si128(x, 8), 4));
-        q = _mm_clmulepi64_si128(x, BLOCK(k + 8), 0x10);
-        x = _mm_srli_si128(_mm_xor_si128(x, q), 8);
-        q = _mm_clmulepi64_si128(_mm_and_si128(x, low32), BLOCK(k + 10), 0x00);
-        q = _mm_clmulepi64_si128(_mm_and_si128(q, low32), BLOCK(k + 10), 0x10);
-        return ~(uint32_t)_mm_extract_epi32(_mm_xor_si128(x, q), 1);
+        return crc_of_block(x, k);
     }
     #else
     static int has_multiplication(void) { return 0; }

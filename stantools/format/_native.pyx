@@ -46,6 +46,9 @@ cdef enum:
 
     HEADER_SIZE = 8
     INDEX_SIZE = 32
+    FILE_HEADER = 4
+    # Ranges of sequences that a call of scan_run tells.
+    MOST_RANGES = 1024
 
 cdef tuple STOPS = tuple(Stop)
 cdef int64_t MAX_FIELDS = fieldscan.MAX_FIELDS
@@ -73,7 +76,7 @@ cdef class Reader:
         self.check = crc.check
         self.tables = crc.tables
         self.folding = crc.folding
-        if self.tables.shape[0] != 16 or self.tables.shape[1] != 256 or self.folding.shape[0] != 12:
+        if self.tables.shape[0] != 16 or self.tables.shape[1] != 256 or self.folding.shape[0] != 14:
             raise ValueError("these are not the tables of a CRC")
         self.polynomial.tables = &self.tables[0, 0]
         self.polynomial.folding = &self.folding[0]
@@ -132,6 +135,28 @@ cdef struct Rows:
     uint8_t* flags
 
 
+cdef class Subject:
+    """The channel that messages should be of."""
+
+    cdef bytes field
+    cdef Channel channel
+
+    def __cinit__(self, bytes name not None):
+        self.field = b"\x12" + fieldscan.encode_varint(len(name)) + name
+        self.channel.field = <const uint8_t*>PyBytes_AS_STRING(self.field)
+        self.channel.field_size = <uint64_t>PyBytes_GET_SIZE(self.field)
+        self.channel.size = <uint64_t>PyBytes_GET_SIZE(name)
+        self.channel.name = self.channel.field + self.channel.field_size - self.channel.size
+        if self.channel.size == 0:
+            # The encoder leaves an empty subject out: a field with one is nothing that the short path may accept.
+            self.channel.field_size = <uint64_t>-1
+
+
+cdef inline bint is_of(const Message* message, const Channel* channel) noexcept nogil:
+    """Whether a message has the channel's name for its subject."""
+    return message.subject_size == channel.size and same_bytes(message.subject, channel.name, channel.size)
+
+
 cdef class MessageSink:
     """The arrays of MessageColumns, and the channel that their messages should be of, held for the length of a call."""
 
@@ -146,7 +171,7 @@ cdef class MessageSink:
     cdef uint8_t[::1] flags
     cdef Py_ssize_t capacity
     cdef Rows rows
-    cdef bytes subject_field
+    cdef Subject subject
     cdef Channel channel
 
     def __cinit__(self, columns, bytes channel not None):
@@ -176,14 +201,8 @@ cdef class MessageSink:
             self.rows.reply_start = &self.reply_start[0]
             self.rows.reply_size = &self.reply_size[0]
             self.rows.flags = &self.flags[0]
-        self.subject_field = b"\x12" + fieldscan.encode_varint(len(channel)) + channel
-        self.channel.field = <const uint8_t*>PyBytes_AS_STRING(self.subject_field)
-        self.channel.field_size = <uint64_t>PyBytes_GET_SIZE(self.subject_field)
-        self.channel.size = <uint64_t>PyBytes_GET_SIZE(channel)
-        self.channel.name = self.channel.field + self.channel.field_size - self.channel.size
-        if self.channel.size == 0:
-            # The encoder leaves an empty subject out: a field with one is nothing that the short path may accept.
-            self.channel.field_size = <uint64_t>-1
+        self.subject = Subject(channel)
+        self.channel = self.subject.channel
 
 
 cdef inline int read_message(
@@ -196,7 +215,7 @@ cdef inline int read_message(
     if not usual_message(payload, end, channel, &message):
         if not any_message(payload, end, UNLIMITED, &message):
             return BAD_DECODE
-        if message.subject_size != channel.size or not same_bytes(message.subject, channel.name, channel.size):
+        if not is_of(&message, channel):
             message.flags |= FOREIGN_SUBJECT
     rows.offset[row] = <int64_t>position
     rows.size[row] = size
@@ -242,6 +261,85 @@ def scan_messages(
             row += 1
             position += HEADER_SIZE + <uint64_t>size
     return row, position, STOPS[stop]
+
+
+cdef struct Pair:
+    uint64_t first
+    uint64_t last
+
+
+def scan_run(
+    buffer, int64_t start, int64_t until, crc, bytes channel not None, index, Py_ssize_t entry, uint64_t after,
+    Py_ssize_t rows
+):
+    """See `stantools.format.plain.scan_run`."""
+    cdef Reader reader = Reader(buffer, crc)
+    cdef Reader named = None if index is None else Reader(index, crc)
+    cdef Subject subject = Subject(channel)
+    cdef uint64_t limit = reader.size, end = reader.end(start, until), position = <uint64_t>start
+    cdef const uint8_t* base = reader.base
+    cdef const uint8_t* p
+    cdef const uint8_t* record = NULL
+    cdef const uint8_t* records_end = NULL
+    cdef Pair[MOST_RANGES] pairs
+    cdef Message message
+    cdef uint64_t total = 0, payload = 0, largest = 0
+    cdef int64_t first_timestamp = 0, last_timestamp = 0
+    cdef uint32_t size, stored
+    cdef Py_ssize_t count = 0, ranges = 0
+    if entry < 0:
+        raise ValueError(f"index record {entry}")
+    if named is not None:
+        records_end = named.base + named.size
+        if named.size >= FILE_HEADER and <uint64_t>entry <= (named.size - FILE_HEADER) // INDEX_SIZE:
+            record = named.base + FILE_HEADER + entry * INDEX_SIZE
+        else:
+            record = records_end
+    with nogil:
+        while position < end and count < rows:
+            p = base + position
+            if read_header(p, limit - position, UNTYPED, &size, &stored) != END:
+                break
+            p += HEADER_SIZE
+            if reader.check and crc_of(p, size, &reader.polynomial) != stored:
+                break
+            if not usual_message(p, p + size, &subject.channel, &message):
+                if not any_message(p, p + size, UNLIMITED, &message) or not is_of(&message, &subject.channel):
+                    break
+            if message.flags & FOREIGN_SUBJECT or message.sequence <= after:
+                break
+            if record != NULL:
+                if (
+                    records_end - record < INDEX_SIZE
+                    or load64(record) != message.sequence
+                    or load64(record + 8) != position
+                    or load64(record + 16) != <uint64_t>message.timestamp
+                    or load32(record + 24) != size
+                ):
+                    break
+                if reader.check and crc_by_tables(
+                    record, INDEX_SIZE - 4, reader.polynomial.tables
+                ) != load32(record + INDEX_SIZE - 4):
+                    break
+                record += INDEX_SIZE
+            if ranges and message.sequence == after + 1:
+                pairs[ranges - 1].last = message.sequence
+            elif ranges == MOST_RANGES:
+                break
+            else:
+                pairs[ranges].first = pairs[ranges].last = message.sequence
+                ranges += 1
+            if count == 0:
+                first_timestamp = message.timestamp
+            last_timestamp = message.timestamp
+            after = message.sequence
+            total += size
+            payload += message.data_size
+            largest = max(largest, message.data_size)
+            count += 1
+            position += HEADER_SIZE + <uint64_t>size
+    sequences = [(pairs[row].first, pairs[row].last) for row in range(ranges)]
+    return count, position, sequences, total, payload, largest, first_timestamp, last_timestamp
 
 
 def read_messages_at(

@@ -104,12 +104,13 @@ class Crc:
 
     @cached_property
     def folding(self) -> NDArray[np.uint64]:
-        """Constants for carry-less multiplication, 12 numbers.
+        """Constants for carry-less multiplication, 14 numbers.
 
         Pairs that move a 16-byte register 128, 256, 384 and 512 bits ahead: the factors for its first and
         second eight bytes. Then the factors that reduce 128 bits to 96 and to 64, and for the Barrett
         reduction to 32 bits floor(x^64 / P) and P, both reflected in 33 bits. A product of two reflected
-        factors comes out shifted by one bit; the powers here are one lower to make up for that.
+        factors comes out shifted by one bit; the powers here are one lower to make up for that. Last a pair that
+        moves a register 2048 bits ahead.
         """
         return _folding(self.polynomial)
 
@@ -133,13 +134,16 @@ def _tables(polynomial: int) -> NDArray[np.uint32]:
 def _folding(polynomial: int) -> NDArray[np.uint64]:
     import numpy as np
 
-    numbers = []
-    for distance in (128, 256, 384, 512):
-        numbers += [_power(polynomial, distance + 63) << 32, _power(polynomial, distance - 1) << 32]
+    numbers = [number for distance in (128, 256, 384, 512) for number in _factors(polynomial, distance)]
     numbers += [_power(polynomial, 95) << 32, _power(polynomial, 63) << 32]
     normal = 1 << 32 | _reflect(polynomial, 32)
-    numbers += [_reflect(_divide(1 << 64, normal)[0], 33), _reflect(normal, 33)]
+    numbers += [_reflect(_divide(1 << 64, normal)[0], 33), _reflect(normal, 33), *_factors(polynomial, 2048)]
     return np.array(numbers, dtype=np.uint64)
+
+
+def _factors(polynomial: int, distance: int) -> tuple[int, int]:
+    """What moves a register of 128 bits so many bits ahead."""
+    return _power(polynomial, distance + 63) << 32, _power(polynomial, distance - 1) << 32
 
 
 def _power(polynomial: int, exponent: int) -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         scan_index,
         scan_log,
         scan_messages,
+        scan_run,
     )
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "scan_index",
     "scan_log",
     "scan_messages",
+    "scan_run",
 ]
 
 #: Which kernels are in use: "native" or "plain".

@@ -16,11 +16,13 @@ from stantools.format import fieldscan, vectordecode
 from stantools.format.columns import LogColumns, MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import (
+    FILE_HEADER_SIZE,
     INDEX_DTYPE,
     INDEX_RECORD_SIZE,
     MAX_TYPED_PAYLOAD,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
+    Flag,
     Stop,
     SubRecord,
 )
@@ -41,6 +43,8 @@ _MAX_PAYLOAD: Final = 0xFFFFFFFF
 _MAX_OFFSET: Final = 0x7FFFFFFF
 _END: Final = Stop.END  # looking up a member of an enumeration takes as long as a function call
 
+#: Ranges of sequences that a call of `scan_run` tells.
+MOST_RANGES: Final = 1024
 _SEARCH_BLOCK: Final = 1 << 20
 #: Whether a byte can begin a payload: as the first byte of a field's tag.
 _BEGINS_FIELD: Final = np.array([byte >= 8 and byte & 7 in (0, 1, 2, 3, 5) for byte in range(256)])
@@ -92,6 +96,84 @@ def scan_messages(
         rows, position, stop = rows[:first], positions[first], Stop.BAD_DECODE
     _fill(columns, rows, row)
     return row + len(rows), position, stop
+
+
+def scan_run(
+    buffer: ReadableBuffer,
+    start: int,
+    until: int,
+    crc: Crc,
+    channel: bytes,
+    index: ReadableBuffer | None,
+    entry: int,
+    after: int,
+    rows: int,
+) -> tuple[int, int, list[tuple[int, int]], int, int, int, int, int]:
+    """Walks the records of a data file as long as all is as in a healthy slice, and keeps nothing but sums.
+
+    Every record is good and of the channel, its sequence is higher than that of the record before, and it is what the
+    next record of the index names, which is good as well.
+
+    Args:
+        buffer: The data file.
+        start: Offset of the first record's header.
+        until: Stop before a record that begins here or further on.
+        crc: How the CRCs were made.
+        channel: The subject of the messages.
+        index: The index file; None compares with none.
+        entry: Number of its record that names the first message.
+        after: Sequence of the record before the first.
+        rows: Stop behind so many records; also where there are more than `MOST_RANGES` ranges of sequences.
+
+    Returns:
+        How many records there are; the offset behind the last; their sequences, as ranges; the sizes of their payloads,
+        and those of the messages' data, summed up; the largest of the latter; the first and the last timestamp.
+    """
+    view, limit = _window(buffer, start, until)
+    if entry < 0:
+        raise ValueError(f"index record {entry}")
+    columns = MessageColumns(rows)
+    found, _, _ = scan_messages(buffer, start, len(view), crc, channel, columns)
+    part = columns.take(found)
+    before = np.concatenate((np.array([after], np.uint64), part.sequence[:-1])) if found else part.sequence
+    good = (part.offset < limit) & (part.flags & Flag.FOREIGN_SUBJECT == 0) & (part.sequence > before)
+    if index is not None:
+        good &= _named(memoryview(index).cast("B"), entry, part, crc)
+    opens = part.sequence - before != 1
+    opens[:1] = True
+    good &= np.cumsum(opens) <= MOST_RANGES
+    count = found if good.all() else int(good.argmin())
+    if not count:
+        return 0, start, [], 0, 0, 0, 0, 0
+    part, starts = columns.take(count), np.flatnonzero(opens[:count])
+    ends = np.append(starts[1:], count) - 1
+    return (
+        count,
+        int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1]),
+        list(zip(part.sequence[starts].tolist(), part.sequence[ends].tolist(), strict=True)),
+        int(part.size.sum(dtype=np.uint64)),
+        int(part.data_size.sum(dtype=np.uint64)),
+        int(part.data_size.max()),
+        int(part.timestamp[0]),
+        int(part.timestamp[-1]),
+    )
+
+
+def _named(index: Buffer, entry: int, messages: MessageColumns, crc: Crc) -> NDArray[np.bool_]:
+    """Returns which messages the records of an index name, one after the other, from that entry on."""
+    first = FILE_HEADER_SIZE + entry * INDEX_RECORD_SIZE
+    count = min(max((len(index) - first) // INDEX_RECORD_SIZE, 0), messages.capacity)
+    same = np.zeros(messages.capacity, bool)
+    if not count:
+        return same
+    records = np.frombuffer(index, _INDEX_ROW, count, first)
+    same[:count] = True
+    for name in ("sequence", "offset", "timestamp", "size"):
+        same[:count] &= records[name] == getattr(messages, name)[:count]
+    if crc.check:
+        places = range(first, first + count * INDEX_RECORD_SIZE, INDEX_RECORD_SIZE)
+        same[:count] &= records["crc"] == [crc(index[at : at + INDEX_RECORD_SIZE - 4]) for at in places]
+    return same
 
 
 def read_messages_at(

@@ -129,6 +129,14 @@ class IndexCheck:
         # Numbers of the index records that agree with their message, in the order of the messages.
         self._matched: list[range | npt.NDArray[np.int64]] = []
 
+    def agrees(self, rows: int) -> None:
+        """Takes the next index records for those of as many messages: they were compared."""
+        end = self._next + rows
+        if self._seen is not None:
+            self._seen[self._next : end] = True
+        self._matched.append(range(self._next, end))
+        self._next = end
+
     def add(self, columns: MessageColumns) -> None:
         """Compares one batch of good records with the index."""
         rows = len(columns.offset)
@@ -137,10 +145,7 @@ class IndexCheck:
         if end <= len(self.records):
             window = self.records[self._next : end]
             if all(np.array_equal(window[name], getattr(columns, name)) for name in _FIELDS):
-                if self._seen is not None:
-                    self._seen[self._next : end] = True
-                self._matched.append(range(self._next, end))
-                self._next = end
+                self.agrees(rows)
                 return
         self._compare(columns)
 

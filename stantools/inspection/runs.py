@@ -90,9 +90,13 @@ class RunBuilder:
         self._channel = channel
         self._buffer = buffer
         self._pieces: list[Ranges] = []
-        self._last = 0
         self._run: Run | None = None
         self.runs: list[Run] = []
+
+    @property
+    def last(self) -> int:
+        """The last sequence of the run that is being built, 0 if there is none."""
+        return self._pieces[-1].last if self._run else 0
 
     def add(self, columns: MessageColumns) -> None:
         """Adds a batch that follows the one before without a gap."""
@@ -122,40 +126,74 @@ class RunBuilder:
         return bytes(gogo.decode(pb.MsgProto, payload).subject)
 
     def _extend(self, columns: MessageColumns, low: int, high: int, subject: bytes) -> None:
-        sequence = columns.sequence[low:high]
-        piece = _contiguous(sequence)
-        sizes = columns.size[low:high]
-        total = int(sizes.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * len(sizes)
-        payload = int(columns.data_size[low:high].sum(dtype=np.uint64))
-        largest = int(columns.data_size[low:high].max())
-        end = int(columns.offset[high - 1]) + RECORD_HEADER_SIZE + int(sizes[-1])
+        part = columns.part(low, high)
+        self.add_stretch(
+            subject,
+            int(part.offset[0]),
+            high - low,
+            int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1]),
+            _contiguous(part.sequence),
+            int(part.size.sum(dtype=np.uint64)),
+            int(part.data_size.sum(dtype=np.uint64)),
+            int(part.data_size.max()),
+            int(part.timestamp[0]),
+            int(part.timestamp[-1]),
+        )
+
+    def add_stretch(
+        self,
+        subject: bytes,
+        start: int,
+        count: int,
+        end: int,
+        sequences: Ranges,
+        sizes: int,
+        payload: int,
+        largest: int,
+        first_timestamp: int,
+        last_timestamp: int,
+    ) -> None:
+        """Adds records of one subject whose sequences rise, as `kernels.scan_run` tells them.
+
+        Args:
+            subject: The subject.
+            start: Offset of the first record.
+            count: How many there are.
+            end: Offset behind the last one.
+            sequences: Which they hold.
+            sizes: The sum of their payload sizes.
+            payload: The sum of the sizes of the messages' data.
+            largest: The largest of these.
+            first_timestamp: Of the first record.
+            last_timestamp: Of the last one.
+        """
+        total = sizes + MESSAGE_OVERHEAD * count
         run = self._run
-        if run and run.subject == subject and run.end == int(columns.offset[low]) and int(sequence[0]) > self._last:
+        if run and run.subject == subject and run.end == start and sequences.first > self.last:
             run.end = end
-            run.count += high - low
+            run.count += count
             run.bytes += total
             run.payload += payload
             run.largest = max(run.largest, largest)
-            run.marks.append((int(sequence[0]), int(columns.offset[low])))
-            run.last_timestamp = int(columns.timestamp[high - 1])
-            self._pieces.append(piece)
+            run.marks.append((sequences.first, start))
+            run.last_timestamp = last_timestamp
+            self._pieces.append(sequences)
         else:
             self.close()
-            self._pieces = [piece]
+            self._pieces = [sequences]
             self._run = Run(
                 self._files,
                 subject,
-                int(columns.offset[low]),
+                start,
                 end,
-                piece,
-                high - low,
+                sequences,
+                count,
                 total,
-                int(columns.timestamp[low]),
-                int(columns.timestamp[high - 1]),
+                first_timestamp,
+                last_timestamp,
                 payload,
                 largest,
             )
-        self._last = int(sequence[-1])
 
     def close(self) -> None:
         """Ends the current run."""

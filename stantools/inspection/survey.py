@@ -23,13 +23,13 @@ from stantools.errors import StoreUnreadableError
 from stantools.format import envelope, index, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
 from stantools.inspection.runs import Run, RunBuilder
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles, list_channel
 from stantools.store.indexes import scan_index
-from stantools.store.mapping import Buffer, mapped
+from stantools.store.mapping import WINDOW, Buffer, Window, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.reading import BATCH_ROWS, scan_slice
 from stantools.store.resync import Damage
@@ -42,6 +42,8 @@ _MUCH_HERE = 1 << 20
 CHANNEL_BYTES = 128 << 20
 #: What opening a channel costs, as if it had so many more bytes.
 _OPENING = 64 << 10
+#: Bytes of a slice that are touched at once.
+_STEP = WINDOW // 2
 #: Bytes in which the first good message of a file must lie that may be a slice, if it does not begin with one.
 _PROOF = 1 << 20
 
@@ -227,29 +229,72 @@ def _open_index(report: IndexReport, entries: Buffer, crc: Crc) -> IndexCheck | 
 def _survey_with_index(survey: SliceSurvey, data: Buffer, channel: bytes, crc: Crc, progress: Progress | None) -> None:
     path = survey.files.index
     if path is None:
-        _scan(survey, data, None, channel, crc, progress)
+        _survey_data(survey, data, None, channel, crc, progress)
         return
     try:
         with mapped(path) as entries:
-            _scan(survey, data, _open_index(survey.index, entries, crc), channel, crc, progress)
+            _survey_data(survey, data, entries, channel, crc, progress)
     except StoreUnreadableError as error:
         survey.index_error = error.message
-        _scan(survey, data, None, channel, crc, progress)
+        _survey_data(survey, data, None, channel, crc, progress)
+
+
+def _survey_data(
+    survey: SliceSurvey, data: Buffer, entries: Buffer | None, channel: bytes, crc: Crc, progress: Progress | None
+) -> None:
+    """Goes through a data file beside its index: in long steps as far as all is well, then record by record."""
+    builder = RunBuilder(survey.files, channel, data)
+    sound = entries is None or envelope.check_file_version(entries) is None
+    at, rows = _scan_sound(builder, data, entries, channel, crc, progress) if sound else (FILE_HEADER_SIZE, 0)
+    size = len(entries) if entries is not None else 0
+    if at >= len(data) and sound and size in (0, FILE_HEADER_SIZE + rows * INDEX_RECORD_SIZE):
+        survey.index = IndexReport(present=entries is not None, size=size, count=rows if size else 0)
+    else:
+        check = _open_index(survey.index, entries, crc) if entries is not None else None
+        if check:
+            check.agrees(rows)
+        _scan(survey, builder, data, at, check, channel, crc, progress)
+    builder.close()
+    survey.runs = builder.runs
+
+
+def _scan_sound(
+    builder: RunBuilder, data: Buffer, entries: Buffer | None, channel: bytes, crc: Crc, progress: Progress | None
+) -> tuple[int, int]:
+    """Scans a slice up to the first record that is not as in a healthy one; returns where that is and its number."""
+    window, named = Window(data, _STEP, behind=0), Window(entries) if entries is not None else None
+    at, done, after = FILE_HEADER_SIZE, 0, 0
+    while at < len(data):
+        window.reach(at)
+        if named:
+            named.reach(FILE_HEADER_SIZE + done * INDEX_RECORD_SIZE)
+        begin, until = at, min(at + _STEP, len(data))
+        count, at, sequences, *sums = kernels.scan_run(
+            data, begin, until, crc, channel, entries, done, after, BATCH_ROWS
+        )
+        if not count:
+            break
+        builder.add_stretch(channel, begin, count, at, Ranges.of(sequences), *sums)
+        done, after = done + count, sequences[-1][1]
+        if progress:
+            progress(at - begin)
+    return at, done
 
 
 def _scan(
     survey: SliceSurvey,
+    builder: RunBuilder,
     data: Buffer,
+    start: int,
     check: IndexCheck | None,
     channel: bytes,
     crc: Crc,
     progress: Progress | None,
 ) -> None:
     records = check.records if check else None
-    builder = RunBuilder(survey.files, channel, data)
     pending: list[Damage] = []
-    before, done = 0, FILE_HEADER_SIZE
-    for event in scan_slice(data, channel, crc, index=records, columns=_columns()):
+    before, done = builder.last, start
+    for event in scan_slice(data, channel, crc, index=records, columns=_columns(), start=start):
         if isinstance(event, Damage):
             builder.close()
             pending.append(event)
@@ -267,8 +312,6 @@ def _scan(
             progress(end - done)
             done = end
     survey.damages += [Neighbours(damage, before, 0) for damage in pending]
-    builder.close()
-    survey.runs = builder.runs
     if check:
         survey.index = check.finish()
 

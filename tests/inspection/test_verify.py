@@ -14,8 +14,11 @@ import pytest
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
+from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.inspection import survey
 from stantools.inspection.catalogue import CATALOGUE
 from stantools.inspection.findings import Severity
+from stantools.inspection.survey import SliceSurvey
 from stantools.inspection.verify import Verdict, verify
 from stantools.store.directory import open_datastore
 from stantools.store.ranges import Ranges
@@ -71,6 +74,27 @@ def test_intact_messages_are_what_golden_says(case: str, golden_copy: Callable[[
 
 #: Kinds of golden "damage" after which no byte of the store is wrong.
 QUIET = {"foreign file", "no permissions", "read only"}
+
+
+def surveys(root: Path) -> list[SliceSurvey]:
+    found = [
+        survey.survey_slice(each, files.raw_name, Crc())
+        for files in open_datastore(root).channels()
+        for each in files.all_slices
+    ]
+    for run in (run for each in found for run in each.runs):
+        run.marks.clear()  # where reading may begin, which depends on the steps
+    return found
+
+
+@pytest.mark.parametrize("case", MUTATION_SETS)
+def test_a_sound_beginning_changes_no_survey(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "BATCH_ROWS", 5)
+    for mutation, root in mutated_stores(case, tmp_path, 2):
+        found = surveys(root)
+        with monkeypatch.context() as patch:
+            patch.setattr(survey, "_scan_sound", lambda *_: (FILE_HEADER_SIZE, 0))
+            assert surveys(root) == found, mutation
 
 
 @pytest.mark.parametrize("case", MUTATION_SETS)

@@ -142,6 +142,8 @@ def assert_twins(data: bytes, function: Crc, channel: bytes, starts: list[int], 
                 )
                 assert log(NATIVE, scan, capacity, row) == log(plain, scan, capacity, row)
             assert NATIVE.scan_index(*scan) == plain.scan_index(*scan)
+            run = (*scan, channel, None, 0, 0, capacity)
+            assert NATIVE.scan_run(*run) == plain.scan_run(*run)
         offsets = [*range(-2, min(len(data), 400) + 3), 2**63 - 1, -(2**63)]
         rest = (used, channel)
         assert at(NATIVE, data, limit, offsets, rest) == at(plain, data, limit, offsets, rest)
@@ -221,6 +223,60 @@ def test_twins_that_encode(
     index = (sequences, times, times, sizes, function)
     assert NATIVE.encode_index(*index) == plain.encode_index(*index)
     assert plain.scan_index(plain.encode_index(*index), 0, 10**6, function) == (len(rows), Stop.END)
+
+
+@needs_native
+@given(
+    st.lists(st.tuples(st.sampled_from([0] * 9 + [1, 2**40]), st.integers(0, 99)), min_size=1, max_size=40),
+    st.sampled_from(CRCS),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 5000), st.integers(1, 255)), max_size=2),
+    st.integers(0, 5000),
+    st.integers(1, 50),
+)
+@settings(max_examples=200, deadline=None)
+def test_twins_that_scan_slices_beside_their_index(
+    rows: list[tuple[int, int]], function: Crc, changes: list[tuple[bool, int, int]], until: int, most: int
+) -> None:
+    assert NATIVE is not None
+    sequences = np.cumsum([1 + gap for gap, _ in rows], dtype=np.uint64)
+    times = np.arange(len(rows), dtype=np.int64) + 7
+    data, sizes = plain.encode_messages(b"foo", sequences, times, None, [bytes(size) for _, size in rows], function)
+    starts = (sizes + np.int64(8)).cumsum() - sizes - 4
+    files = [bytearray(b"\1\0\0\0" + data), bytearray(b"\1\0\0\0")]
+    files[1] += plain.encode_index(sequences, starts, times, sizes, function)
+    for in_index, place, change in changes:
+        files[in_index][4 + place % (len(files[in_index]) - 4)] ^= change
+    for used in (function, function.unchecked):
+        at, done, after = 4, 0, 0
+        while at < min(until, len(files[0])):
+            arguments = (files[0], at, until, used, b"foo", files[1], done, after, most)
+            found = NATIVE.scan_run(*arguments)
+            assert found == plain.scan_run(*arguments)
+            count, end, ranges, total, payload, largest, first, last = found
+            if not count:
+                break
+            columns = MessageColumns(count)
+            assert plain.scan_messages(files[0], at, end, used, b"foo", columns)[:2] == (count, end)
+            assert [each for low, high in ranges for each in range(low, high + 1)] == columns.sequence.tolist()
+            assert [total, payload, largest] == [columns.size.sum(), columns.data_size.sum(), columns.data_size.max()]
+            assert [first, last] == columns.timestamp[[0, -1]].tolist()
+            at, done, after = end, done + count, ranges[-1][1]
+        if not changes:
+            assert at >= min(until, len(files[0]))
+
+
+@needs_native
+def test_twins_that_tell_many_ranges() -> None:
+    assert NATIVE is not None
+    count = plain.MOST_RANGES + 5
+    sequences, times = np.arange(1, 2 * count, 2, dtype=np.uint64), np.zeros(count, np.int64)
+    data, _ = plain.encode_messages(b"foo", sequences, times, None, [b""] * count, CRCS[0])
+    arguments = (data, 0, len(data), CRCS[0], b"foo", None, 0, 0, 2 * count)
+    found = NATIVE.scan_run(*arguments)
+    assert found == plain.scan_run(*arguments)
+    assert found[0] == len(found[2]) == plain.MOST_RANGES
+    with pytest.raises(ValueError, match="index record -1"):
+        NATIVE.scan_run(data, 0, 1, CRCS[0], b"foo", data, -1, 0, 1)
 
 
 @needs_native
@@ -348,6 +404,8 @@ def test_twins_on_golden_stores() -> None:
                 assert messages(NATIVE, (*scan, channel), 500, 0) == messages(plain, (*scan, channel), 500, 0)
                 assert log(NATIVE, scan, 500, 0) == log(plain, scan, 500, 0)
                 assert NATIVE.scan_index(*scan) == plain.scan_index(*scan)
+            run = (*scan, channel, None, 0, 0, 500)
+            assert NATIVE.scan_run(*run) == plain.scan_run(*run)
             search = (data, start, len(data), function)
             assert NATIVE.find_record(*search, channel) == plain.find_record(*search, channel)
             assert NATIVE.find_log_record(*search, 5) == plain.find_log_record(*search, 5)

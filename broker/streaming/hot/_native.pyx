@@ -444,7 +444,7 @@ cdef class Checksum:
         self.crc = crc
         self.tables = crc.tables
         self.folding = crc.folding
-        if self.tables.shape[0] != 16 or self.tables.shape[1] != 256 or self.folding.shape[0] != 12:
+        if self.tables.shape[0] != 16 or self.tables.shape[1] != 256 or self.folding.shape[0] != 14:
             raise ValueError("these are not the tables of a CRC")
         self.polynomial.tables = &self.tables[0, 0]
         self.polynomial.folding = &self.folding[0]
