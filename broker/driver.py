@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
 from broker.log import STREAMING, out_of_files
+from broker.streaming.ports import T
 from broker.streaming.server import StreamingServer
 
 _SECOND = 1e9
+EXIT_ABORTED: Final = 2
 
 
 class SystemClock:
@@ -72,9 +77,27 @@ class LoopDriver:
             self._timer.cancel()
         self._timer = self._loop.call_later(max(0, time - self._now()) / _SECOND, self._wake)
 
+    def aside(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Does something in a thread of its own, for which the end of the process does not wait."""
+
+        def work() -> None:
+            result = job()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(done, result)
+
+        try:
+            threading.Thread(target=work, name="aside", daemon=True).start()
+        except RuntimeError:  # there can be no more threads
+            work()
+
     def fatal(self, message: str) -> None:
         """Ends the process with an error."""
         self._on_fatal(message)
+
+    def abort(self, message: str) -> None:
+        """Ends the process on the spot, as a panic ends the original."""
+        STREAMING.critical("panic: %s", message)
+        os._exit(EXIT_ABORTED)
 
     def stop(self) -> None:
         """Calls nothing any more."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.bus.embedded import EmbeddedBus
+from broker.bus.embedded import EmbeddedBus, roles_of
 from broker.config import logs
 from broker.config.values import ConfigurationError
 from broker.driver import LoopDriver, SystemClock, Upkeep, report_loop_error
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import socket
 
     from broker.config.options import BrokerOptions
-    from broker.stores.interface import Store
+    from broker.stores.interface import Lock, Store
     from broker.streaming.ports import Bus
 
 EXIT_FAILURE: Final = 1
@@ -112,6 +112,7 @@ class _Process:
         self._sockets = sockets
         self._server_id = new_id()
         self._nats: NatsServer | None = None
+        self._lock: Lock | None = None
         self._monitoring_urls: tuple[str, ...] = ()
         self._ended: asyncio.Future[int]
         self._leaving: asyncio.Task[None] | None = None
@@ -159,11 +160,17 @@ class _Process:
         if options.failure:
             raise StartError(options.failure)
         store = open_store(options.store, options.file, options.limits, options.encryption, cluster_id=cluster_id)
+        if options.streaming.ft_group and options.file is not None:
+            from broker.stores.file.locks import GroupLock, make_directory
+
+            make_directory(options.file.directory)
+            self._lock = GroupLock(options.file.directory, options.streaming.ft_group)
+        roles = roles_of(options.streaming)
         driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
         if options.connection.urls:
             from broker.bus.external import ExternalBus
 
-            external = ExternalBus(options.connection, cluster_id, partitions=options.streaming.partitioning)
+            external = ExternalBus(options.connection, cluster_id, roles=roles)
             driver.hold_back, driver.let_go = external.hold_back, external.let_go
             server = self._streaming(store, external, driver)
             external.on_discovered(server.servers_discovered)
@@ -175,15 +182,15 @@ class _Process:
             driver.hold_back, driver.let_go = nats.hold_back, nats.flush
             for line in options.nats_warnings:
                 NATS.warning("%s", line)
-            bus = EmbeddedBus(
-                nats, cluster_id, partitions=options.streaming.partitioning, credentials=self._credentials()
-            )
+            bus = EmbeddedBus(nats, cluster_id, roles=roles, credentials=self._credentials())
             server = self._streaming(store, bus, driver)
             stack.push_async_callback(nats.stop)
             await nats.start(before_listening=lambda: self._monitor(nats, server, stack))
             self._leave_traces(nats, stack)
         stack.callback(_stop, server, driver)
         await self._ready(server)
+        if self._ended.done():
+            return
         upkeep = Upkeep(asyncio.get_running_loop(), store)
         stack.callback(upkeep.stop)
         upkeep.start()
@@ -191,7 +198,9 @@ class _Process:
 
     def _streaming(self, store: Store, bus: Bus, driver: LoopDriver) -> StreamingServer:
         clock = SystemClock()
-        server = StreamingServer(self._options.streaming, store, bus, clock, driver, server_id=self._server_id)
+        server = StreamingServer(
+            self._options.streaming, store, bus, clock, driver, server_id=self._server_id, lock=self._lock
+        )
         driver.server = server
         return server
 
@@ -275,8 +284,6 @@ class _Process:
             raise StartError(problem)
 
     def _banner(self, store: Store) -> None:
-        if self._ended.done():
-            return
         STREAMING.info("Message store is %s", store.kind)
         if self._options.directory:
             STREAMING.info("Store location: %s", self._options.directory)

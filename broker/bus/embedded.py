@@ -11,20 +11,27 @@ from broker.streaming.ports import Answer, Outcome, Role
 from stantools.nats.subjects import valid_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from broker.blocks import Payloads
     from broker.nats.auth import Credentials
     from broker.nats.server import NatsServer
+    from broker.streaming.options import StreamingOptions
     from stantools.nats.frames import Handler
 
-#: In the order in which they connect (streaming-protocol.md section 1.3).
+#: Every server has these connections (streaming-protocol.md section 1.3).
 ROLES: Final = (Role.SEND, Role.GENERAL, Role.ACKS, Role.HEARTBEATS)
 
 _SECOND: Final = 1_000_000_000
 
 # Inboxes come from clients, and the same ones again and again.
 is_subject: Final = lru_cache(maxsize=8192)(valid_subject)
+
+
+def roles_of(options: StreamingOptions) -> tuple[Role, ...]:
+    """Returns the connections that a server with these options has, in the order in which they are opened."""
+    wanted = {Role.FAULT_TOLERANCE: bool(options.ft_group), Role.PARTITIONS: options.partitioning}
+    return tuple(role for role in Role if wanted.get(role, True))
 
 
 def client_name(cluster_id: bytes, role: Role) -> str:
@@ -38,7 +45,7 @@ class EmbeddedBus:
     Args:
         server: The server; it need not listen yet.
         cluster_id: Names the connections.
-        partitions: Open the connection for partitioning, too.
+        roles: The connections, in the order in which they are opened.
         credentials: Who the connections are, where the server asks.
 
     Raises:
@@ -50,12 +57,12 @@ class EmbeddedBus:
         server: NatsServer,
         cluster_id: bytes,
         *,
-        partitions: bool = False,
+        roles: Iterable[Role] = ROLES,
         credentials: Credentials | None = None,
     ) -> None:
         self._server = server
         self._clients: dict[Role, InternalClient] = {}
-        for role in (*ROLES, Role.PARTITIONS) if partitions else ROLES:
+        for role in roles:
             self._clients[role] = server.internal_client(client_name(cluster_id, role), credentials)
 
     @property

@@ -22,7 +22,7 @@ from stantools.nats.subjects import valid_pattern
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from broker.blocks import Payloads
     from broker.config.options import ClientTLSOptions, ConnectionOptions
@@ -214,18 +214,15 @@ class ExternalBus:
     Args:
         options: Where and as whom to connect.
         cluster_id: Names the connections.
-        partitions: Open the connection for partitioning, too.
+        roles: The connections, in the order in which they are opened.
 
     Raises:
         StantoolsError: A URL is malformed, or a file cannot be read.
     """
 
-    def __init__(self, options: ConnectionOptions, cluster_id: bytes, *, partitions: bool = False) -> None:
+    def __init__(self, options: ConnectionOptions, cluster_id: bytes, *, roles: Iterable[Role] = ROLES) -> None:
         places, manners = servers(options), _manners(options)
-        self._links = {
-            role: Link(places, replace(manners, name=client_name(cluster_id, role)))
-            for role in ((*ROLES, Role.PARTITIONS) if partitions else ROLES)
-        }
+        self._links = {role: Link(places, replace(manners, name=client_name(cluster_id, role))) for role in roles}
         self._pause: asyncio.TimerHandle | None = None
         #: Messages, and what has to be ahead of them, take one link: what is held back on it leaves in one write.
         self.hold_back: Final = self._links[Role.SEND].hold_back

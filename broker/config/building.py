@@ -35,6 +35,10 @@ KEY_VARIABLE: Final = "NATS_STREAMING_ENCRYPTION_KEY"
 _CIPHERS: Final = ("", "AES", "CHACHA")
 _SHORTEST: Final = 1_000_000
 _NO_VERIFICATION: Final = "TLS certificate chain and hostname will not be verified. DO NOT USE IN PRODUCTION!"
+_ALONE: Final = (
+    "ft: this server's embedded NATS server is linked to no other: clients of a server on standby reach nobody, and "
+    "servers of the group hear nothing of each other; give all of them one NATS server (--nats_server)"
+)
 _MAX_POLYNOMIAL: Final = 0xFFFFFFFF
 _POLYNOMIAL: Final = "crc polynomial should be between 1 and 4294967295"
 _SLICES: Final = "slice max values must be positive numbers"
@@ -82,6 +86,8 @@ def build(
         )
     if options.connection.tls is not None and options.connection.tls.skip_verify:
         options = replace(options, warnings=(*options.warnings, _NO_VERIFICATION))
+    if options.streaming.ft_group and not options.connection.urls:
+        options = replace(options, warnings=(*options.warnings, _ALONE))
     return options
 
 
@@ -97,6 +103,7 @@ def _streaming(settings: Settings, file: StreamingFile) -> StreamingOptions:
         any_publish_subject=settings.switch("any_publish_subject"),
         io_batch_size=max(settings.number("io_batch_size"), 1),
         io_sleep_time=max(settings.number("io_sleep_time"), 0) * 1000,
+        ft_group=_bytes(settings.text("ft_group")),
         partitioning=settings.switch("partitioning"),
         partitions=tuple(_bytes(name) for name in file.channels) if settings.switch("partitioning") else (),
     )

@@ -156,6 +156,8 @@ def _checked(found: Configured, environ: Environment) -> BrokerOptions | Answer:
         if settings.switch("partitioning"):
             problem = "stan: channels partitioning in clustering mode is not supported"
             return Answer(_EXIT_ERROR, stdout=f"{problem}\n")
+        if settings.text("ft_group"):
+            return Answer(_EXIT_ERROR, stdout="stan: clustering mode not supported in FT mode (ft_group)\n")
     if unavailable := _unavailable(found):
         listed = "".join(f"not available yet: {each}\n" for each in unavailable)
         return Answer(EXIT_UNAVAILABLE, stderr=listed)
@@ -180,8 +182,6 @@ def _unavailable(found: Configured) -> list[str]:
     listed = []
     if settings.switch("cluster.clustered"):
         listed.append('clustering (--clustered, or a map "cluster" for streaming)')
-    if settings.text("ft_group") and settings.text("store").upper() != "MEMORY":
-        listed.append("fault tolerance (--ft_group)")
     if settings.text("store").upper() == SQL and settings.text("sql.driver") in _SQL_DRIVERS:
         listed.append("SQL stores (--store SQL)")
     if not settings.text("nats_server"):

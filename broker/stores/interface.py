@@ -241,6 +241,31 @@ class Store(Protocol):
         """Flushes and closes everything. Raises StorageError."""
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What came of trying to take the lock of a fault-tolerant group; neither taken nor a problem: not now.
+
+    Attributes:
+        taken: It was taken.
+        problem: Why it can hardly be had, in the original's words; empty if somebody else has it.
+        holder: The group of whoever has it; empty if that is not known.
+    """
+
+    taken: bool = False
+    problem: str = ""
+    holder: bytes = b""
+
+
+class Lock(Protocol):
+    """The lock of a store that only the active server of a fault-tolerant group has."""
+
+    def take(self) -> Attempt:
+        """Tries to take it. May be called in a thread."""
+
+    def release(self) -> None:
+        """Gives it back, if it was taken."""
+
+
 class Maintained(Protocol):
     """A store that wants to be called from time to time, to sync what nobody flushes."""
 

@@ -77,6 +77,11 @@ def partition_subject(cluster_id: bytes) -> bytes:
     return b"_STAN.part." + cluster_id
 
 
+def fault_tolerance_subject(cluster_id: bytes, group: bytes) -> bytes:
+    """Returns where the active server of a group tells the others that it is alive."""
+    return b"_STAN.ft." + cluster_id + b"." + group
+
+
 def new_server(cluster_id: bytes, discover_prefix: bytes) -> pb.ServerInfo:
     """Returns what a server stores about itself the first time."""
     return pb.ServerInfo(

@@ -26,6 +26,7 @@ class StreamingOptions:
         io_sleep_time: How long to wait for more messages before a flush; 0 does not wait.
         partitioning: Only the channels that limits name are served.
         partitions: Their names and patterns.
+        ft_group: Group of servers that share the store, one of them active; empty without.
         detect: Look for another server with the same cluster id at start (stand-alone servers do).
     """
 
@@ -40,4 +41,5 @@ class StreamingOptions:
     io_sleep_time: int = 0
     partitioning: bool = False
     partitions: tuple[bytes, ...] = ()
+    ft_group: bytes = b""
     detect: bool = True

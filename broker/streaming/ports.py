@@ -8,21 +8,24 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from broker.blocks import Payloads
 from stantools.nats.frames import Handler
+
+T = TypeVar("T")
 
 
 class Role(enum.StrEnum):
     """Over which of the server's NATS connections something goes (streaming-protocol.md section 1.3).
 
-    Order is kept within a role only.
+    In the order in which they are opened. Order of messages is kept within a role only.
     """
 
     SEND = "send"
     GENERAL = "general"
     ACKS = "acks"
+    FAULT_TOLERANCE = "ft"
     HEARTBEATS = "hb"
     PARTITIONS = "pc"
 
@@ -117,5 +120,11 @@ class Driver(Protocol):
     def wake_at(self, time: int) -> None:
         """Asks for a call of `StreamingServer.run_timers` at that time (monotonic ns); replaces an earlier wish."""
 
+    def aside(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Does something that may take long in a thread. `done` gets the result, and is never called from here."""
+
     def fatal(self, message: str) -> None:
         """Something after which the server cannot go on; the process ends with an error."""
+
+    def abort(self, message: str) -> None:
+        """Something after which nothing may be written to the store; the process ends on the spot."""

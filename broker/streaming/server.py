@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker import log
@@ -24,7 +25,8 @@ from broker.streaming.unsubscribe import Unsubscribing
 from stantools.nats.subjects import valid_subject
 
 if TYPE_CHECKING:
-    from broker.stores.interface import Store
+    from broker.stores.interface import Lock, Store
+    from broker.streaming.faulttolerance import FaultTolerance
     from broker.streaming.options import StreamingOptions
     from broker.streaming.partitioning import Partitions
     from broker.streaming.ports import Bus, Clock, Driver
@@ -43,6 +45,7 @@ class StreamingServer:
         clock: The time.
         driver: Calls `commit` and `run_timers` as asked.
         server_id: What this server calls itself; a new id if empty.
+        lock: Of the store, if this server belongs to a fault-tolerant group.
 
     Attributes:
         options: As given.
@@ -66,6 +69,7 @@ class StreamingServer:
         driver: Driver,
         *,
         server_id: str = "",
+        lock: Lock | None = None,
     ) -> None:
         timers = Timers(clock, driver)
         self._context = context = Context(options, store, bus, clock, driver, timers)
@@ -87,6 +91,11 @@ class StreamingServer:
             from broker.streaming.partitioning import Partitions
 
             self._partitions = Partitions(context, self.server_id.encode())
+        self._group: FaultTolerance | None = None
+        if lock is not None:
+            from broker.streaming.faulttolerance import FaultTolerance
+
+            self._group = FaultTolerance(context, self.server_id.encode(), lock)
         partitions = self._partitions
         waiting = None if partitions is None else partitions.waiting
         self.clients = clients = Clients(context, waiting)
@@ -109,14 +118,28 @@ class StreamingServer:
         """Counters since the start."""
         return self._context.statistics
 
+    @property
+    def state(self) -> str:
+        """What it is among servers, as monitoring shows it."""
+        if self._group is None:
+            return "STANDALONE"
+        return "FT_ACTIVE" if self._group.active else "FT_STANDBY"
+
     def start(self, ready: Callable[[], None], failed: Callable[[str], None]) -> None:
-        """Reads the store, makes sure to be alone, and begins to listen.
+        """Waits for its turn in a group, reads the store, makes sure to be alone, and begins to listen.
 
         Args:
             ready: Called when clients can connect, maybe from within this call.
             failed: Called with the reason why they never will, maybe from within this call.
         """
         self.started_at = self.clock.wall()
+        begin = partial(self._begin, ready, failed)
+        if self._group is None:
+            begin()
+        else:
+            self._group.start(begin, failed)
+
+    def _begin(self, ready: Callable[[], None], failed: Callable[[str], None]) -> None:
 
         def recover() -> None:
             try:
@@ -128,7 +151,7 @@ class StreamingServer:
             assert subjects is not None
             if not valid_subject(subjects.discovery):
                 failed("nats: invalid subject")
-            elif self._partitions is None and self.options.detect:
+            elif self._partitions is None and self._group is None and self.options.detect:
                 detect(self._context, subjects.discovery, lambda: self._listen(ready), failed)
             else:
                 self._listen(ready)
@@ -178,7 +201,11 @@ class StreamingServer:
         self._stopped = True
         self.ready = False
         self._timers.clear()
-        self.store.close()
+        try:
+            self.store.close()
+        finally:
+            if self._group is not None:
+                self._group.stop()
 
     def _recover(self) -> None:
         log.STREAMING.info("Recovering the state...")

@@ -32,11 +32,11 @@ def serverz(server: StreamingServer) -> Json:
     messages, size = _totals(server)
     statistics = server.statistics
     view: Json = {
-        "cluster_id": text(server.options.cluster_id),
+        "cluster_id": _cluster_id(server),
         "server_id": server.server_id,
         "version": VERSION,
         "go": f"python{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}",
-        "state": "STANDALONE",
+        "state": server.state,
         "now": moment(now),
         "start_time": moment(server.started_at),
         "uptime": uptime(now - server.started_at),
@@ -62,7 +62,7 @@ def storez(server: StreamingServer) -> Json:
     if limits.per_channel:
         shown["channels"] = {name: _limits(limits.limits_for(name)) for name in sorted(limits.per_channel)}
     return {
-        "cluster_id": text(server.options.cluster_id),
+        "cluster_id": _cluster_id(server),
         "server_id": server.server_id,
         "now": moment(server.clock.wall()),
         "type": server.store.kind,
@@ -114,12 +114,17 @@ def channel(server: StreamingServer, name: bytes, subs: bool = False) -> Json | 
     return None if found is None else _channel(found, subs=subs)
 
 
+def _cluster_id(server: StreamingServer) -> str:
+    """Returns the cluster id, which a server on standby does not show."""
+    return "" if server.state == "FT_STANDBY" else text(server.options.cluster_id)
+
+
 def _page(server: StreamingServer, everything: list[Any], offset: int, limit: int) -> tuple[list[Any], Json]:
     offset = max(offset, 0)
     limit = limit if limit > 0 else DEFAULT_LIMIT
     page = everything[offset : offset + limit]
     return page, {
-        "cluster_id": text(server.options.cluster_id),
+        "cluster_id": _cluster_id(server),
         "server_id": server.server_id,
         "now": moment(server.clock.wall()),
         "offset": offset,

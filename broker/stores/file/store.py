@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import time
@@ -13,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from broker.log import STREAMING
+from broker.stores.file.locks import lock_directory, make_directory, unlock_directory
 from broker.stores.file.messages import FileMessages
 from broker.stores.file.recovery import Found, FoundChannel, recover_directory
 from broker.stores.file.services import Archiver, CacheBudget, OpenFiles, Services
@@ -33,8 +33,6 @@ from stantools.store.serverinfo import encode_server_file
 
 #: Seconds that the end waits for a disk at most, before what it has not done is given up.
 PATIENCE = 10.0
-#: Locks of this process, with how many stores share each: who opens a directory twice is trusted to know why.
-_held: dict[Path, tuple[int, int]] = {}
 #: Nanoseconds that one call of `maintain` takes at most, about, and after which it looks again if a disk is slow.
 _SHARE = 20_000_000
 _AGAIN = 1_000_000_000
@@ -92,17 +90,8 @@ class FileStore:
 
     def recover(self) -> Recovered | None:
         """Reads what is there, after the repairs that the original makes; see `Store.recover`."""
-        try:
-            self._root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            reason = "not a directory" if isinstance(error, FileExistsError) else (error.strerror or "").lower()
-            raise StorageError(
-                f"unable to create the root directory [{self._root}]: mkdir {self._root}: {reason}"
-            ) from error
-        try:
-            self._lock = _lock_directory(self._root)
-        except OSError as error:
-            raise StorageError(f"open {self._root}: {(error.strerror or '').lower()}") from error
+        make_directory(self._root)
+        self._lock = lock_directory(self._root)
         found = recover_directory(self._options, self._services.crc, self._cluster_id)
         try:
             self._take_clients(found)
@@ -310,7 +299,7 @@ class FileStore:
         self._services.threads.stop()
         lock, self._lock = self._lock, None
         if lock is not None:
-            _unlock_directory(lock)
+            unlock_directory(lock)
         if problems:
             raise _storage_error(problems[0])
 
@@ -340,42 +329,3 @@ def _storage_error(error: Exception) -> StorageError:
     if isinstance(error, OSError) and error.filename:
         return StorageError(f"{os.fsdecode(error.filename)}: {error.strerror}")
     return StorageError(str(error))
-
-
-def _lock_directory(root: Path) -> Path:
-    """Takes the lock of a directory: two brokers that write the same files would destroy them.
-
-    Facts: filestore.md section 12, W19. The lock is on the directory itself, so that no file is made that the original
-    would not make. The original takes no lock, and does not see this one.
-
-    Returns:
-        What `_unlock_directory` wants.
-
-    Raises:
-        StorageError: Another process has it.
-        OSError: The directory cannot be opened.
-    """
-    key = root.resolve()
-    if key in _held:
-        descriptor, users = _held[key]
-        _held[key] = descriptor, users + 1
-        return key
-    descriptor = os.open(key, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            os.close(descriptor)
-            raise StorageError(f"{root}: another broker is using this store") from error
-        # A file system without locks: then there is none.
-    _held[key] = descriptor, 1
-    return key
-
-
-def _unlock_directory(key: Path) -> None:
-    """Releases a lock."""
-    descriptor, users = _held.pop(key)
-    if users > 1:
-        _held[key] = descriptor, users - 1
-    else:
-        os.close(descriptor)

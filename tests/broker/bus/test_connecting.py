@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.bus.embedded import ROLES
 from broker.bus.external import BusError, ExternalBus
 from broker.bus.external import servers as servers_of
 from broker.config.options import ClientTLSOptions, ConnectionOptions
@@ -192,7 +193,7 @@ def test_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 def test_names_and_order_of_the_connections() -> None:
     async def main() -> None:
         async with our_server() as server:
-            bus = ExternalBus(options(server.port), b"c1", partitions=True)
+            bus = ExternalBus(options(server.port), b"c1", roles=(*ROLES, Role.PARTITIONS))
             await bus.connect()
             names = [client.name for client in sorted(server.clients(), key=lambda client: client.cid)]
             assert names == [f"_NSS-c1-{role}" for role in ("send", "general", "acks", "hb", "pc")]

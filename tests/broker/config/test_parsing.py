@@ -358,13 +358,25 @@ def test_answers_on_stdout() -> None:
     file = write('partitioning: true, store_limits { channels { "a" {} } }')
     found = answer("-sc", file, "-clustered", "-st", "FILE", "-dir", "d")
     assert found == Answer(1, stdout="stan: channels partitioning in clustering mode is not supported\n")
+    found = answer("-clustered", "-st", "FILE", "-dir", "d", "-ft_group", "g")
+    assert found == Answer(1, stdout="stan: clustering mode not supported in FT mode (ft_group)\n")
+    file = write("streaming { ft_group_name: g, cluster { node_id: a } }")
+    assert answer("-sc", file, "-st", "FILE", "-dir", "d") == found
+
+
+def test_groups() -> None:
+    file = write('streaming { store: file, dir: "d", ft_group_name: g, nats_server: "nats://h:1" }')
+    found = options("-sc", file)
+    assert (found.streaming.ft_group, found.warnings) == (b"g", ())
+    # Nobody hears of each other, and clients of one on standby reach nobody.
+    (warning,) = options("-st", "FILE", "-dir", "d", "-ft_group", "g").warnings
+    assert warning.startswith("ft: ") and "--nats_server" in warning
 
 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
         ("-clustered -st FILE -dir d", "clustering"),
-        ("-st FILE -dir d -ft_group g", "fault tolerance"),
         ("-st SQL --sql_driver mysql --sql_source s", "SQL stores"),
         ("--cluster nats://127.0.0.1:6222", "routes"),
         ("-js", "JetStream"),

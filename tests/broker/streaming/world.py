@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.blocks import Payloads
-from broker.stores.interface import Store
+from broker.stores.interface import Lock, Store
 from broker.stores.memory import MemoryStore
 from broker.streaming.options import StreamingOptions
 from broker.streaming.ports import Answer, Outcome, Role
@@ -45,6 +45,8 @@ class Wishes:
         self.commit = False
         self.due: int | None = None
         self.fatal_message: str | None = None
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self.aborted: list[str] = []
 
     def commit_soon(self) -> None:
         self.commit = True
@@ -55,8 +57,14 @@ class Wishes:
     def wake_at(self, time: int) -> None:
         self.due = time
 
+    def aside(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.jobs.append((job, done))
+
     def fatal(self, message: str) -> None:
         self.fatal_message = message
+
+    def abort(self, message: str) -> None:
+        self.aborted.append(message)
 
 
 @dataclass
@@ -234,6 +242,7 @@ class World:
         start: bool = True,
         time: Time | None = None,
         bus: Bus | None = None,
+        lock: Lock | None = None,
         **more: Any,
     ) -> None:
         self.time = time or Time()
@@ -241,7 +250,7 @@ class World:
         self.driver = Wishes()
         self.store = store or MemoryStore()
         self.options = options or StreamingOptions(**more)
-        self.server = StreamingServer(self.options, self.store, self.bus, self.time, self.driver)
+        self.server = StreamingServer(self.options, self.store, self.bus, self.time, self.driver, lock=lock)
         self.began = self.time.now
         self.started = False
         self.failure: str | None = None
@@ -270,6 +279,10 @@ class World:
             if self.driver.commit:
                 self.driver.commit = False
                 self.server.commit()
+                moved = True
+            jobs, self.driver.jobs = self.driver.jobs, []
+            for job, done in jobs:
+                done(job())
                 moved = True
             if not moved:
                 return

@@ -1,0 +1,248 @@
+"""Several servers with one store: one is active, the others stand by until they get the store's lock.
+
+Facts: high-availability.md section A, server-operations.md section 16. Groups may mix these servers with the original.
+
+The lock alone decides who is active. Heartbeats of the active server tell the others not to try it: so they spare the
+file server, and keep the others away where the lock is lost without its holder being told.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from broker import log
+from broker.streaming.names import fault_tolerance_subject, text
+from broker.streaming.ports import Role
+from broker.streaming.requests import Request, decode, one_by_one
+from stantools.format import gogo
+from stantools.format.proto import protocol_pb2 as protocol
+from stantools.format.quoting import quote
+from stantools.nats.subjects import valid_subject
+
+if TYPE_CHECKING:
+    from broker.stores.interface import Attempt, Lock
+    from broker.streaming.context import Context, Timer
+
+_SECOND: Final = 1_000_000_000
+#: Time between two heartbeats. The original's is a second; others go by what they hear.
+BEAT: Final = _SECOND // 4
+#: After so long without a heartbeat the lock is tried, at the latest, and again and again.
+MISSED: Final = 5 * _SECOND // 4
+#: Both differ from server to server by this part.
+_SPREAD: Final = 0.1
+#: Where heartbeats come more often, the lock is tried once before that: after the longest of the last few gaps times
+#: this, but not sooner than that. With heartbeats of this server a takeover takes less than a second.
+_LATE: Final = 2.5
+_SOONEST: Final = _SECOND // 2
+#: Gaps that have to be known for that, and that are looked at.
+_FEWEST: Final = 2
+_GAPS: Final = 4
+#: Attempts in a row that found the lock in the hands of another group: the name may be one that a dead server left.
+_STRANGERS: Final = 2
+#: Activation times on the wire: a version, seconds since the year 1, nanoseconds, minutes (and seconds) of the zone.
+_VERSIONS: Final = {1: struct.Struct(">bQih"), 2: struct.Struct(">bQihb")}
+_YEAR_1: Final = 62_135_596_800
+
+
+def encode_time(moment: int) -> bytes:
+    """Returns a time (nanoseconds since 1970) as servers send it, in the local zone as the original does."""
+    seconds, nanoseconds = divmod(moment, _SECOND)
+    return _VERSIONS[1].pack(1, seconds + _YEAR_1, nanoseconds, time.localtime(seconds).tm_gmtoff // 60)
+
+
+def decode_time(data: bytes) -> int:
+    """Returns the nanoseconds since 1970 of a time that a server sent.
+
+    Raises:
+        ValueError: It is none; the text is the original's.
+    """
+    if not data:
+        raise ValueError("Time.UnmarshalBinary: no data")
+    form = _VERSIONS.get(data[0])
+    if form is None:
+        raise ValueError("Time.UnmarshalBinary: unsupported version")
+    if len(data) != form.size:
+        raise ValueError("Time.UnmarshalBinary: invalid length")
+    _, seconds, nanoseconds, *_ = form.unpack(data)
+    return int((seconds - _YEAR_1) * _SECOND + nanoseconds)
+
+
+class FaultTolerance:
+    """Stands by, becomes active, and tells the others.
+
+    Args:
+        context: The world; its options name the group.
+        server_id: What this server calls itself among the others.
+        lock: The store's.
+        chance: Where servers differ; the system's by default.
+
+    Attributes:
+        active: This server has the lock.
+    """
+
+    def __init__(self, context: Context, server_id: bytes, lock: Lock, chance: random.Random | None = None) -> None:
+        self._context = context
+        self._timers = context.timers
+        self._clock = context.clock
+        self._server_id = server_id
+        self._lock = lock
+        self._group = context.options.ft_group
+        self._subject = fault_tolerance_subject(context.options.cluster_id, self._group)
+        spread = (chance or random.SystemRandom()).uniform(1 - _SPREAD, 1 + _SPREAD)
+        self._beat, self._missed = round(BEAT * spread), round(MISSED * spread)
+        self._gaps: deque[int] = deque(maxlen=_GAPS)
+        self._heard = 0
+        self._timer: Timer | None = None
+        self._trying = self._stopped = False
+        self._strangers = 0
+        self._waits, self._unsent = _Seldom(), _Seldom()
+        self._activated: Callable[[], None]
+        self._failed: Callable[[str], None]
+        self._since = 0
+        self.active = False
+
+    def start(self, activated: Callable[[], None], failed: Callable[[str], None]) -> None:
+        """Stands by.
+
+        Args:
+            activated: Called when this server is the active one.
+            failed: Called with the reason why it never will be.
+        """
+        self._activated, self._failed = activated, failed
+        log.STREAMING.info("Starting in standby mode")
+        if not valid_subject(self._subject):
+            failed("nats: invalid subject")
+            return
+        try:
+            self._context.bus.listen(Role.FAULT_TOLERANCE, self._subject, one_by_one(self._receive))
+        except PermissionError as error:
+            failed(str(error))
+            return
+        self._heard = self._clock.monotonic()
+        self._wait_until(self._heard + self._missed)
+
+    def stop(self) -> None:
+        """Gives the lock back; to be called when nothing writes to the store any more."""
+        self._stopped = True
+        self._timers.cancel(self._timer)
+        self._lock.release()
+
+    # On standby
+
+    def _receive(self, request: Request) -> None:
+        if self.active:
+            self._compare(request.payload)
+            return
+        now = self._clock.monotonic()
+        if now - self._heard < self._missed:
+            self._gaps.append(now - self._heard)
+        else:
+            self._gaps.clear()
+        self._heard = now
+        if not self._trying:
+            self._wait_until(now + self._patience())
+
+    def _patience(self) -> int:
+        """Returns how long after a heartbeat the next one is so late that the lock is tried."""
+        if len(self._gaps) < _FEWEST:
+            return self._missed
+        return min(max(round(max(self._gaps) * _LATE), _SOONEST), self._missed)
+
+    def _wait_until(self, moment: int) -> None:
+        self._timers.cancel(self._timer)
+        self._timer = self._timers.at(moment, self._try)
+
+    def _try(self) -> None:
+        self._trying = True
+        self._context.driver.aside(self._lock.take, partial(self._tried, self._clock.monotonic()))
+
+    def _tried(self, began: int, attempt: Attempt) -> None:
+        if self._stopped:
+            self._lock.release()
+            return
+        if attempt.taken:
+            # Whoever was stopped for a while has heartbeats before him that are older than his lock, and no rival's.
+            self._context.bus.barrier(self._become_active)
+            return
+        self._trying = False
+        now = self._clock.monotonic()
+        self._strangers = self._strangers + 1 if attempt.holder not in (b"", self._group) else 0
+        if self._strangers >= _STRANGERS:
+            holder, own = quote(attempt.holder), quote(self._group)
+            self._failed(f"ft: the store is in use by the group {holder}, this server belongs to the group {own}")
+            return
+        if attempt.problem:
+            log.STREAMING.error(
+                "ft: error attempting to get the store lock: ft: fatal error getting the store lock: %s",
+                attempt.problem,
+            )
+        elif now - self._heard >= self._missed and self._waits.due(now):
+            log.STREAMING.info("ft: unable to get store lock at this time, going back to standby")
+        if self._heard > began:
+            self._wait_until(self._heard + self._patience())
+        elif self._heard + self._missed > now:
+            # It came early, and is followed by the one that the original makes.
+            self._wait_until(self._heard + self._missed)
+        else:
+            self._wait_until(now + self._missed)
+
+    # Active
+
+    def _become_active(self) -> None:
+        if self._stopped:
+            return
+        self.active = True
+        self._since = self._clock.wall()
+        log.STREAMING.info("Server is active")
+        self._send()
+        self._activated()
+
+    def _send(self) -> None:
+        beat = protocol.CtrlMsg(
+            msg_type=protocol.CtrlMsg.FT_HEARTBEAT, server_id=self._server_id, data=encode_time(self._since)
+        )
+        sent = self._context.bus.publish(Role.FAULT_TOLERANCE, self._subject, beat.SerializeToString())
+        now = self._clock.monotonic()
+        if not sent and self._unsent.due(now):
+            log.STREAMING.error("Unable to send FT heartbeat: nats: connection closed")
+        self._timer = self._timers.at(now + self._beat, self._send)
+
+    def _compare(self, payload: bytes) -> None:
+        """Somebody claims to be active. Of two who do, the one that is it longer goes on."""
+        try:
+            message = decode(protocol.CtrlMsg, payload)
+        except gogo.DecodeError:
+            return
+        if message.msg_type != protocol.CtrlMsg.FT_HEARTBEAT or message.server_id == self._server_id:
+            return
+        claim = f'ft: serverID "{text(message.server_id)}" claims to be active'
+        try:
+            earlier = decode_time(message.data) < self._since
+        except ValueError as error:
+            log.STREAMING.error("Error decoding activation time: %s", error)
+            return
+        if earlier:
+            self._context.driver.abort(f"{claim}, aborting")
+        else:
+            log.STREAMING.error("%s", claim)
+
+
+class _Seldom:
+    """What is said once, and again after 1, 2, 4 … 60 seconds."""
+
+    def __init__(self) -> None:
+        self._next = self._pause = 0
+
+    def due(self, now: int) -> bool:
+        """Returns whether it is to be said."""
+        if now < self._next:
+            return False
+        self._pause = min(max(2 * self._pause, _SECOND), 60 * _SECOND)
+        self._next = now + self._pause
+        return True
