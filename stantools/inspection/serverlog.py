@@ -356,6 +356,35 @@ LINES = (
         remedy="normal in fault-tolerant mode; a standalone server takes no lock, so two of those can still collide",
     ),
     _line(
+        r"ft: error attempting to get the store lock: (?:ft: fatal error getting the store lock: )?(?P<error>.*)",
+        "a server on standby cannot even try to become the active one: {error}. It goes on trying.",
+        "the shared directory is not mounted, or its lock service does not work",
+        "mount the directory; `touch DIR/.rootdir.lck` as the server's user shows whether it can be written",
+    ),
+    _line(
+        r"ft: serverID (?P<server>\".*?\") claims to be active, aborting",
+        "two servers of a fault-tolerance group were active on one store; this one was it for a shorter time and ended.",
+        "the lock file was removed, or the file server gave the lock away while its holder was cut off",
+        f"stop the group and look at what both have written: `stantools doctor STORE`; {_SALVAGE}",
+    ),
+    _line(
+        r"ft: serverID (?P<server>\".*?\") claims to be active",
+        "two servers of a fault-tolerance group are active on one store; the other one should end by itself.",
+        "the lock file was removed, or the file server gave the lock away while its holder was cut off",
+        f"make sure that the other one has ended, then look at the store: `stantools doctor STORE`; {_SALVAGE}",
+    ),
+    _line(
+        r"ft: the store is in use by the group (?P<group>\".*?\"), this server belongs to the group (?P<own>\".*?\")",
+        "the directory belongs to the fault-tolerance group {group}; a server of the group {own} does not join in.",
+        "two groups were given the same directory, or one of its servers another name",
+        "give all servers of a directory the same `ft_group`",
+    ),
+    _line(
+        r"Unable to send FT heartbeat: (?P<error>.*)",
+        "the active server of a fault-tolerance group has no connection to NATS: {error}. It stays active.",
+        remedy="look at the NATS server; the others cannot take over as long as this one has the lock",
+    ),
+    _line(
         r"cannot restart server in clustered mode if it was not previously clustered",
         "the store was written by a standalone server; a clustered one does not take it over.",
         remedy="start it standalone, or begin a new store and replay the messages",

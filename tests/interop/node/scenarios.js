@@ -242,6 +242,27 @@ const scenarios = {
     return result;
   },
 
+  // Publishes as long as its input is open, whoever serves it meanwhile, and waits for what was acknowledged.
+  async takeover() {
+    const sc = await connect("node-takeover", { ackTimeout: 1000 });
+    const options = { durable: "d", manual: true, ackWait: 1000, onMessage: (message) => message.ack() };
+    const all = await subscribe(sc, "takeover", options);
+    let ended = false;
+    process.stdin.on("end", () => { ended = true; }).resume();
+    const acked = [];
+    let tries = 0;
+    while (!ended) {
+      const text = String(++tries);
+      if (await publish(sc, "takeover", text).then(() => true, () => false)) acked.push(text);
+      if (acked.length === 1 && tries === 1) console.log("connected");
+    }
+    while (!acked.every((text) => all.texts().includes(text))) await sleep(50);
+    const texts = all.texts();
+    const first = new Map(all.sequences().map((sequence, at) => [sequence, texts[at]]));
+    await close(sc);
+    return { acked, first: [...first], tries };
+  },
+
   async lost() {
     const sc = await connect("node-lost", { stanPingInterval: 1000, stanMaxPingOut: 20, reconnectTimeWait: 100, maxReconnectAttempts: 200 });
     console.log("connected");

@@ -183,6 +183,33 @@ async def duplicate():
             return {"error": str(problem)}
 
 
+async def takeover():
+    """Publishes as long as its input is open, whoever serves it meanwhile, and waits for what was acknowledged."""
+    async with connected("py-takeover") as sc:
+        seen = Seen()
+
+        async def take(message):
+            await seen(message)
+            await sc.ack(message)
+
+        await sc.subscribe("takeover", durable_name="d", manual_acks=True, ack_wait=1, cb=take)
+        loop = asyncio.get_running_loop()
+        ended = loop.run_in_executor(None, sys.stdin.read)
+        acked, tries = [], 0
+        while not ended.done():
+            tries += 1
+            with contextlib.suppress(Exception):
+                await sc.publish("takeover", b"%d" % tries, ack_wait=1)
+                acked.append(str(tries))
+                if len(acked) == 1:
+                    print("connected", flush=True)
+        deadline = time.monotonic() + 30
+        while not set(acked) <= set(seen.texts) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        first = dict(zip(seen.sequences, seen.texts, strict=True))
+        return {"acked": acked, "first": list(first.items()), "tries": tries}
+
+
 async def lost():
     """Waits for a server that forgets its clients: the callback has to be called."""
     nc, sc = NatsClient(), StanClient()
