@@ -363,7 +363,7 @@ LINES = (
     ),
     _line(
         r"ft: serverID (?P<server>\".*?\") claims to be active, aborting",
-        "two servers of a fault-tolerance group were active on one store; this one was it for a shorter time and ended.",
+        "two servers of a fault-tolerance group were active on one store; this one, active for a shorter time, ended.",
         "the lock file was removed, or the file server gave the lock away while its holder was cut off",
         f"stop the group and look at what both have written: `stantools doctor STORE`; {_SALVAGE}",
     ),

@@ -55,6 +55,29 @@ def test_fatal_errors_have_a_place_and_a_reason(golden: Path) -> None:
             assert len(explain(line)) == 2, line
 
 
+@pytest.mark.parametrize(
+    ("line", "meaning"),
+    [
+        ("[INF] STREAM: ft: unable to get store lock at this time, going back to standby", "another server"),
+        (
+            "[ERR] STREAM: ft: error attempting to get the store lock: ft: fatal error getting the store lock: open "
+            "d/.rootdir.lck: permission denied",
+            "cannot even try to become the active one: open d/.rootdir.lck: permission denied.",
+        ),
+        ('[FTL] STREAM: panic: ft: serverID "a" claims to be active, aborting', "active for a shorter time"),
+        ('[ERR] STREAM: ft: serverID "a" claims to be active', "the other one should end by itself"),
+        (
+            'Failed to start: ft: the store is in use by the group "a", this server belongs to the group "b"',
+            'a server of the group "b" does not join in',
+        ),
+        ("[ERR] STREAM: Unable to send FT heartbeat: nats: connection closed", "It stays active."),
+    ],
+)
+def test_lines_of_fault_tolerant_groups(line: str, meaning: str) -> None:
+    (found,) = explain(line)
+    assert meaning in str(found)
+
+
 def test_one_line_has_one_remedy(golden: Path) -> None:
     """A damaged clients.dat was once to be cut and not to be cut, in the same answer."""
     told = 0

@@ -33,7 +33,7 @@ SUBJECT = b"_STAN.ft.test-cluster.pair"
 WAITS = "[INF] STREAM: ft: unable to get store lock at this time, going back to standby"
 CHANNELS = [b"one", b"two"]
 #: Seconds for which a publisher waits for an ack.
-_SILENCE = 1.0
+_SILENCE = 0.25
 _numbers = itertools.count(1)
 
 
