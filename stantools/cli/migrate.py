@@ -30,7 +30,7 @@ from stantools.cli.options import command as command_of
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
-from stantools.migration.options import KEEP_ENCRYPTED, Applying, Planning
+from stantools.migration.options import KEEP_ENCRYPTED, Applying, Following, Planning
 from stantools.migration.plan.model import Places
 from stantools.migration.targets.target import connecting_of, opened, places_of
 from stantools.options import KEY, OUT, WORKERS, Option, declared, option
@@ -144,6 +144,7 @@ _reading = in_group("Reading the store", reading_options(unchecked=False), worke
 _planning = options_of(
     Planning, "planning", in_group("Limits of the streams", limit_options()), title="What, and into what"
 )
+_following = options_of(Following, "following", title="Beside a running server")
 _applying = options_of(Applying, "applying", title="How it is carried out")
 _plan_argument = click.argument("plan_file", type=click.Path(path_type=Path), metavar="PLAN")
 _PLAN_FILE = Option(help="Where the plan is written.", flags=("--plan",), kind=Path, metavar="FILE")
@@ -169,6 +170,7 @@ _sources = each_of(
 @_planning
 @_reading
 @given(plan_file=_PLAN_FILE)
+@_following
 @_applying
 @dry_run_option
 @yes_option
@@ -179,6 +181,7 @@ def run(
     planning: Planning,
     reading: ReadOptions,
     plan_file: Path | None,
+    following: Following,
     applying: Applying,
     dry_run: bool,
     yes: bool,
@@ -195,12 +198,18 @@ def run(
     Several nodes of a cluster, or one, are merged for it as `stantools merge` does, without writing the result; name
     all that there are.
 
+    --follow goes on with what a running server appends, from its files: new messages are in the streams within a
+    second, new channels become streams. --cutover ends it when the server has stopped. Killed at any moment, the same
+    command goes on.
+
     Exit code 0: done and proven. 1: something differs. 3: the server, or the store, cannot be used. 4: refused; nothing
     was changed. 5: done, with the loss that --accept-loss accepted.
     """
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
     with opened(places, or_selected(connecting), start=not dry_run, note=console.note) as target:
+        if following.wanted:
+            return _follow(stores, target, planning, reading, plan_file, following, applying, dry_run=dry_run, yes=yes)
         source, plan = _make_plan(stores, planning, reading, target)
         file = plan_file or default_plan_file(Path(plan.source.path))
         if not dry_run:
@@ -361,6 +370,68 @@ def _read_source(found: tuple[Datastore, Crc], taking: SourceOptions) -> StoreSo
     names = channel_names(store, taking.patterns)
     with Progress("read", store.data_size(names)) as shown:
         return read_source(store, crc, taking, progress=shown.advance)
+
+
+def _follow(
+    stores: Sequence[Path],
+    target: Destination,
+    planning: Planning,
+    reading: ReadOptions,
+    plan_file: Path | None,
+    asked: Following,
+    applying: Applying,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Shows the plan of what is there, asks, and follows the store into the streams."""
+    from stantools.cli.opening import channel_names, node_at, open_store, part_of_node
+    from stantools.cli.progress import Progress
+    from stantools.cli.streamprogress import StreamsProgress
+    from stantools.migration.followed import FollowedStore, has_ended, open_journal
+    from stantools.migration.following import Ending
+    from stantools.migration.plan.planfile import write_plan
+    from stantools.migration.prepared import prepare
+    from stantools.migration.targets.loading import Existing
+    from stantools.migration.targets.server import ServerDestination
+    from stantools.migration.workflow import Migration, default_plan_file, refuse, serious
+    from stantools.notation import counted
+
+    if not isinstance(target, ServerDestination):
+        raise UsageError("a store is followed into the streams of a running server", "name it: --server URL")
+    nodes = [part_of_node(each) for each in stores] if len(stores) > 1 or node_at(stores[0]) is not None else []
+    path = next((each.data for each in nodes if each.data), None) if nodes else stores[0]
+    if path is None:
+        raise UsageError("none of the nodes has a file store, whose messages could be followed", "name its directory")
+    store, crc = open_store(path, reading)
+    options = planning.options(target.reference(), planning.overrides(), decrypted=reading.encryption_key is not None)
+    taking = planning.taking(reading.encryption_key)
+    followed = FollowedStore(store.path, crc, taking, options, nodes, reading)
+    file = plan_file or default_plan_file(store.path)
+    with Progress("read", store.data_size(channel_names(store, taking.patterns))) as shown:
+        source = followed.first(shown.advance, ended=has_ended(file))
+    plan = followed.plan(source)
+    how = replace(applying.options(plan.way), existing=Existing.APPEND)
+    problems = Migration(plan, source, target, how, file).problems()
+    show_plan(plan, problems)
+    if dry_run:
+        return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+    refuse(plan, problems, accept_loss=applying.accept_loss)
+    if not console.confirm(f"follow {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=yes):
+        return ExitCode.CLEAN
+    idle = asked.cutover_when_idle
+    ending = Ending(asked.cutover or idle is not None, None if idle is None else idle / 1e9)
+    with open_journal(file, plan) as journal:
+        try:
+            with StreamsProgress("follow", plan.messages * 2, place=str(plan.target)) as watch:
+                cutover = target.follow(followed, prepare(plan, source), journal, how, ending, watch)
+        except KeyboardInterrupt as interruption:
+            raise InterruptionError(
+                "interrupted; the streams hold what was carried so far, consumers are made in the end",
+                "to go on: the same command; --cutover ends it when the server has stopped",
+            ) from interruption
+        write_plan(file, cutover.plan)
+    return show_outcome(cutover.plan, cutover.results, None, cutover)
 
 
 def _go_through(migration: Migration, applying: Applying, *, dry_run: bool, yes: bool, new: bool = False) -> int:

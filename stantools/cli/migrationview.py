@@ -11,11 +11,13 @@ import click
 from stantools.cli import console
 from stantools.cli.output import print_json, table_text
 from stantools.cli.pipeline import print_heading
+from stantools.errors import ExitCode
 from stantools.escaping import shell_word
-from stantools.notation import counted, format_size
+from stantools.notation import counted, describe_ranges, format_size, format_time
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
+    from stantools.migration.followed import Cutover
     from stantools.migration.journal import StreamResult
     from stantools.migration.plan.model import LeftOut, Note, Plan, StreamPlan
     from stantools.pipeline.jobs.migrate import MigrateResult
@@ -143,26 +145,60 @@ def _as_json(plan: Plan, results: Sequence[StreamResult]) -> dict[str, Any]:
     }
 
 
-def show_outcome(plan: Plan, results: Sequence[StreamResult], file: Path | None) -> int:
+def show_outcome(plan: Plan, results: Sequence[StreamResult], file: Path | None, cutover: Cutover | None = None) -> int:
     """Prints the results and returns the exit code."""
     from stantools.migration.journal import Outcome
     from stantools.migration.workflow import exit_code
 
     if console.output() == "json":
-        print_json(_as_json(plan, results))
+        print_json(_as_json(plan, results) | (_cutover_as_json(cutover) if cutover else {}))
     else:
         _show_results(results)
+        if cutover:
+            _show_cutover(cutover)
     failed = [result for result in results if result.error]
     different = [result for result in results if result.findings]
     if file is not None and (failed or different):
         left = sum(result.outcome is Outcome.NOT_BEGUN for result in results)
         what = f"{counted(left, 'stream')} {'was' if left == 1 else 'were'} not begun; " if left else ""
         console.note(f"{what}when the cause is removed, go on with: stantools migrate apply {shell_word(str(file))}")
-    code = exit_code(plan, results, changed=file is not None)
+    code = exit_code(plan, results, changed=file is not None or cutover is not None)
+    if cutover and cutover.written:
+        console.warning(
+            "the store has been written to since the cutover: what came then is not in the streams",
+            "stop the streaming server for good",
+        )
+        code = code or ExitCode.FINDINGS
     if console.output() == "table" and not failed and not different:
         text = f"{counted(len(results), 'stream', 'is/are')} as the plan says{_compared(results)}"
         click.echo(console.paint(text, "green", err=False))
     return code
+
+
+def _show_cutover(cutover: Cutover) -> None:
+    for name, removed in sorted(cutover.removed.items()):
+        click.echo(
+            f"removed: {console.escape(name)}: {counted(removed.count(), 'message')} before they were read, by the "
+            f"server's limits: {describe_ranges(removed)}"
+        )
+    click.echo(
+        f"{counted(cutover.appended, 'message')} carried while the server went on; {cutover.why}; nothing was served "
+        f"for {cutover.seconds:.1f} s, until {format_time(round(cutover.ready * 1e9))}"
+    )
+
+
+def _cutover_as_json(cutover: Cutover) -> dict[str, Any]:
+    return {
+        "cutover": {
+            "why": cutover.why,
+            "since": cutover.since,
+            "ready": cutover.ready,
+            "seconds": round(cutover.seconds, 3),
+            "carried": cutover.appended,
+            "removed": {name: removed.as_json() for name, removed in sorted(cutover.removed.items())},
+            "written_since": cutover.written,
+        }
+    }
 
 
 def show_plans(planned: Sequence[PlannedStore], problems: Sequence[Note]) -> None:

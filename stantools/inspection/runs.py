@@ -15,8 +15,8 @@ Records are taken in the order in which they lie on disk (slice number, offset),
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -82,16 +82,34 @@ class Run:
         return self.marks[before - 1][1] if before else self.start
 
 
-class RunBuilder:
-    """Turns batches of good records into runs."""
+#: Marks of a run are at least so many bytes apart, however small the batches were.
+_APART = 1 << 16
 
-    def __init__(self, files: SliceFiles, channel: bytes, buffer: Buffer) -> None:
+
+class RunBuilder:
+    """Turns batches of good records into runs.
+
+    Args:
+        files: The slice.
+        channel: The channel's name as stored in subjects.
+        buffer: The mapped data file.
+        found: The runs in front of the first batch; the last one may go on.
+
+    Attributes:
+        runs: The runs, when it is closed.
+    """
+
+    def __init__(self, files: SliceFiles, channel: bytes, buffer: Buffer, found: Sequence[Run] = ()) -> None:
         self._files = files
         self._channel = channel
         self._buffer = buffer
         self._pieces: list[Ranges] = []
         self._run: Run | None = None
-        self.runs: list[Run] = []
+        self.runs: list[Run] = list(found)
+        if self.runs:
+            # A copy: somebody may be reading by the run as it was.
+            run = self.runs.pop()
+            self._run, self._pieces = replace(run, marks=list(run.marks)), [run.sequences]
 
     @property
     def last(self) -> int:
@@ -175,7 +193,8 @@ class RunBuilder:
             run.bytes += total
             run.payload += payload
             run.largest = max(run.largest, largest)
-            run.marks.append((sequences.first, start))
+            if start - (run.marks[-1][1] if run.marks else run.start) >= _APART:
+                run.marks.append((sequences.first, start))
             run.last_timestamp = last_timestamp
             self._pieces.append(sequences)
         else:
@@ -350,7 +369,8 @@ def _place(piece: Piece, timelines: list[Generation]) -> Generation | None:
     ahead = [t for t in timelines if first > t.sequences.last]
     in_time = [t for t in ahead if t.last_timestamp <= run.first_timestamp]
     if in_time:
-        return max(in_time, key=lambda t: t.last_timestamp)
+        # Of several that end at the same time the newest.
+        return max(reversed(in_time), key=lambda t: t.last_timestamp)
     if ahead:
         return ahead[-1]
     newest = timelines[-1]

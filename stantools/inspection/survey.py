@@ -115,7 +115,15 @@ class ChannelSurvey:
 
     def own_runs(self) -> Iterator[Run]:
         """Iterates over the runs whose subject is the channel."""
-        return (run for run in self.runs() if run.subject == self.files.raw_name)
+        return iter(self._own(self.runs()))
+
+    @property
+    def end(self) -> int | None:
+        """The sequence of the last message that was written, as the files lie; None if there is none."""
+        return next((runs[-1].last for each in reversed(self.slices) if (runs := self._own(each.runs))), None)
+
+    def _own(self, runs: Iterable[Run]) -> list[Run]:
+        return [run for run in runs if run.subject == self.files.raw_name]
 
     @cached_property
     def intact(self) -> Ranges:
@@ -196,6 +204,29 @@ def survey_slice(files: SliceFiles, channel: bytes, crc: Crc, progress: Progress
     except StoreUnreadableError as error:
         survey.error = error.message
     return survey
+
+
+def extend_survey(survey: SliceSurvey, channel: bytes, crc: Crc, end: int) -> SliceSurvey:
+    """Goes on with the survey of a slice that has grown; the index is not looked at.
+
+    Args:
+        survey: What was found so far, up to its `size`; it stays as it is.
+        channel: Channel name as stored in subjects.
+        crc: The store's CRC.
+        end: Where to stop: the end of a record, or of the data file.
+
+    Raises:
+        StoreUnreadableError: The data file cannot be read (any more).
+    """
+    assert survey.files.data is not None
+    grown = replace(survey, damages=list(survey.damages), size=end)
+    with mapped(survey.files.data) as data:
+        grown.header_error = envelope.check_file_version(data)
+        builder = RunBuilder(survey.files, channel, data, survey.runs)
+        _scan(grown, builder, data, max(survey.size, FILE_HEADER_SIZE), None, channel, crc, None, min(end, len(data)))
+        builder.close()
+        grown.runs = builder.runs
+    return grown
 
 
 def _proves(data: Buffer, channel: bytes, crc: Crc) -> bool:
@@ -290,11 +321,12 @@ def _scan(
     channel: bytes,
     crc: Crc,
     progress: Progress | None,
+    limit: int | None = None,
 ) -> None:
     records = check.records if check else None
     pending: list[Damage] = []
     before, done = builder.last, start
-    for event in scan_slice(data, channel, crc, index=records, columns=_columns(), start=start):
+    for event in scan_slice(data, channel, crc, index=records, columns=_columns(), start=start, limit=limit):
         if isinstance(event, Damage):
             builder.close()
             pending.append(event)

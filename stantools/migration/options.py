@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import UsageError
-from stantools.options import ACCEPT_LOSS, ARCHIVED, CHANNELS, GENERATION, Option, option
+from stantools.options import ACCEPT_LOSS, AGE, ARCHIVED, CHANNELS, GENERATION, Option, option
 
 if TYPE_CHECKING:
     from stantools.migration.plan.model import TargetRef
@@ -112,6 +112,28 @@ class Planning:
             decrypted=decrypted,
             overrides=overrides,
         )
+
+
+@dataclass(frozen=True)
+class Following:
+    """Whether to go on with what a running server appends, and until when, as users say it."""
+
+    follow: bool = option(
+        "Load what is there, then go on with what the running server appends. Ctrl-C stops; the same command goes on.",
+        default=False,
+    )
+    cutover: bool = option(
+        "Follow until the server has stopped; then carry the rest, make the consumers and prove everything.",
+        default=False,
+    )
+    cutover_when_idle: int | None = AGE.field(
+        help="As --cutover, also when nothing was written to the store for so long, such as 10s."
+    )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a running server is followed at all."""
+        return self.follow or self.cutover or self.cutover_when_idle is not None
 
 
 @dataclass(frozen=True)

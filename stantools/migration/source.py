@@ -229,6 +229,13 @@ class ChannelSource:
         plan = replace(self._plan, steps=steps, sequences=self._plan.sequences & sequences)
         return ChannelSource(plan, self._crc, self._key)
 
+    def up_to(self, last: int) -> ChannelSource:
+        """Returns the channel as if a sequence were its last one."""
+        known = Ranges.of([(1, last)])
+        narrowed = self.narrowed(self.sequences & known)
+        plan = replace(narrowed._plan, lost=self.lost & known, last_known=min(self.last, last))
+        return ChannelSource(plan, self._crc, self._key)
+
     def _finisher(self) -> Finisher:
         return Finisher(self._plan.stored_name, self._key.key, keep_sealed=self._key.keep_sealed)
 

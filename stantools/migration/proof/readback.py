@@ -56,14 +56,17 @@ class Readback:
         stream: The stream's name.
         state: The stream's state, as `STREAM.INFO` gives it; reading ends at its last sequence.
         subject: Only messages with this subject.
+        after: Only messages with higher sequences.
     """
 
-    def __init__(self, js: JetStream, stream: str, state: dict[str, Any], *, subject: str | None = None) -> None:
+    def __init__(
+        self, js: JetStream, stream: str, state: dict[str, Any], *, subject: str | None = None, after: int = 0
+    ) -> None:
         self._js = js
         self._connection = js.connection
         self._stream = stream
         self._last = int(state["last_seq"])
-        self._left = int(state["messages"]) if subject is None else -1
+        self._left = int(state["messages"]) if subject is None and not after else -1
         average = int(state["bytes"]) // max(int(state["messages"]), 1)
         self._batch = max(1, min(_BATCH_MESSAGES, _BATCH_BYTES // 2 // max(average, 1)))
         # A request's limit counts headers and subjects, too; no message that clients may send is beyond it.
@@ -71,7 +74,7 @@ class Readback:
         self._silence = _SILENCE if js.connection.version >= _LEAPS_OVER_GAPS else _SILENCE_IN_GAPS
         self._subject = subject
         self._consumer = ""
-        self._at = 0  # the last sequence that came
+        self._at = after  # the last sequence that came
         self._delivery = 0  # the last consumer sequence that came
         self._due = 0  # messages that were asked for and did not come yet
         self._expired = self._exceeded = 0  # requests that ended since the last message: no time, or no room left

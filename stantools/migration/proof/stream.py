@@ -261,6 +261,7 @@ async def prove_stream(
     via_publish: bool,
     consumers: Sequence[tuple[ConsumerPlan, Position]] = (),
     messages: bool = True,
+    after: int = 0,
     progress: Progress | None = None,
 ) -> Proof:
     """Compares a stream on a server with its source.
@@ -273,6 +274,7 @@ async def prove_stream(
         via_publish: Messages were published, all or some: such a message has a timestamp of its own.
         consumers: Its consumers, with positions in sequences of the stream.
         messages: Compare the messages themselves, not only what the server tells of the stream.
+        after: Of the messages compare only those with higher sequences.
         progress: Told the number of messages as they are compared.
 
     Raises:
@@ -298,16 +300,50 @@ async def prove_stream(
     if not messages:
         proof.seconds = time.monotonic() - started
         return proof
-    comparison = Comparison(source.read(), stream_name, origin=origin, published=via_publish, channel=channel)
-    async with aclosing(Readback(js, stream_name, state).batches()) as batches:
-        async for batch in batches:
-            comparison.add(batch)
-            if progress:
-                progress(len(batch))
-    proof.findings += comparison.finish()
-    proof.messages, proof.bytes = comparison.messages, comparison.bytes
+    read = await prove_messages(
+        js, stream_name, source, state, origin=origin, via_publish=via_publish, after=after, progress=progress
+    )
+    proof.findings += read.findings
+    proof.messages, proof.bytes = read.messages, read.bytes
     proof.seconds = time.monotonic() - started
     return proof
+
+
+async def prove_messages(
+    js: JetStream,
+    stream_name: str,
+    source: StreamSource,
+    state: dict[str, Any],
+    *,
+    origin: bool,
+    via_publish: bool,
+    after: int = 0,
+    progress: Progress | None = None,
+) -> Proof:
+    """Compares messages of a stream on a server with its source, up to its last one; see `prove_stream`.
+
+    Args:
+        js: The server.
+        stream_name: The stream.
+        source: What it should hold.
+        state: The stream's state, as `STREAM.INFO` gives it.
+        origin: As for `prove_stream`.
+        via_publish: As for `prove_stream`.
+        after: Only messages with higher sequences.
+        progress: As for `prove_stream`.
+    """
+    started = time.monotonic()
+    channel = source.parts[0][0].name if len(source.parts) == 1 else None
+    wanted = source.read(after=after)
+    comparison = Comparison(wanted, stream_name, origin=origin, published=via_publish, channel=channel)
+    if after < int(state["last_seq"]):
+        async with aclosing(Readback(js, stream_name, state, after=after).batches()) as batches:
+            async for batch in batches:
+                comparison.add(batch)
+                if progress:
+                    progress(len(batch))
+    found = comparison.finish()
+    return Proof(found, comparison.messages, comparison.bytes, time.monotonic() - started)
 
 
 def _state_differences(source: StreamSource, state: Mapping[str, Any], version: tuple[int, int, int]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
 from stantools.migration.publish.filling import Filling, probe
-from stantools.migration.publish.gaps import extent, missing
+from stantools.migration.publish.gaps import check_fillers, extent, missing
 from stantools.migration.publish.loader import MAX_WINDOW, MAX_WINDOW_BYTES, Acks, Publishing
 from stantools.migration.publish.resume import NotOursError, compare
 from stantools.migration.publish.retry import Patience
@@ -179,6 +179,50 @@ async def append_part(
     total = messages.count + (filling.besides or 0)
     fillers = filling.loader.filled
     return Appended(name, mark, messages.count, filling.found, fillers, total, patient.interruptions)
+
+
+async def extend_stream(
+    js: JetStream,
+    name: str,
+    config: Mapping[str, Any],
+    messages: Messages,
+    floor: int,
+    held: int,
+    *,
+    how: Publishing = _HOW,
+    progress: Callable[[int], None] | None = None,
+) -> Appended:
+    """Takes care that messages are in a stream that only the caller writes, behind what he knows to be there.
+
+    Nothing is marked in the stream: whoever was interrupted finds out again what it holds.
+
+    Args:
+        js: Where to.
+        name: The stream.
+        config: Its configuration while it is written, without limits.
+        messages: What to write, above `floor`.
+        floor: The last sequence that is known to be right.
+        held: Messages up to there.
+        how: How messages are published.
+        progress: Told how many more messages are stored.
+
+    Raises:
+        RefusedError: It holds something else behind `floor` (`NotOursError`), or it would take too many fillers.
+        NatsError: The server refuses, or is gone for too long. The same call goes on from there.
+        StantoolsError: A message does not fit into the server, or the source cannot be read.
+    """
+    part = Part(messages, floor)
+    check_fillers(name, missing(part), how.filler_limit)
+    filling = Filling(js, name, config, part, how, progress)
+    filling.writes_part(str(config.get("description") or ""), held)
+    patient = Patience(js.connection, how.patience)
+    acks = Acks.open(js.connection, name)
+    try:
+        await patient.repeat(lambda: filling.fill(acks), lambda: filling.told)
+    finally:
+        acks.close()
+    fillers = filling.loader.filled
+    return Appended(name, None, part.count, filling.found, fillers, held + part.count, patient.interruptions)
 
 
 async def check_part(js: JetStream, part: Appended) -> None:
@@ -338,9 +382,4 @@ class _Append:
             return
         there = max(after, part.floor)
         lacking = lead + (part.last - there) - (part.count - extent(part, there).messages)
-        if lacking > self._how.filler_limit:
-            raise RefusedError(
-                f"stream {self._name}: {lacking} sequences have no message, and publishing leaves a gap only by "
-                f"filling and emptying it; the limit is {self._how.filler_limit}",
-                "restore an archive, which can have gaps of any size, or allow more fillers",
-            )
+        check_fillers(self._name, lacking, self._how.filler_limit)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stantools.errors import RefusedError
 from stantools.migration.batches import Batch, Messages
 from stantools.store.ranges import U64
 
@@ -15,6 +16,20 @@ from stantools.store.ranges import U64
 def missing(source: Messages) -> int:
     """Returns how many sequences have no message between others or at the end: so many fillers it takes."""
     return source.last + 1 - source.first - source.count if source.count else 0
+
+
+def check_fillers(name: str, lacking: int, limit: int) -> None:
+    """Checks that not too many sequences of a stream have to be filled and emptied again.
+
+    Raises:
+        RefusedError: There are too many.
+    """
+    if lacking > limit:
+        raise RefusedError(
+            f"stream {name}: {lacking} sequences have no message, and publishing leaves a gap only by filling and "
+            f"emptying it; the limit is {limit}",
+            "restore an archive, which can have gaps of any size, or allow more fillers",
+        )
 
 
 def gaps(batches: Iterator[Batch], after: int, until: int) -> Iterator[tuple[int, int]]:

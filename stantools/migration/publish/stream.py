@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish.consumers import Consumer, Consumers, Standing
 from stantools.migration.publish.filling import Filling, probe
+from stantools.migration.publish.gaps import check_fillers
 from stantools.migration.publish.loader import Acks, Publishing
 from stantools.migration.publish.retry import Patience
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 _HOW: Final = Publishing()
 #: Seconds in which servers write down what they have acknowledged (seen: a tenth).
-_SETTLING = 0.3
+SETTLING = 0.3
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,7 @@ async def publish_stream(
     """
     began = time.monotonic()
     filling = Filling(js, name, config, source, how, progress)
-    if filling.lacking > how.filler_limit:
-        raise RefusedError(
-            f"stream {name}: {filling.lacking} sequences have no message, and publishing leaves a gap only by filling "
-            f"and emptying it; the limit is {how.filler_limit}",
-            "restore an archive, which can have gaps of any size, or allow more fillers",
-        )
+    check_fillers(name, filling.lacking, how.filler_limit)
     there = await js.stream_info(name)
     if there is not None and not resume:
         raise RefusedError(
@@ -127,7 +123,7 @@ async def _complete(filling: Filling, makers: Consumers, acks: Acks) -> dict[str
     # It is filled already, unless a server was killed since.
     await filling.fill(acks)
     if await makers.bring() or filling.unsettled:
-        await asyncio.sleep(_SETTLING)
+        await asyncio.sleep(SETTLING)
         await filling.fill(acks)
     await makers.finish()
     return await filling.finish()

@@ -7,15 +7,19 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
 from stantools.errors import StantoolsError
+from stantools.migration.followed import Cutover, FollowedStore, follow
+from stantools.migration.following import Ending, Following
 from stantools.migration.journal import Outcome, Stage, Steps, StreamResult, Watch
 from stantools.migration.plan.model import Note, TargetKind, TargetRef, Way
 from stantools.migration.prepared import PreparedStream, estimated_bytes
 from stantools.migration.server.preflight import Access, StreamDemand, preflight
+from stantools.migration.targets.following import FollowingStreams
 from stantools.migration.targets.loading import ApplyOptions, Existing, apply_streams, prove
 from stantools.migration.tasks import in_parallel, run
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import DEFAULT_SERVER, ConnectOptions
+from stantools.notation import counted
 
 _T = TypeVar("_T")
 
@@ -77,6 +81,34 @@ class ServerDestination:
     ) -> list[StreamResult]:
         """Reads every stream back."""
         return self._run(lambda js: prove_streams(js, streams, published, watch, parallel), watched=True)
+
+    def follow(
+        self,
+        source: FollowedStore,
+        streams: Sequence[PreparedStream],
+        journal: Steps,
+        options: ApplyOptions,
+        ending: Ending,
+        watch: Watch,
+    ) -> Cutover:
+        """Loads streams, goes on with what a running server appends to the store, and finishes them when it ends.
+
+        Args:
+            source: The store.
+            streams: What was planned of its first look.
+            journal: What earlier runs have begun and finished.
+            options: How to load.
+            ending: Decides when it ends.
+            watch: Told what is going on.
+        """
+
+        async def main(js: JetStream) -> Cutover:
+            following = Following(source, FollowingStreams(js, journal, options, watch), watch)
+            await following.begin(streams)
+            watch.note(f"{counted(len(following.streams), 'stream')} loaded; following what is appended to the store")
+            return await follow(following, source, ending)
+
+        return self._run(main, watched=True)
 
     def _run(self, work: Callable[[JetStream], Awaitable[_T]], *, watched: bool = False) -> _T:
         async def main() -> _T:

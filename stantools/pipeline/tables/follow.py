@@ -20,9 +20,10 @@ from typing import TypeVar
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.pipeline.tables.model import Piece, StoreRef, Unreadable
-from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, Lost, Offsets, Position, not_followed
+from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, Lost, Offsets, not_followed
 from stantools.pipeline.tables.watch import Allowance, ChannelWatch
 from stantools.store.directory import subject_matches
+from stantools.store.safe_end import Position
 
 LOG = logging.getLogger(__name__)
 

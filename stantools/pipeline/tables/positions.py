@@ -17,36 +17,15 @@ import binascii
 import json
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.store.safe_end import UNKNOWN, Position
 
 VERSION = 1
 #: With more channels than this an offset is compressed.
 READABLE_CHANNELS = 256
-#: Sequence of a position before which no good message is known.
-UNKNOWN = -1
-
-
-class Position(NamedTuple):
-    """Where a channel was read to.
-
-    Attributes:
-        slice: Number of the slice; all before it are read.
-        offset: Bytes of its data file that are read; it is the beginning of a record.
-        sequence: The last message before it; 0 if the channel begins here, `UNKNOWN` if it cannot be told.
-        timestamp: Of that message, nanoseconds; 0 if there is none.
-        size: Of that message's payload in its record; 0 if there is none.
-    """
-
-    slice: int
-    offset: int = FILE_HEADER_SIZE
-    sequence: int = 0
-    timestamp: int = 0
-    size: int = 0
-
-
 #: Where a channel begins that came into being while its store was followed: nothing of it may be missing.
 BEGINNING = Position(1)
 #: Where anything else begins: with whatever is there.

@@ -23,9 +23,9 @@ from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from stantools.pipeline.tables.model import Piece, SliceRef, StoreRef
-from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, REPLACED, UNKNOWN, Lost, Position
-from stantools.pipeline.tables.safe_end import SETTLED_SECONDS, Mark, WatchedSlice
+from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, REPLACED, Lost
 from stantools.store.directory import SliceFiles, list_channel
+from stantools.store.safe_end import SETTLED_SECONDS, UNKNOWN, Mark, Position, WatchedSlice
 
 
 @dataclass

@@ -53,7 +53,7 @@ def test_golden_stores(
     kind: str,
 ) -> None:
     # The server is not killed here, and forgets nothing.
-    monkeypatch.setattr(stream_module, "_SETTLING", 0.0)
+    monkeypatch.setattr(stream_module, "SETTLING", 0.0)
     # A payload may be as large as servers take by default; with headers it is larger.
     server = start_server(version, config={"max_payload": 2 << 20})
 

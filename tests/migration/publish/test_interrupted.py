@@ -107,7 +107,7 @@ def test_killed_at_every_step(
 ) -> None:
     server = start_server(version)
     # The server is not killed here, and forgets nothing.
-    monkeypatch.setattr(stream, "_SETTLING", 0.0)
+    monkeypatch.setattr(stream, "SETTLING", 0.0)
     if leading:
         fill_the_beginning(monkeypatch)
     killer = Killer(monkeypatch)
@@ -145,7 +145,7 @@ def test_killed_at_every_step(
 def test_killed_again_and_again(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also behind the duplicate window, which is a tenth of a second here."""
     server = start_server()
-    monkeypatch.setattr(stream, "_SETTLING", 0.0)
+    monkeypatch.setattr(stream, "SETTLING", 0.0)
     killer = Killer(monkeypatch)
 
     async def attempt(patience: int) -> bool:

@@ -12,8 +12,9 @@ import pytest
 from stantools.errors import StoreUnreadableError
 from stantools.pipeline.tables import watch
 from stantools.pipeline.tables.follow import Limit
-from stantools.pipeline.tables.positions import NOT_FOLLOWED, REMOVED, REPLACED, Offsets, Position
+from stantools.pipeline.tables.positions import NOT_FOLLOWED, REMOVED, REPLACED, Offsets
 from stantools.store.limits import SliceLimits
+from stantools.store.safe_end import Position
 
 from .followed import Reader, Server, cut_to_index
 

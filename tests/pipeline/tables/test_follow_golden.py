@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from stantools.pipeline.tables import safe_end
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.follow import Follower, Limit
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import plan
 from stantools.pipeline.tables.read import read_split, read_work
+from stantools.store import safe_end
 from tests.conftest import golden_cases
 
 _COLUMNS = ("channel", "slice", "offset", "seq", "timestamp_ns", "data", "size", "status")

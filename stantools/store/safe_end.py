@@ -32,7 +32,6 @@ from stantools.format.layout import (
     RECORD_HEADER_SIZE,
     Stop,
 )
-from stantools.pipeline.tables.positions import UNKNOWN, Position
 from stantools.store.mapping import mapped
 from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
@@ -47,6 +46,28 @@ SETTLED_SECONDS = 60.0
 _TIMESTAMP = b"\x28"
 _TIMESTAMP_SIZE = 11
 _SEQUENCE = b"\x08"
+
+
+#: Sequence of a position before which no good message is known.
+UNKNOWN = -1
+
+
+class Position(NamedTuple):
+    """Where a channel was read to.
+
+    Attributes:
+        slice: Number of the slice; all before it are read.
+        offset: Bytes of its data file that are read; it is the beginning of a record.
+        sequence: The last message before it; 0 if the channel begins here, `UNKNOWN` if it cannot be told.
+        timestamp: Of that message, nanoseconds; 0 if there is none.
+        size: Of that message's payload in its record; 0 if there is none.
+    """
+
+    slice: int
+    offset: int = FILE_HEADER_SIZE
+    sequence: int = 0
+    timestamp: int = 0
+    size: int = 0
 
 
 class Mark(NamedTuple):

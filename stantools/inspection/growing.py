@@ -1,0 +1,249 @@
+"""A store that a server is writing, surveyed again and again: every look reads only what has been appended.
+
+The surveys are those of `inspection.survey`, so that whatever is made of them, a plan above all, is made of a growing
+store as of one at rest. In the slice that a server is writing they end where it is safe to read (`store.safe_end`):
+what lies behind is a write in progress, or was left by a killed server and may yet be taken back. Slices that limits
+removed are left out of the next survey; those that were replaced are surveyed anew.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stantools.errors import StoreChangedError, StoreUnreadableError
+from stantools.format.crc import Crc
+from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.inspection.survey import ChannelSurvey, SliceSurvey, extend_survey, survey_slice
+from stantools.progress import Progress
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, SliceFiles, list_channel, open_datastore
+from stantools.store.safe_end import SETTLED_SECONDS, Mark, Position, WatchedSlice
+from stantools.work import Failure, Threads
+
+#: Looks at a channel whose files go while they are looked at.
+_LOOKS = 5
+#: A slice up to this size is surveyed once more, with its index, when its server has stopped within a record.
+_ANEW = 256 << 20
+
+#: What a file looks like from outside; None if it is not there.
+_Sign = tuple[int, int, int] | None
+
+
+@dataclass
+class _Seen:
+    """A channel as it was at the last look.
+
+    Attributes:
+        survey: What was found.
+        files: The data files that were surveyed, by path: their inodes, and the last message if it is known. A name
+            may be used again.
+        paths: In which files something new shows.
+        signs: What these looked like.
+        settles: When time alone changes how far it can be read, seconds since 1970.
+    """
+
+    survey: ChannelSurvey
+    files: dict[Path, tuple[int, Mark | None]] = field(default_factory=dict)
+    paths: tuple[str, ...] = ()
+    signs: tuple[_Sign, ...] = ()
+    settles: float = 0.0
+
+    def unchanged(self, now: float) -> bool:
+        """Returns whether nothing can have changed since."""
+        return bool(self.paths) and now < self.settles and tuple(map(_sign, self.paths)) == self.signs
+
+
+class GrowingStore:
+    """The surveys of a store's channels.
+
+    Args:
+        path: The store.
+        crc: Its CRC.
+        patterns: Channels to take, with NATS wildcards; none takes all.
+        workers: Channels that are looked at at the same time.
+
+    Attributes:
+        channels: The surveys, by the channel's name.
+    """
+
+    def __init__(self, path: Path, crc: Crc, patterns: Sequence[str] = (), *, workers: int = 2) -> None:
+        self.path = path
+        self._crc = crc.checking
+        self._patterns = patterns
+        self._workers = workers
+        self._seen: dict[str, _Seen] = {}
+        self._listed: _Sign = None
+        self._names: list[str] = []
+
+    @property
+    def channels(self) -> dict[str, ChannelSurvey]:
+        """The surveys of the last look, by the channel's name."""
+        return {name: seen.survey for name, seen in self._seen.items()}
+
+    def look(self, *, stopped: bool = False, progress: Progress | None = None) -> list[str]:
+        """Looks at the store.
+
+        Args:
+            stopped: Nobody writes it any more: all that is there counts.
+            progress: Told the number of bytes as they are read, of slices that were not looked at before.
+
+        Returns:
+            The names of the channels whose messages are not those of the last look, or that are gone.
+
+        Raises:
+            StoreUnreadableError: The store, or a channel of it, cannot be read.
+            StoreChangedError: A channel does not hold still.
+        """
+        now, listed = time.time(), _sign(os.fspath(self.path))
+        if listed != self._listed or stopped:
+            self._names = open_datastore(self.path).matching(self._patterns)
+            self._listed = listed
+        gone = self._seen.keys() - set(self._names)
+        due = [name for name in self._names if stopped or not self._known(name, now)]
+        look = _Look(self.path, self._crc, stopped, Threads(self._workers).inside(progress))
+        changed = sorted(gone)
+        for name in gone:
+            del self._seen[name]
+        for place, found in Threads(self._workers).map(lambda name: look.at(name, self._seen.get(name)), due):
+            if isinstance(found, Failure):
+                raise found.error()
+            before = self._seen.get(due[place])
+            self._seen[due[place]] = found
+            if before is None or _places(before.survey) != _places(found.survey):
+                changed.append(due[place])
+        return changed
+
+    def _known(self, name: str, now: float) -> bool:
+        seen = self._seen.get(name)
+        return seen is not None and seen.unchanged(now)
+
+    def written(self) -> float:
+        """Returns when a server last wrote to the store, as far as its files tell, in seconds since 1970."""
+        names = [*self._names]
+        files = [os.fspath(self.path / CLIENTS_FILE)]
+        for name in names:
+            files.append(f"{self.path}/{name}/{SUBS_FILE}")
+            files += self._seen[name].paths[:1] if name in self._seen else ()
+        return max((sign[2] / 1e9 for sign in map(_sign, files) if sign), default=0.0)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One look.
+
+    Attributes:
+        root: The store.
+        crc: Its CRC.
+        stopped: As for `GrowingStore.look`.
+        progress: As for `GrowingStore.look`.
+    """
+
+    root: Path
+    crc: Crc
+    stopped: bool
+    progress: Progress | None
+
+    def at(self, name: str, before: _Seen | None) -> _Seen:
+        """Looks at a channel, and once more where its files go while they are looked at."""
+        for attempt in range(_LOOKS):
+            try:
+                return self._channel(name, before)
+            except (StoreUnreadableError, StoreChangedError):
+                if attempt == _LOOKS - 1:
+                    raise
+                time.sleep(0.01)
+        raise AssertionError
+
+    def _channel(self, name: str, before: _Seen | None) -> _Seen:
+        directory = self.root / name
+        listed = _sign(os.fspath(directory))
+        files = list_channel(directory)
+        top = self._top(files)
+        # What things look like before they are looked at: what changes meanwhile is then seen the next time.
+        paths = tuple(map(str, self._growing(files, top)))
+        signs = tuple(map(_sign, paths))
+        surveys = {each.files.data: each for each in before.survey.slices} if before else {}
+        seen, waiting = _Seen(ChannelSurvey(files, [])), False
+        for each in files.slices:
+            assert each.data is not None
+            status = _sign(str(each.data))
+            if status is None:
+                raise StoreUnreadableError(f"{each.data}: is gone since it was listed", "look again")
+            inode, last = before.files.get(each.data, (0, None)) if before else (0, None)
+            survey = surveys.get(each.data) if inode == status[0] else None
+            was_growing = before is not None and str(each.data) in before.paths
+            if survey is None or survey.size != status[1] or (self.stopped and was_growing):
+                grows = not self.stopped and (top is None or each.number >= top)
+                survey, last = self._slice(files, each, survey, last, grows=grows)
+                waiting = waiting or (grows and survey.size < status[1])
+            seen.files[each.data] = status[0], last
+            seen.survey.slices.append(survey)
+        seen.survey.lone_indexes = [survey_slice(each, files.raw_name, self.crc) for each in files.lone_indexes]
+        seen.paths, seen.signs = (*paths, os.fspath(directory)), (*signs, listed)
+        newest = max((sign[2] / 1e9 for sign in signs if sign), default=0.0)
+        seen.settles = newest + SETTLED_SECONDS if waiting and newest + SETTLED_SECONDS > time.time() else float("inf")
+        return seen
+
+    def _top(self, files: ChannelFiles) -> int | None:
+        """Returns the number of the slice that is written: the last one with messages."""
+        for each in reversed(files.slices):
+            if each.data_size > FILE_HEADER_SIZE:
+                with self._watched(files, each) as watched:
+                    if watched.first() is not None:
+                        return each.number
+        return None
+
+    def _growing(self, files: ChannelFiles, top: int | None) -> Iterator[Path]:
+        """Yields the data file and the index that grow; what begins is seen by the directory."""
+        for each in files.slices:
+            if each.number >= (top or 0):
+                assert each.data is not None
+                yield each.data
+                yield each.data.with_suffix(".idx")
+
+    def _slice(
+        self, files: ChannelFiles, each: SliceFiles, old: SliceSurvey | None, last: Mark | None, *, grows: bool
+    ) -> tuple[SliceSurvey, Mark | None]:
+        """Surveys a slice, or goes on with its survey; returns it with the last message if that is known."""
+        with self._watched(files, each) as watched:
+            if old and (watched.size < old.size or (last and not watched.continues(Position(each.number, *last)))):
+                old = last = None
+            indexed, size = watched.indexed(), watched.size
+            mark = watched.safe(max(old.size if old else 0, FILE_HEADER_SIZE)) if grows else indexed
+        if grows:
+            survey = old or SliceSurvey(each)
+            return (extend_survey(survey, files.raw_name, self.crc, mark.end), mark) if mark else (survey, last)
+        complete = mark is not None and mark.end == size
+        if old is None or (not complete and size <= _ANEW):
+            return _readable(survey_slice(each, files.raw_name, self.crc, self.progress)), mark if complete else None
+        grown = old if old.size == size else extend_survey(old, files.raw_name, self.crc, size)
+        return grown, mark if complete else None
+
+    def _watched(self, files: ChannelFiles, each: SliceFiles) -> WatchedSlice:
+        assert each.data is not None
+        try:
+            return WatchedSlice(str(each.data), str(each.data.with_suffix(".idx")), files.raw_name, self.crc)
+        except FileNotFoundError as error:
+            raise StoreUnreadableError(f"{each.data}: is gone since it was listed", "look again") from error
+
+
+def _readable(survey: SliceSurvey) -> SliceSurvey:
+    if survey.error:
+        raise StoreUnreadableError(survey.error)
+    return survey
+
+
+def _places(survey: ChannelSurvey) -> list[tuple[Path | None, int]]:
+    """Returns how far each slice was surveyed."""
+    return [(each.files.data, each.size) for each in survey.slices]
+
+
+def _sign(path: str) -> _Sign:
+    try:
+        status = os.stat(path)  # noqa: PTH116 (a Path each time costs more than the call)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,270 @@
+"""A store that grows, rolls, loses slices and is killed, followed into streams that fail, by runs that are killed.
+
+A seed decides everything. In the end the streams hold what the store does, whatever happened on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from stantools.format.crc import IEEE, Crc
+from stantools.migration.followed import FollowedStore
+from stantools.migration.following import PROVE_EVERY, STOPPED_SECONDS, UNSEEN_SECONDS, Ending, Following, Holding
+from stantools.migration.journal import Outcome, StreamResult, Watch
+from stantools.migration.plan.options import PlanOptions
+from stantools.migration.prepared import PreparedStream, prepare
+from stantools.migration.proof.stream import Proof
+from stantools.migration.publish.resume import NotOursError
+from stantools.migration.source import SourceOptions, open_source
+from stantools.nats.errors import ConnectionLostError
+from stantools.store.directory import open_datastore
+from stantools.store.limits import SliceLimits
+from tests.pipeline.tables.followed import Server, cut_to_index
+
+CRC = Crc(IEEE)
+
+
+class Killed(BaseException):
+    """The run that follows is killed."""
+
+
+@dataclass
+class Stream:
+    messages: dict[int, bytes] = field(default_factory=dict)
+    last: int = 0
+
+
+def content(stream: PreparedStream, after: int = 0) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    for batch in stream.source.read(after=after):
+        for sequence, _, _, data in batch.messages():
+            assert sequence > max(found, default=0)
+            found[sequence] = data
+    return found
+
+
+@dataclass
+class Streams:
+    """A server of streams that refuses what a real one does, and fails as one does."""
+
+    rng: random.Random
+    streams: dict[str, Stream] = field(default_factory=dict)
+    trouble: float = 0.0
+    has_ended: bool = False
+
+    def _fail(self) -> None:
+        chance = self.rng.random()
+        if chance < self.trouble / 2:
+            raise ConnectionLostError("the connection broke", "wait")
+        if chance < self.trouble:
+            raise Killed
+
+    async def load(self, streams: Sequence[PreparedStream]) -> list[StreamResult]:
+        results = []
+        for stream in streams:
+            result = StreamResult(stream.name, Outcome.MIGRATED)
+            results.append(result)
+            try:
+                self._fail()
+                wanted = content(stream)
+                there = self.streams.get(stream.name)
+                if there is not None and there.messages:
+                    self._align(stream, there)
+                there = self.streams.setdefault(stream.name, Stream())
+                for sequence, data in there.messages.items():
+                    if wanted.get(sequence) != data:
+                        raise NotOursError(f"{stream.name} holds something else at {sequence}", "")
+                there.messages, there.last = wanted, stream.source.last
+                self._fail()
+            except (ConnectionLostError, NotOursError) as problem:
+                result.failed(problem)
+        return results
+
+    def _align(self, stream: PreparedStream, there: Stream) -> None:
+        first = stream.source.first or stream.source.last + 1
+        if there.last < first - 1:
+            del self.streams[stream.name]
+        else:
+            there.messages = {sequence: data for sequence, data in there.messages.items() if sequence >= first}
+
+    async def holding(self, stream: PreparedStream) -> Holding:
+        there = self.streams[stream.name]
+        return Holding(there.last, len(there.messages))
+
+    async def append(self, stream: PreparedStream, held: Holding) -> Holding:
+        there, wanted = self.streams[stream.name], content(stream)
+        assert len([sequence for sequence in there.messages if sequence <= held.last]) == held.messages
+        for number, (sequence, data) in enumerate(wanted.items()):
+            if number in (0, len(wanted) // 2):
+                self._fail()
+            if sequence <= there.last:
+                if there.messages.get(sequence) != data:
+                    raise NotOursError(f"{stream.name} holds something else at {sequence}", "")
+                continue
+            there.messages[sequence], there.last = data, sequence
+        there.last = max(there.last, stream.source.last)
+        self._fail()
+        return Holding(there.last, len(there.messages))
+
+    async def prove(self, stream: PreparedStream, after: int) -> Proof:
+        self._fail()
+        wanted = content(stream, after)
+        have = {s: d for s, d in self.streams[stream.name].messages.items() if s > after}
+        assert have == wanted
+        return Proof(messages=len(wanted))
+
+    def ended(self, streams: Collection[str]) -> None:
+        self.has_ended = True
+
+    async def finish(self, streams: Sequence[tuple[PreparedStream, int]]) -> list[StreamResult]:
+        results = []
+        for stream, proven in streams:
+            self._fail()
+            there = self.streams[stream.name]
+            self._align(stream, there)
+            assert proven <= there.last
+            assert there.messages == content(stream)
+            results.append(StreamResult(stream.name, Outcome.COMPLETE, len(there.messages)))
+        return results
+
+
+class Told(Watch):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class History:
+    """Servers of two channels, the streams, and one run after the other."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.root = root
+        self.scratch = root.parent / "scratch"
+        self.limits = self.rng.choice([SliceLimits(4, 0), SliceLimits(10, 0), SliceLimits(0, 4000)])
+        self.servers = [Server(root, "orders", self.limits, seed)]
+        self.target = Streams(self.rng)
+        self.told = Told()
+        self.now = 1000.0
+        self.runs = 0
+        self.following: Following | None = None
+
+    async def run(self) -> None:
+        """A new run, as the same command begins it."""
+        source = FollowedStore(self.root, CRC, SourceOptions(workers=1), PlanOptions())
+        first = source.first(ended=self.target.has_ended)
+        self.following = Following(source, self.target, self.told)
+        self.runs += 1
+        await self.following.begin(prepare(source.plan(first), first))
+
+    async def step(self) -> None:
+        rng, server = self.rng, self.rng.choice(self.servers)
+        what = rng.choices(
+            ["publish", "look", "kill", "remove", "channel", "restart", "forget"], [8, 10, 2, 2, 1, 1, 1]
+        )[0]
+        if what == "publish":
+            server.publish(rng.choice((1, 2, 3, 12)), flush=rng.random() < 0.9)
+        elif what == "look":
+            self.now += rng.choice((0.1, PROVE_EVERY))
+            await self.look()
+        elif what == "kill" and server.stored and server.slices():
+            server.kill()
+            server.leave(rng.choice((0, 1, 2)), rng.choice((0, 1, 8, 40)))
+            if rng.random() < 0.5:
+                cut_to_index(server.data_file())
+                server.start()
+            else:
+                server.begin_slice()
+                server.publish(1)
+        elif what == "remove":
+            server.remove_oldest(archive=rng.random() < 0.2)
+        elif what == "channel" and len(self.servers) < 3:
+            self.servers.append(Server(self.root, f"orders.{len(self.servers)}", self.limits, rng.randrange(1000)))
+        elif what == "restart" and server.writer is not None:
+            server.writer.close()
+            server.start()
+        elif what == "forget":
+            self.following = None
+
+    async def look(self) -> None:
+        try:
+            if self.following is None:
+                await self.run()
+            assert self.following
+            await self.following.step(self.now)
+        except Killed:
+            self.following = None
+        except ConnectionLostError:
+            self.following = None
+
+    async def end(self) -> None:
+        for server in self.servers:
+            if server.writer is not None:
+                server.writer.close()
+        while True:
+            try:
+                if self.following is None:
+                    await self.run()
+                assert self.following
+                results = await self.following.finish()
+                break
+            except (Killed, ConnectionLostError):
+                self.following = None
+                self.target.trouble /= 2
+        assert [result.error for result in results if result.error] == []
+        assert [note for note in self.told.notes if "not followed" in note] == []
+        store = open_source(open_datastore(self.root), CRC, SourceOptions(workers=1))
+        for channel in store.channels:
+            name = channel.name.replace(".", "_")
+            wanted = {s: d for batch in channel.read() for s, _, _, d in batch.messages()}
+            assert self.target.streams[name].messages == wanted, name
+
+
+def simulate(root: Path, seed: int) -> None:
+    async def main() -> None:
+        history = History(root / "store", seed)
+        history.target.trouble = history.rng.choice((0.0, 0.0, 0.1, 0.3))
+        history.servers[0].publish(history.rng.choice((1, 20)))
+        for _ in range(60):
+            await history.step()
+        await history.end()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_the_streams_hold_what_the_store_does(tmp_path: Path, seed: int) -> None:
+    simulate(tmp_path, seed)
+
+
+@pytest.mark.slow
+def test_whatever_happens_with_many_seeds(tmp_path: Path) -> None:
+    for seed in range(12, 400):
+        simulate(tmp_path / str(seed), seed)
+        shutil.rmtree(tmp_path / str(seed))
+
+
+def test_when_it_is_over() -> None:
+    ending = Ending(cutover=True)
+    assert not ending.over(0.0, used=True, written=0.0)
+    assert not ending.over(0.1, used=False, written=0.0), "between two files, perhaps"
+    assert not ending.over(0.2, used=True, written=0.2)
+    assert ending.over(0.2 + STOPPED_SECONDS, used=False, written=0.2)
+    assert ending.since == 0.2
+    unseen = Ending(cutover=True)
+    assert not unseen.over(UNSEEN_SECONDS - 1, used=False, written=0.0)
+    assert unseen.over(UNSEEN_SECONDS, used=False, written=0.0)
+    idle = Ending(cutover=True, idle=5.0)
+    assert not idle.over(4.0, used=True, written=0.0)
+    assert idle.over(5.0, used=True, written=0.0)
+    assert idle.since == 0.0
+    assert not Ending().over(1e9, used=False, written=0.0)
