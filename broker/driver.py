@@ -1,4 +1,4 @@
-"""Who calls the streaming rules: an asyncio loop's idea of `Driver` and `Clock`."""
+"""Who calls the rules of streaming and of streams: an asyncio loop's idea of `Driver` and `Clock`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from broker.log import STREAMING, out_of_files
 from broker.streaming.ports import T
-from broker.streaming.server import StreamingServer
 
 _SECOND = 1e9
 EXIT_ABORTED: Final = 2
+
+
+class Rules(Protocol):
+    """What is called: the rules of streaming, or of streams."""
+
+    def commit(self) -> None:
+        """Makes what was done last, and says so."""
+
+    def run_timers(self) -> None:
+        """Does what is due."""
 
 
 class SystemClock:
@@ -49,7 +58,7 @@ class LoopDriver:
         let_go: Called after the commit: all of that is to be written now.
     """
 
-    server: StreamingServer
+    server: Rules
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None]) -> None:
         self._loop = loop

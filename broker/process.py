@@ -33,6 +33,7 @@ from broker.streaming.context import new_id
 from broker.streaming.options import VERSION
 from broker.streaming.server import StreamingServer
 from stantools.errors import StantoolsError
+from stantools.notation import format_size
 
 if TYPE_CHECKING:
     import socket
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from broker.config.options import BrokerOptions
     from broker.stores.interface import Lock, Store
     from broker.streaming.ports import Bus
+    from broker.streams.options import StreamsOptions
+    from broker.streams.server import StreamsServer
 
 EXIT_FAILURE: Final = 1
 #: Objects (and rounds) until the collector looks again. Little here is in cycles, and each look is a delay.
@@ -113,6 +116,7 @@ class _Process:
         self._server_id = new_id()
         self._nats: NatsServer | None = None
         self._lock: Lock | None = None
+        self._stream_server: StreamsServer | None = None
         self._monitoring_urls: tuple[str, ...] = ()
         self._ended: asyncio.Future[int]
         self._leaving: asyncio.Task[None] | None = None
@@ -185,6 +189,8 @@ class _Process:
             bus = EmbeddedBus(nats, cluster_id, roles=roles, credentials=self._credentials())
             server = self._streaming(store, bus, driver)
             stack.push_async_callback(nats.stop)
+            if options.streams is not None:
+                self._streams(nats, options.streams, stack)
             await nats.start(before_listening=lambda: self._monitor(nats, server, stack))
             self._leave_traces(nats, stack)
         stack.callback(_stop, server, driver)
@@ -203,6 +209,29 @@ class _Process:
         )
         driver.server = server
         return server
+
+    def _streams(self, nats: NatsServer, options: StreamsOptions, stack: contextlib.AsyncExitStack) -> None:
+        """Starts JetStream."""
+        from broker.bus.streams import StreamsBus
+        from broker.stores.streams.directory import StreamsDirectory
+        from broker.streams.room import Limits
+        from broker.streams.server import StreamsServer
+
+        NATS.info("Starting JetStream")
+        place = StreamsDirectory(options.store_dir)
+        limits = Limits(options.max_mem or place.machine_memory(), options.max_file or place.free_space())
+        driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
+        driver.hold_back, driver.let_go = nats.hold_back, nats.flush
+        driver.server = streams = self._stream_server = StreamsServer(
+            StreamsBus(nats), place, SystemClock(), driver, limits
+        )
+        stack.callback(streams.stop)
+        stack.callback(driver.stop)
+        nats.jetstream = True
+        NATS.info("  Max Memory:      %s", format_size(limits.memory))
+        NATS.info("  Max Storage:     %s", format_size(limits.file))
+        NATS.info('  Store Directory: "%s"', place.path)
+        streams.start()
 
     def _introduce(self) -> None:
         cluster_id = self._options.streaming.cluster_id.decode(errors="replace")
@@ -242,7 +271,7 @@ class _Process:
             return
         from broker.monitoring.server import MonitoringError, MonitoringServer
 
-        monitoring = MonitoringServer(nats, server, options.base_path)
+        monitoring = MonitoringServer(nats, server, options.base_path, streams=self._stream_server)
         try:
             await monitoring.start(options.host, options.port, self._options.nats.tls if options.https else None)
         except MonitoringError as error:

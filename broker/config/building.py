@@ -27,6 +27,7 @@ from broker.config.values import ConfigurationError
 from broker.nats.options import DEFAULT_TIMEOUT, SECONDS, Authorization, NatsOptions, TLSOptions
 from broker.stores.options import EncryptionOptions, FileOptions
 from broker.streaming.options import StreamingOptions
+from broker.streams.options import StreamsOptions
 from stantools.errors import UsageError
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.limits import ChannelLimits, SliceLimits, StoreLimits, format_duration
@@ -81,6 +82,7 @@ def build(
     else:
         options = replace(
             options,
+            streams=streams_options(settings),
             nats_warnings=tuple(nats.warnings),
             failure=options.failure or server_problem(options.nats),
         )
@@ -184,6 +186,19 @@ def _with_encryption(options: BrokerOptions, settings: Settings, environ: Enviro
     if cipher not in _CIPHERS:
         raise UsageError("encryption cipher not supported")
     return replace(options, encryption=EncryptionOptions(_bytes(key), cipher))
+
+
+def streams_options(settings: Settings) -> StreamsOptions | None:
+    """Returns the options of streams; None without."""
+    if not settings.switch("jetstream"):
+        return None
+    store_dir = settings.text("jetstream.store_dir")
+    if not store_dir:
+        from tempfile import gettempdir
+
+        store_dir = f"{gettempdir()}/nats"
+    limits = {name: max(settings.number(f"jetstream.{name}"), 0) for name in ("max_mem", "max_file")}
+    return StreamsOptions(Path(store_dir), **limits)
 
 
 def _connection(settings: Settings, options: BrokerOptions) -> ConnectionOptions:

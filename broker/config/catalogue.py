@@ -323,8 +323,9 @@ NATS: Final = Section(
             "max_traced_msg_len"),
     _option("nats.profile", _I, "Port for profiling", "profile", "prof_port", state=_WARNED,
             remark="made for Go programs"),
-    _option("jetstream", _B, "JetStream", "js jetstream", state=_LATER),
-    _option("jetstream.store_dir", _S, "Directory of JetStream", "sd store_dir", state=_NOT_NEEDED),
+    _option("jetstream", _B, "JetStream: streams in the embedded server", "js jetstream"),
+    _option("jetstream.store_dir", _S, "Directory of streams; `jetstream` is added", "sd store_dir",
+            remark="the system's temporary directory without"),
     _option("nats.listen", Kind.ADDRESS, "Address and port for clients", "", "listen"),
     _option("nats.http", Kind.ADDRESS, "Address and port for monitoring over HTTP", "", "http"),
     _option("nats.https", Kind.ADDRESS, "Address and port for monitoring over HTTPS", "", "https"),
@@ -380,7 +381,7 @@ NATS_PARTS: Final = Section(
     _option("leafnodes", _M, "Leaf nodes", "", "leafnodes leaf", state=_LATER),
     _option("websocket", _M, "Clients over WebSocket", "", "websocket ws", state=_LATER),
     _option("mqtt", _M, "MQTT clients", "", "mqtt", state=_LATER),
-    _option("jetstream", _M, "JetStream", "", "jetstream", state=_LATER),
+    _option("jetstream", _M, "JetStream: streams", "", "jetstream", remark="or `enabled`"),
     _option("default_js_domain", _M, "JetStream", "", "default_js_domain", state=_NOT_NEEDED),
     _option("accounts", _M, "Accounts", "", "accounts", state=_LATER),
     _option("system_account", _S, "Account for system events", "", "system_account system", state=_LATER),
@@ -389,6 +390,21 @@ NATS_PARTS: Final = Section(
     _option("operator", _M, "Operators and their accounts (JWT)", "",
             "operator operators roots root root_operators root_operator trusted trusted_keys resolver "
             "account_resolver account_resolvers resolver_tls resolver_preload resolver_pinned_accounts", state=_LATER),
+)
+
+JETSTREAM: Final = Section(
+    "JetStream", "jetstream",
+    _option("jetstream", _B, "Switch it on; a map without this does, too", "", "enabled enable"),
+    _option("jetstream.store_dir", _S, "Directory of streams; `jetstream` is added", "", "store_dir storedir"),
+    _option("jetstream.max_mem", _I, "Bytes of messages in memory; 0 for three quarters of the machine's", "",
+            "max_memory_store max_mem_store max_mem"),
+    _option("jetstream.max_file", _I, "Bytes of messages in files; 0 for three quarters of what is free", "",
+            "max_file_store max_file"),
+    _option("jetstream.domain", _S, "Domain", "", "domain", state=_LATER),
+    _option("jetstream.sync_interval", _S, "Time between two syncs of files", "", "sync_interval sync", state=_LATER,
+            remark="two minutes"),
+    _option("jetstream.limits", _M, "Limits of requests", "", "limits", state=_LATER),
+    _option("jetstream.key", _S, "Encryption of files", "", "key cipher", state=_LATER),
 )
 
 AUTHORIZATION: Final = Section(
@@ -453,7 +469,7 @@ COMMON: Final = Section(
 #: In the order of the help text.
 SECTIONS: Final = (
     STREAMING, LIMITS, CHANNEL_LIMITS, FILE, SQL, CLUSTER, STREAMING_TLS, STREAMING_LOGS,
-    NATS, NATS_LOGS, NATS_TLS, NATS_PARTS, AUTHORIZATION, USER, ROUTES, COMMON,
+    NATS, NATS_LOGS, NATS_TLS, NATS_PARTS, JETSTREAM, AUTHORIZATION, USER, ROUTES, COMMON,
 )  # fmt: skip
 #: Options by their names on the command line.
 FLAGS: Final = {name: option for section in SECTIONS for option in section.options for name in option.flags}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from broker.config.catalogue import NATS, NATS_LOGS, NATS_PARTS, NATS_TLS, Kind, Option, State
+from broker.config.catalogue import JETSTREAM, NATS, NATS_LOGS, NATS_PARTS, NATS_TLS, Kind, Option, State
 from broker.config.natsauth import read_authorization
 from broker.config.settings import NatsFile
 from broker.config.values import ConfigurationError, Node, Problems, go_type, parse_duration, reason, text
@@ -31,6 +31,7 @@ _ADDRESSES: Final = {
 _SECONDS_TOO: Final = frozenset(("nats.ping_interval", "nats.write_deadline"))
 _MAX_INT32: Final = (1 << 31) - 1
 _INT32: Final = frozenset(("nats.max_payload", "nats.max_control_line"))
+_SWITCHES: Final = {"enabled": True, "enable": True, "true": True, "disabled": False, "disable": False, "false": False}
 _SHORTEST_LAME_DUCK: Final = 30 * _SECOND
 _PORT: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _CLUSTER_KEYS: Final = frozenset(
@@ -148,6 +149,8 @@ def _block(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
         found.tls = read_tls(problems, node)
     elif key.to == "cluster":
         _cluster(problems, node)
+    elif key.to == "jetstream":
+        _jetstream(found, problems, node)
     elif key.to == "default_js_domain":
         pass
     elif _asks_for_something(node):
@@ -163,6 +166,23 @@ def _cluster(problems: Problems, node: Node) -> None:
             problems.unavailable.append(f"{entry.place}: {name} of cluster")
         if name == "port":
             problems.value(entry, Kind.INT)
+
+
+def _jetstream(found: NatsFile, problems: Problems, node: Node) -> None:
+    value = node.value
+    if isinstance(value, bool) or (isinstance(value, str) and value.lower() in _SWITCHES):
+        found.settings["jetstream"] = _SWITCHES[str(value).lower()]
+        return
+    if not isinstance(value, dict):
+        problems.error(node, f"Expected map, bool or string to define JetStream, got {go_type(value)}")
+        return
+    found.settings["jetstream"] = True
+    for name, entry in problems.known(node, JETSTREAM.keys):
+        key = JETSTREAM.keys[name]
+        if key.state is State.UNAVAILABLE:
+            problems.unavailable.append(f"{entry.place}: {name} of jetstream")
+        elif (said := problems.value(entry, key.kind)) is not None:
+            found.settings[key.to] = said
 
 
 def _asks_for_something(node: Node) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from broker.nats.options import NatsOptions
 from broker.stores.options import EncryptionOptions, FileOptions
 from broker.streaming.options import StreamingOptions
+from broker.streams.options import StreamsOptions
 from stantools.store.limits import StoreLimits
 
 #: Store types. `SQL` is recognised, but there is no such store yet.
@@ -127,6 +128,7 @@ class BrokerOptions:
         limits: What the store may hold.
         encryption: Encryption at rest; None without.
         connection: How the streaming server reaches NATS; `connection.urls` is empty for the embedded server.
+        streams: JetStream streams in the embedded server; None without.
         monitoring: HTTP monitoring.
         logging: Log options.
         pid_file: Where to write the process id; empty without.
@@ -146,6 +148,7 @@ class BrokerOptions:
     limits: StoreLimits = field(default_factory=StoreLimits)
     encryption: EncryptionOptions | None = None
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
+    streams: StreamsOptions | None = None
     monitoring: MonitoringOptions = field(default_factory=MonitoringOptions)
     logging: LoggingOptions = field(default_factory=LoggingOptions)
     pid_file: str = ""

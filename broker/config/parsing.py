@@ -187,8 +187,6 @@ def _unavailable(found: Configured) -> list[str]:
     if not settings.text("nats_server"):
         if settings.text("routes") or settings.text("routes.cluster"):
             listed.append("routes of the embedded NATS server (--cluster, --routes)")
-        if settings.switch("jetstream"):
-            listed.append("JetStream (--jetstream)")
         listed += found.nats.unavailable
     return listed
 

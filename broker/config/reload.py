@@ -11,6 +11,7 @@ from broker.config.building import (
     monitoring_options,
     nats_options,
     server_problem,
+    streams_options,
     tls_options,
 )
 from broker.config.flags import FlagError, parse_flags
@@ -80,6 +81,8 @@ def _compare(old: BrokerOptions, found: Configured, tls: TLSOptions | None) -> R
     monitoring, was = monitoring_options(found.settings, tls), old.monitoring
     _refuse_change("HTTPBasePath", was.base_path, monitoring.base_path)
     _refuse_change("HTTPSPort" if was.https else "HTTPPort", was.port, monitoring.port)
+    if (streams := streams_options(found.settings)) != old.streams:
+        raise ReloadProblem(f"config reload not supported for JetStream: old={old.streams}, new={streams}")
     logging = replace(
         logging_options(found.settings),
         streaming_debug=old.logging.streaming_debug,

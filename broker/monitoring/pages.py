@@ -88,10 +88,12 @@ class NatsPages:
         server: The NATS server.
         views: What makes documents about it, as `broker.nats.views`.
         base_path: In front of all paths.
+        streams: Its streams; None for none.
     """
 
-    def __init__(self, server: Any, views: Any, base_path: str = "") -> None:
+    def __init__(self, server: Any, views: Any, base_path: str = "", streams: Any = None) -> None:
         self._server = server
+        self._streams = streams
         self._views = views
         self._base = base = "/" + base_path.strip("/") if base_path.strip("/") else ""
         #: What varz says about monitoring itself.
@@ -112,7 +114,7 @@ class NatsPages:
             ("/leafz", lambda _: self._about() | {"leafnodes": 0, "leafs": None}),
             ("/accountz", self._accountz),
             ("/accstatz", lambda _: self._about() | {"account_statz": []}),
-            ("/jsz", lambda _: self._about() | _NO_JETSTREAM),
+            ("/jsz", self._jsz),
             ("/ipqueuesz", lambda _: {}),
             ("/stacksz", _stacks),
         ):
@@ -140,8 +142,15 @@ class NatsPages:
         return Reply(200, _list("NATS", [(prefix + path, what) for path, what in _NATS_LINKS]), HTML)
 
     def _varz(self, _: Query) -> Any:
-        requests = {"http_req_stats": dict(sorted(self._requests.items()))}
-        return dict(self._views.varz(self._server)) | self.listening | requests
+        found = {"http_req_stats": dict(sorted(self._requests.items()))}
+        if self._streams is not None:
+            found["jetstream"] = _stream_views().varz(self._streams)
+        return dict(self._views.varz(self._server)) | self.listening | found
+
+    def _jsz(self, query: Query) -> Any:
+        if self._streams is None:
+            return self._about() | _NO_JETSTREAM
+        return self._about() | _stream_views().jsz(self._streams, query.texts())
 
     def _healthz(self, query: Query) -> Reply:
         health = self._views.healthz(self._server)
@@ -166,7 +175,7 @@ class NatsPages:
             "is_system": not used,
             "expired": False,
             "complete": True,
-            "jetstream_enabled": False,
+            "jetstream_enabled": used and self._streams is not None,
             "leafnode_connections": 0,
             "client_connections": varz.get("connections", 0) if used else 0,
             "subscriptions": varz.get("subscriptions", 0) if used else 0,
@@ -174,6 +183,12 @@ class NatsPages:
         if used:
             del detail["is_system"]
         return about | {"account_detail": detail}
+
+
+def _stream_views() -> Any:
+    from broker.streams import views
+
+    return views
 
 
 def _stacks(_: Query) -> Reply:

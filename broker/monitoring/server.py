@@ -72,6 +72,7 @@ class MonitoringServer:
             not have it.
         nats_views: What makes documents about the NATS server; `broker.nats.views` if not given.
         streaming_views: What makes documents about the streaming server; `broker.streaming.views` if not given.
+        streams: The streams of the NATS server; None for none.
 
     Attributes:
         host: Where it listens, as given to `start`.
@@ -89,6 +90,7 @@ class MonitoringServer:
         *,
         nats_views: Any = None,
         streaming_views: Any = None,
+        streams: object | None = None,
     ) -> None:
         self.host = ""
         self.port = 0
@@ -98,7 +100,7 @@ class MonitoringServer:
         self._runner: web.ServerRunner | None = None
         if nats is not None:
             nats_views = nats_views or importlib.import_module("broker.nats.views")
-            self._nats = NatsPages(nats, nats_views, base_path)
+            self._nats = NatsPages(nats, nats_views, base_path, streams)
             self._pages |= self._nats.paths
         if streaming is not None:
             streaming_views = streaming_views or importlib.import_module("broker.streaming.views")

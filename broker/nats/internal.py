@@ -245,3 +245,26 @@ class InternalClient(Client):
                 subscription.handler(data, frames, 0, 1)
 
         self.mailbox.put(hand_over)
+
+
+class SystemClient(InternalClient):
+    """The server itself: it needs no permission, and no view shows it."""
+
+    def send(self, to: bytes, subject: bytes, payload: bytes, reply: bytes, header: bytes) -> int:
+        """Hands a message to those who have subscribed to `to`.
+
+        Args:
+            to: Who gets it.
+            subject: The subject that they see.
+            payload: The message.
+            reply: Subject for answers; empty for none.
+            header: Header block with its empty line; empty for none.
+
+        Returns:
+            How many clients get it.
+        """
+        self._sent(1, len(header) + len(payload))
+        return self.server.router.publish_one(self, to, reply, header + payload, len(header), shown=subject)
+
+    def recheck(self) -> None:
+        """Stays, whatever a reload has changed."""

@@ -471,13 +471,21 @@ class Router:
     # Messages from this process
 
     def publish_one(
-        self, origin: Client, subject: bytes, reply: bytes, payload: bytes, header_size: int, *, keep: bool = False
+        self,
+        origin: Client,
+        subject: bytes,
+        reply: bytes,
+        payload: bytes,
+        header_size: int,
+        *,
+        keep: bool = False,
+        shown: bytes = b"",
     ) -> int:
-        """Hands over one message. Returns the number of receivers."""
+        """Hands over one message. Returns the number of receivers, who see the subject `shown` if there is one."""
         count = 0
         for to in self._receivers(origin, self.route(subject, keep=keep)):
             self._account(to, 1, len(payload))
-            to.client.take_one(to, subject, reply, payload, header_size)
+            to.client.take_one(to, shown or subject, reply, payload, header_size)
             count += 1
         return count
 

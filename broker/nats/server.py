@@ -19,7 +19,7 @@ from broker.nats import tls
 from broker.nats.auth import Authenticator, AuthorizationError, Credentials, SlowChecks, server_id
 from broker.nats.client import Reason, State
 from broker.nats.connection import ROWS, Connection
-from broker.nats.internal import InternalClient
+from broker.nats.internal import InternalClient, SystemClient
 from broker.nats.options import VERSION, reload_changes
 from broker.nats.router import Router
 from broker.nats.turns import Mailbox, Turns
@@ -68,6 +68,7 @@ class NatsServer:
         closed: The last connections that ended.
         read_buffer: What all connections read into.
         frames: The table that all connections parse into.
+        jetstream: There are streams.
         tracing: Protocol messages are logged.
         turns: Who has the event loop.
         slow_checks: Hashed passwords that are being checked.
@@ -92,6 +93,7 @@ class NatsServer:
         self.frames = frame_table(ROWS)
         self.tracing = options.trace
         self.lame = False
+        self.jetstream = False
         self._stopped = False
         self._clients: dict[int, Client] = {}
         self._connections: dict[int, Connection] = {}
@@ -156,6 +158,8 @@ class NatsServer:
         }
         if not options.no_header_support:
             info["headers"] = True
+        if self.jetstream:
+            info["jetstream"] = True
         if self.authenticator.required and self.authenticator.anonymous is None:
             info["auth_required"] = True
         if options.tls is not None:
@@ -485,6 +489,11 @@ class NatsServer:
         client.credentials = credentials or Credentials()
         self._clients[client.cid] = client
         return client
+
+    def system_client(self, name: str) -> SystemClient:
+        """Returns a client that is the server itself."""
+        self._cid += 1
+        return SystemClient(self._cid, name, server=self, mailbox=self._mailbox)
 
     def forget(self, client: Client) -> None:
         """A part of this process has disconnected."""

@@ -41,6 +41,8 @@ BEFORE_THE_PORT = {
     "broker.stores.options",
     "broker.streaming",
     "broker.streaming.options",
+    "broker.streams",
+    "broker.streams.options",
     "stantools",
     "stantools.errors",
     "stantools.escaping",

@@ -111,6 +111,20 @@ def stream_meta(stream: str, config: Mapping[str, Any], created_ns: int) -> byte
     return _encode({"Created": format_time(created_ns)}, STREAM_FIELDS, {**_STREAM_DEFAULTS, **config, "name": stream})
 
 
+#: Fields of a stream in the order of nats-server 2.10 and later (jetstream-server.md section 4), but for `first_seq`:
+#: with it 2.10 loses all messages when it makes its index anew.
+_FULL_STREAM_FIELDS: Final = (
+    "name description subjects retention max_consumers max_msgs max_bytes max_age max_msgs_per_subject max_msg_size "
+    "discard storage num_replicas no_ack duplicate_window placement compression allow_direct mirror_direct "
+    "discard_new_per_subject sealed deny_delete deny_purge allow_rollup_hdrs consumer_limits metadata"
+)
+
+
+def full_stream_meta(config: Mapping[str, Any], created_ns: int) -> bytes:
+    """Returns the `meta.inf` of a stream of a server: its whole configuration, which servers from 2.10 on read."""
+    return _encode({"Created": format_time(created_ns)}, tuple(_FULL_STREAM_FIELDS.split()), config)
+
+
 def consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> bytes:
     """Returns the `meta.inf` of a durable consumer; what is not in `CONSUMER_FIELDS` is left out.
 

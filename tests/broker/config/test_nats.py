@@ -78,6 +78,7 @@ def test_values() -> None:
         "log.timestamps": False,
         "nats.http_base_path": "/x",
         "nats.pid_file": "p",
+        "jetstream": False,
     }
     assert found.unavailable == []
     assert any("write_deadline should be converted to a duration" in line for line in found.warnings)
@@ -148,8 +149,30 @@ def test_tls(certificates: Path) -> None:
     assert problem(f"{swapped} }}").startswith("F:1:0: error parsing X509 certificate/key pair: tls: ")
 
 
+@pytest.mark.parametrize(
+    ("source", "settings"),
+    [
+        ("jetstream: enabled", {"jetstream": True}),
+        ("jetstream: false", {"jetstream": False}),
+        ("jetstream {}", {"jetstream": True}),
+        ("jetstream { enabled: false }", {"jetstream": False}),
+        (
+            "jetstream { store_dir: d, max_mem: 1MB, max_file_store: 2G }",
+            {
+                "jetstream": True,
+                "jetstream.store_dir": "d",
+                "jetstream.max_mem": 1 << 20,
+                "jetstream.max_file": 2_000_000_000,
+            },
+        ),
+    ],
+)
+def test_jetstream(source: str, settings: dict[str, object]) -> None:
+    assert read(source).settings == settings
+
+
 UNAVAILABLE = """gateway { name: x }; leafnodes { port: 5 }; websocket { port: 5 }; mqtt { port: 5 };
-    jetstream: enabled; accounts { A {} }; operator: x; mappings { a: b }; ocsp: true; allow_non_tls: true;
+    jetstream { domain: d }; accounts { A {} }; operator: x; mappings { a: b }; ocsp: true; allow_non_tls: true;
     resolver: MEMORY; cluster { port: 5 }; system_account: x; authorization { users: [{user: a, clients: [mqtt]}] }"""
 
 
@@ -160,6 +183,8 @@ def test_what_is_not_available(source: str) -> None:
 
 #: Sources, and what is said about them; all of it was compared with a real server.
 ERRORS = [
+    ("jetstream: 5", "F:1:0: Expected map, bool or string to define JetStream, got int64"),
+    ("jetstream { zork: 1 }", 'F:1:12: unknown field "zork"'),
     ("port: x", "F:1:0: interface conversion: interface {} is string, not int64"),
     ("port: 1.5", "F:1:0: interface conversion: interface {} is float64, not int64"),
     ("host: 5", "F:1:0: interface conversion: interface {} is int64, not string"),

@@ -379,7 +379,6 @@ def test_groups() -> None:
         ("-clustered -st FILE -dir d", "clustering"),
         ("-st SQL --sql_driver mysql --sql_source s", "SQL stores"),
         ("--cluster nats://127.0.0.1:6222", "routes"),
-        ("-js", "JetStream"),
     ],
 )
 def test_what_is_not_available_yet(argv: str, said: str) -> None:

@@ -1,0 +1,150 @@
+"""The files of a stream: blocks of records, `msgs/N.blk` (jetstream-server.md section 20), and who has them open."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final
+
+from broker.stores.interface import StorageError
+from stantools.migration.archive import highway
+
+#: Blocks that are open at a time, of all streams.
+_MOST_OPEN: Final = 256
+
+
+class Descriptors:
+    """Open files, the last used ones."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def get(self, path: Path) -> int:
+        """Returns the descriptor of a file, to read and write; it is made if it is not there.
+
+        Raises:
+            StorageError: It cannot be opened.
+        """
+        descriptor = self._open.get(path)
+        if descriptor is not None:
+            self._open.move_to_end(path)
+            return descriptor
+        while len(self._open) >= _MOST_OPEN:
+            os.close(self._open.popitem(last=False)[1])
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be opened: {error.strerror}") from error
+        self._open[path] = descriptor
+        return descriptor
+
+    def close(self, path: Path) -> None:
+        """Closes a file, if it is open."""
+        descriptor = self._open.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def close_all(self) -> None:
+        """Closes everything."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+class Block:
+    """A file of records.
+
+    Attributes:
+        number: Its number, in its name and in the hashes of its records.
+        path: The file.
+        key: Of the hashes.
+        size: Bytes that are in the file.
+        waiting: Bytes that are still to be written to its end.
+        graves: Sequences that its tombstones take out.
+        unsynced: Something was written since it was last synced.
+        damaged: Behind `size` the file has something that is no record: nothing is added to it.
+    """
+
+    __slots__ = ("_files", "damaged", "graves", "key", "number", "path", "size", "unsynced", "waiting")
+
+    def __init__(self, directory: Path, stream: str, number: int, files: Descriptors) -> None:
+        self.number = number
+        self.path = directory / f"{number}.blk"
+        self.key = highway.block_key(stream, number)
+        self.size = 0
+        self.waiting = bytearray()
+        self.graves = array("Q")
+        self.unsynced = self.damaged = False
+        self._files = files
+
+    @property
+    def end(self) -> int:
+        """Where the next record goes."""
+        return self.size + len(self.waiting)
+
+    def flush(self) -> None:
+        """Writes what waits.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        data = memoryview(self.waiting)
+        try:
+            descriptor = self._files.get(self.path)
+            written = 0
+            while written < len(data):
+                written += os.pwrite(descriptor, data[written:], self.size + written)
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be written: {error.strerror}") from error
+        finally:
+            data.release()
+        self.size += written
+        self.waiting.clear()
+        self.unsynced = True
+
+    def overwrite(self, place: int, data: bytes) -> None:
+        """Writes over a record.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        if place >= self.size:
+            self.waiting[place - self.size : place - self.size + len(data)] = data
+            return
+        try:
+            os.pwrite(self._files.get(self.path), data, place)
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be written: {error.strerror}") from error
+        self.unsynced = True
+
+    def read(self, place: int, size: int) -> bytes:
+        """Returns bytes of it.
+
+        Raises:
+            StorageError: They cannot be read.
+        """
+        if place >= self.size:
+            return bytes(self.waiting[place - self.size : place - self.size + size])
+        try:
+            return os.pread(self._files.get(self.path), size, place)
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be read: {error.strerror}") from error
+
+    def sync(self) -> None:
+        """Has it survive a loss of power.
+
+        Raises:
+            StorageError: It cannot be synced.
+        """
+        if self.unsynced:
+            try:
+                os.fdatasync(self._files.get(self.path))
+            except OSError as error:
+                raise StorageError(f"{self.path} cannot be synced: {error.strerror}") from error
+            self.unsynced = False
+
+    def remove(self) -> None:
+        """Takes the file away."""
+        self._files.close(self.path)
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,434 @@
+"""Which messages a stream has: a table with one row a sequence, and what is known of each subject.
+
+Sequences come one after the other, so rows need no keys: a *segment* is a run of them, with columns for time, subject,
+size and place. A row whose size is 0 is a message that is no more, or never was. Searches go over whole columns at a
+time, so that a consumer of a rare subject does not hold up anybody.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stantools.nats.subjects import is_literal, matches
+
+#: Place of a row that never had a record.
+ABSENT: Final = 0xFFFFFFFF
+#: Rows that a search looks at in one step.
+_CHUNK: Final = 8192
+#: Rows that it looks at one by one before: mostly the next message is the one.
+_FEW: Final = 4
+
+
+class Subject:
+    """A subject that messages are stored under.
+
+    Attributes:
+        name: The subject.
+        number: What stands for it in columns.
+        count: Messages.
+        first: At most the sequence of the first one.
+        last: The sequence of the last one.
+    """
+
+    __slots__ = ("count", "first", "last", "name", "number")
+
+    def __init__(self, name: bytes, number: int) -> None:
+        self.name, self.number = name, number
+        self.count = self.first = self.last = 0
+
+
+class Filter:
+    """Patterns, of which a subject has to match one.
+
+    Attributes:
+        patterns: The patterns.
+        mask: By number of the subject, 1 if it matches.
+    """
+
+    __slots__ = ("mask", "patterns", "users")
+
+    def __init__(self, patterns: tuple[bytes, ...]) -> None:
+        self.patterns = patterns
+        self.mask = bytearray()
+        self.users = 0
+
+    def matches(self, subject: bytes) -> bool:
+        """Returns whether a subject matches."""
+        return any(matches(pattern, subject) for pattern in self.patterns)
+
+    def learn(self, subject: Subject) -> None:
+        """Looks at a subject that is new under its number."""
+        if len(self.mask) <= subject.number:
+            self.mask.extend(bytes(max(64, subject.number + 1 - len(self.mask), len(self.mask))))
+        self.mask[subject.number] = self.matches(subject.name)
+
+
+class Segment:
+    """Rows of messages one after the other.
+
+    Attributes:
+        first: Sequence of the first row.
+        block: Number of the block that they are in.
+        live: Messages among them.
+        bytes: Their sizes.
+        times: Nanoseconds since 1970.
+        subjects: Numbers of subjects.
+        sizes: Bytes that count for the stream; 0 where there is no message.
+        places: Where in the block.
+        records: Header block and payload, where a store keeps them here.
+    """
+
+    __slots__ = ("block", "bytes", "first", "live", "places", "records", "sizes", "subjects", "times")
+
+    def __init__(self, first: int, block: int = 0) -> None:
+        self.first, self.block = first, block
+        self.live = self.bytes = 0
+        self.times = array("q")
+        self.subjects = array("I")
+        self.sizes = array("I")
+        self.places = array("I")
+        self.records: list[tuple[bytes, bytes] | None] = []
+
+    @property
+    def end(self) -> int:
+        """The sequence behind the last row."""
+        return self.first + len(self.sizes)
+
+
+class Contents:
+    """The messages of a stream, without their payloads.
+
+    Args:
+        next_sequence: The first sequence to be used.
+
+    Attributes:
+        segments: The rows.
+        subjects: Subjects that have messages.
+        messages: How many messages.
+        bytes: Their sizes.
+        first: Sequence of the first message; without messages the one after `last`.
+        last: The last sequence that was ever used, 0 for none.
+        first_time: Time of the first message, 0 for none.
+        last_time: Time that goes with `last`, 0 for none.
+    """
+
+    def __init__(self, next_sequence: int = 1) -> None:
+        self.segments: list[Segment] = []
+        self._firsts: list[int] = []
+        self.subjects: dict[bytes, Subject] = {}
+        self._numbered: list[Subject | None] = []
+        self._free: list[int] = []
+        self._filters: dict[tuple[bytes, ...], Filter] = {}
+        self.messages = self.bytes = 0
+        self.first, self.last = next_sequence, next_sequence - 1
+        self.first_time = self.last_time = 0
+
+    # Rows
+
+    def begin(self, first: int, block: int = 0) -> Segment:
+        """Begins a segment behind the others."""
+        segment = Segment(first, block)
+        self.segments.append(segment)
+        self._firsts.append(first)
+        return segment
+
+    def add(self, sequence: int, time: int, subject: bytes, size: int, place: int) -> None:
+        """Adds a message to the last segment, as its next row."""
+        entry = self.subjects.get(subject) or self._named(subject)
+        if not entry.count:
+            entry.first = sequence
+        entry.count += 1
+        entry.last = sequence
+        segment = self.segments[-1]
+        if segment.end != sequence:
+            segment = self.begin(sequence, segment.block)
+        segment.times.append(time)
+        segment.subjects.append(entry.number)
+        segment.sizes.append(size)
+        segment.places.append(place)
+        segment.live += 1
+        segment.bytes += size
+        if not self.messages:
+            self.first, self.first_time = sequence, time
+        self.messages += 1
+        self.bytes += size
+        self.last, self.last_time = sequence, time
+
+    def skip(self, sequence: int, time: int) -> None:
+        """Uses up the sequences to this one without messages: with rows in the last segment unless they are many."""
+        count = sequence - self.last
+        if count <= 0:
+            return
+        if count <= _CHUNK and self.segments and self.segments[-1].end == self.last + 1:
+            segment = self.segments[-1]
+            for column in (segment.times, segment.subjects, segment.sizes):
+                column.frombytes(bytes(count * column.itemsize))
+            segment.places.frombytes(b"\xff" * (count * segment.places.itemsize))
+            if segment.records:
+                segment.records.extend([None] * count)
+        self.last, self.last_time = sequence, time
+        if not self.messages:
+            self.first = sequence + 1
+
+    def locate(self, sequence: int) -> tuple[Segment, int] | None:
+        """Returns where the row of a message is; None if there is no such message."""
+        index = bisect_right(self._firsts, sequence) - 1
+        if index < 0:
+            return None
+        segment = self.segments[index]
+        row = sequence - segment.first
+        return (segment, row) if row < len(segment.sizes) and segment.sizes[row] else None
+
+    def subject_at(self, segment: Segment, row: int) -> bytes:
+        """Returns the subject of a row."""
+        entry = self._numbered[segment.subjects[row]]
+        assert entry is not None
+        return entry.name
+
+    def discard(self, segment: Segment, row: int) -> None:
+        """Takes out the message of a row."""
+        sequence, size = segment.first + row, segment.sizes[row]
+        entry = self._numbered[segment.subjects[row]]
+        assert entry is not None
+        segment.sizes[row] = 0
+        segment.live -= 1
+        segment.bytes -= size
+        if segment.records:
+            segment.records[row] = None
+        self.messages -= 1
+        self.bytes -= size
+        entry.count -= 1
+        if not entry.count:
+            self._forget(entry)
+        elif entry.count == 1 and entry.last != sequence:
+            entry.first = entry.last
+        elif entry.last == sequence:
+            entry.last = self._before(sequence, entry)
+        if sequence == self.first:
+            self._advance()
+
+    def drop_below(self, sequence: int) -> None:
+        """Takes out all messages below a sequence, and the segments that have none left and are not the last."""
+        for segment in self.segments:
+            if segment.first >= sequence:
+                break
+            rows = min(sequence - segment.first, len(segment.sizes))
+            if segment.live:
+                self._drop(segment, slice(0, rows))
+        self._advance()
+
+    def drop_all(self, segment: Segment, rows: NDArray[np.int64]) -> None:
+        """Takes out the messages of some rows."""
+        self._drop(segment, rows)
+        self._advance()
+
+    def _drop(self, segment: Segment, rows: slice | NDArray[np.int64]) -> None:
+        sizes = np.frombuffer(segment.sizes, np.uint32)
+        part = sizes[rows]
+        live = part > 0
+        gone = int(live.sum())
+        if not gone:
+            return
+        size = int(part.sum())
+        self.bytes -= size
+        segment.bytes -= size
+        self.messages -= gone
+        segment.live -= gone
+        numbers, counts = np.unique(np.frombuffer(segment.subjects, np.uint32)[rows][live], return_counts=True)
+        sizes[rows] = 0
+        if segment.records:
+            for row in range(*rows.indices(len(sizes))) if isinstance(rows, slice) else rows.tolist():
+                segment.records[row] = None
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            entry = self._numbered[number]
+            assert entry is not None
+            entry.count -= count
+            if not entry.count:
+                self._forget(entry)
+            elif self.locate(entry.last) is None:
+                entry.last = self._before(entry.last, entry)
+
+    def remove_segment(self, segment: Segment) -> None:
+        """Takes out a segment that has no messages."""
+        index = bisect_right(self._firsts, segment.first) - 1
+        while self.segments[index] is not segment:
+            index -= 1
+        del self.segments[index], self._firsts[index]
+
+    def restart(self, next_sequence: int, time: int = 0) -> None:
+        """Takes out everything; the next sequence is another one."""
+        self.segments.clear()
+        self._firsts.clear()
+        for entry in list(self.subjects.values()):
+            self._forget(entry)
+        self.messages = self.bytes = self.first_time = 0
+        self.first, self.last = next_sequence, next_sequence - 1
+        self.last_time = time or self.last_time
+
+    def _advance(self) -> None:
+        if not self.messages:
+            self.first, self.first_time = self.last + 1, 0
+            return
+        for sequence in self.matching(None, self.first, 1):
+            found = self.locate(sequence)
+            assert found is not None
+            self.first, self.first_time = sequence, found[0].times[found[1]]
+
+    # Subjects
+
+    def _named(self, name: bytes) -> Subject:
+        number = self._free.pop() if self._free else len(self._numbered)
+        entry = self.subjects[name] = Subject(name, number)
+        if number == len(self._numbered):
+            self._numbered.append(entry)
+        else:
+            self._numbered[number] = entry
+        for each in self._filters.values():
+            each.learn(entry)
+        return entry
+
+    def _forget(self, entry: Subject) -> None:
+        entry.count = 0
+        del self.subjects[entry.name]
+        self._numbered[entry.number] = None
+        self._free.append(entry.number)
+
+    def _before(self, sequence: int, entry: Subject) -> int:
+        """The message of a subject before a sequence; there is one."""
+        index = bisect_right(self._firsts, sequence) - 1
+        for segment in reversed(self.segments[: index + 1]):
+            rows = min(sequence - segment.first, len(segment.sizes))
+            while rows > 0:
+                begin = max(0, rows - _CHUNK)
+                found = np.flatnonzero(
+                    (np.frombuffer(segment.subjects, np.uint32)[begin:rows] == entry.number)
+                    & (np.frombuffer(segment.sizes, np.uint32)[begin:rows] > 0)
+                )
+                if len(found):
+                    return segment.first + begin + int(found[-1])
+                rows = begin
+        raise AssertionError("a subject counts more messages than it has")
+
+    def first_of(self, entry: Subject) -> int:
+        """Returns the sequence of the first message of a subject."""
+        if entry.count == 1:
+            entry.first = entry.last
+        elif self.locate(entry.first) is None:
+            patterns = Filter(())
+            patterns.mask = bytearray(len(self._numbered))
+            patterns.mask[entry.number] = 1
+            entry.first = self.matching(patterns, max(entry.first, self.first), 1)[0]
+        return entry.first
+
+    def selected(self, patterns: Sequence[bytes]) -> Iterator[Subject]:
+        """Iterates over the subjects that match one of some patterns; all of them without patterns."""
+        if patterns and all(map(is_literal, patterns)):
+            yield from (self.subjects[name] for name in dict.fromkeys(patterns) if name in self.subjects)
+            return
+        for entry in list(self.subjects.values()):
+            if not patterns or any(matches(pattern, entry.name) for pattern in patterns):
+                yield entry
+
+    def filter(self, patterns: Sequence[bytes]) -> Filter | None:
+        """Returns a filter of patterns, to be given back with `release`; None if every subject matches."""
+        key = tuple(patterns)
+        if not key or b">" in key:
+            return None
+        found = self._filters.get(key)
+        if found is None:
+            found = self._filters[key] = Filter(key)
+            found.mask = bytearray(len(self._numbered))
+            for entry in self.subjects.values():
+                found.learn(entry)
+        found.users += 1
+        return found
+
+    def release(self, used: Filter | None) -> None:
+        """Gives back a filter."""
+        if used is not None:
+            used.users -= 1
+            if not used.users:
+                del self._filters[used.patterns]
+
+    # Searches
+
+    def matching(self, wanted: Filter | None, start: int, most: int, end: int = 0) -> list[int]:
+        """Returns sequences of messages that match, from `start` on and before `end` (0: to the last), at most `most`.
+
+        Not all there are, perhaps, but one at least if there is one.
+        """
+        stop = min(end, self.last + 1) if end else self.last + 1
+        start = max(start, self.first)
+        for sequence in range(start, min(start + _FEW, stop)) if most == 1 else ():
+            found = self.locate(sequence)
+            if found is not None and (wanted is None or wanted.mask[found[0].subjects[found[1]]]):
+                return [sequence]
+        for segment in self.segments[max(bisect_right(self._firsts, start) - 1, 0) :]:
+            if segment.first >= stop:
+                break
+            if not segment.live:
+                continue
+            rows = min(stop - segment.first, len(segment.sizes))
+            for begin in range(max(start - segment.first, 0), rows, _CHUNK):
+                found_rows = self._rows(segment, wanted, begin, min(begin + _CHUNK, rows))
+                if len(found_rows):
+                    found_here: list[int] = (found_rows[:most] + (segment.first + begin)).tolist()
+                    return found_here
+        return []
+
+    def count(self, wanted: Filter | None, start: int) -> int:
+        """Returns how many messages match, from `start` on."""
+        if start <= self.first and (wanted is None or not self.messages):
+            return self.messages
+        if start <= self.first and wanted is not None:
+            return sum(entry.count for entry in self.subjects.values() if wanted.mask[entry.number])
+        total = 0
+        for segment in self.segments[max(bisect_right(self._firsts, start) - 1, 0) :]:
+            total += len(self._rows(segment, wanted, max(start - segment.first, 0), len(segment.sizes)))
+        return total
+
+    def rows(self, wanted: Filter | None, below: int = 0) -> Iterator[tuple[Segment, NDArray[np.int64]]]:
+        """Iterates over the segments with the rows that match, with sequences below one (0: all)."""
+        for segment in list(self.segments):
+            end = min(below - segment.first, len(segment.sizes)) if below else len(segment.sizes)
+            if end > 0 and segment.live:
+                yield segment, self._rows(segment, wanted, 0, end)
+
+    def first_since(self, time: int) -> int:
+        """Returns the sequence of the first message that is not older than a time; the one after the last if none."""
+        for segment in self.segments:
+            if not segment.live or segment.times[-1] < time:
+                continue
+            times, sizes = np.frombuffer(segment.times, np.int64), np.frombuffer(segment.sizes, np.uint32)
+            found = np.flatnonzero((times >= time) & (sizes > 0))
+            if len(found):
+                return segment.first + int(found[0])
+        return self.last + 1
+
+    def deleted(self, most: int) -> list[int]:
+        """Returns the sequences between the first and the last message that have none, at most so many."""
+        gone: list[int] = []
+        expected = self.first
+        for segment, rows in self.rows(None):
+            for sequence in (rows + segment.first).tolist():
+                if sequence > expected:
+                    gone.extend(range(expected, min(sequence, expected + most - len(gone))))
+                expected = sequence + 1
+            if len(gone) >= most:
+                return gone
+        gone.extend(range(expected, min(self.last + 1, expected + most - len(gone))))
+        return gone
+
+    @staticmethod
+    def _rows(segment: Segment, wanted: Filter | None, begin: int, end: int) -> NDArray[np.int64]:
+        live = np.frombuffer(segment.sizes, np.uint32)[begin:end] > 0
+        if wanted is not None:
+            numbers = np.frombuffer(segment.subjects, np.uint32)[begin:end]
+            live &= np.frombuffer(wanted.mask, np.uint8)[numbers] > 0
+        return np.flatnonzero(live)

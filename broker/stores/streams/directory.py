@@ -1,0 +1,178 @@
+"""The store directory of streams, as nats-server has it: `<store_dir>/jetstream/$G/streams/<stream>`.
+
+Facts: jetstream-server.md section 20. Two servers on one directory would destroy it, so there is a lock beside it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from broker.log import NATS
+from broker.stores.interface import StorageError
+from broker.stores.streams.blocks import Descriptors
+from broker.stores.streams.files import META, META_SUM, FileStream
+from broker.stores.streams.interface import StreamStore
+from broker.stores.streams.memory import MemoryStream
+from stantools.migration.archive import highway
+from stantools.migration.archive.meta import meta_sum
+from stantools.notation import parse_moment
+
+_ACCOUNT: Final = "$G"
+_LOCK: Final = "streams.lock"
+#: More than any configuration.
+_MOST_META: Final = 16 << 20
+
+
+class StreamsDirectory:
+    """Where streams are kept; those in memory are kept nowhere.
+
+    Args:
+        store_dir: The directory as configured; `jetstream` is added.
+
+    Raises:
+        StorageError: It cannot be made, or another server uses it.
+    """
+
+    def __init__(self, store_dir: Path) -> None:
+        self.path = store_dir / "jetstream"
+        self._streams = self.path / _ACCOUNT / "streams"
+        self._files = Descriptors()
+        self._open: dict[str, FileStream] = {}
+        self._syncing: threading.Thread | None = None
+        try:
+            self._streams.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(store_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageError(f"{self._streams} cannot be used: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise StorageError(
+                f"{self.path} is in use by another broker", "stop it, or choose another store_dir"
+            ) from error
+
+    @property
+    def name(self) -> str:
+        """The directory of the server."""
+        return str(self.path)
+
+    @staticmethod
+    def machine_memory() -> int:
+        """Returns three quarters of the machine's memory in bytes."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 * 3
+
+    def free_space(self) -> int:
+        """Returns three quarters of what is free in the file system, in bytes."""
+        return shutil.disk_usage(self.path).free // 4 * 3
+
+    def streams(self) -> Iterator[tuple[Mapping[str, Any], int]]:
+        """Iterates over the streams that are there: configuration, and when they were made.
+
+        Raises:
+            StorageError: One of them is encrypted, or cannot be read.
+        """
+        for directory in sorted(self._streams.iterdir()):
+            if directory.name.startswith(".") or not directory.is_dir():
+                continue
+            if (directory / "meta.key").exists():
+                raise StorageError(f"{directory} is encrypted by its server", "restore the stream from a backup")
+            found = read_meta(directory, highway.stream_key(directory.name))
+            if found is None or found[0].get("name") != directory.name:
+                NATS.warning("  %s has no valid %s, it is left alone", directory, META)
+                continue
+            yield found
+
+    def create(self, name: str, storage: str, next_sequence: int) -> StreamStore:
+        """Makes a stream.
+
+        Raises:
+            StorageError: It cannot be made.
+        """
+        if storage == "memory":
+            return MemoryStream(next_sequence)
+        directory = self._streams / name
+        if directory.exists():
+            raise StorageError(f"{directory} is there already, and cannot be served")
+        store = self._open[name] = FileStream(directory, name, self._files, next_sequence)
+        return store
+
+    def open(self, name: str) -> StreamStore:
+        """Opens a stream.
+
+        Raises:
+            StorageError: It cannot be opened.
+        """
+        store = self._open[name] = FileStream(self._streams / name, name, self._files)
+        return store
+
+    def delete(self, name: str, store: StreamStore) -> None:
+        """Takes a stream away.
+
+        Raises:
+            StorageError: It cannot be removed.
+        """
+        self._open.pop(name, None)
+        store.delete()
+
+    def sync(self) -> None:
+        """Syncs what was written, in a thread."""
+        if self._syncing is not None and self._syncing.is_alive():
+            return
+        paths = [path for store in self._open.values() for path in store.unsynced()]
+        if paths:
+            self._syncing = threading.Thread(target=_sync, args=(paths,), name="stream-sync", daemon=True)
+            self._syncing.start()
+
+    def close(self) -> None:
+        """Closes all files, and lets others have the directory."""
+        if self._syncing is not None:
+            self._syncing.join()
+        self._files.close_all()
+        os.close(self._lock)
+
+
+def read_meta(directory: Path, key: bytes) -> tuple[dict[str, Any], int] | None:
+    """Reads a configuration with its hash. Returns it and when it was made; None if they are not valid.
+
+    Raises:
+        StorageError: They cannot be read.
+    """
+    path = directory / META
+    try:
+        if path.stat().st_size > _MOST_META:
+            return None
+        data, expected = path.read_bytes(), (directory / META_SUM).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    if meta_sum(data, key) != expected.strip():
+        return None
+    try:
+        values = json.loads(data)
+        created = parse_moment(values.pop("Created"))
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return None
+    return values, created
+
+
+def _sync(paths: list[Path]) -> None:
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue  # the block is gone meanwhile
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            NATS.error("%s cannot be synced: %s", path, error.strerror)
+        finally:
+            os.close(descriptor)

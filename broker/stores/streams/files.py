@@ -1,0 +1,353 @@
+"""Messages in files, as nats-server has them (jetstream-server.md section 20): it opens our directory, and we its.
+
+    <store>/<account>/streams/<stream>/meta.inf, meta.sum    configuration and its hash
+                                       msgs/N.blk            messages and tombstones
+
+What is taken out gets a *tombstone* at the end of the last block, except what a limit takes from the head: the next
+start would take it out again. A block without messages goes, one with few is written anew; the tombstones in it whose
+messages are still in a file move to the last block. There is never an `index.db`, so that a real server looks at the
+blocks themselves.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from array import array
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from broker.stores.interface import StorageError
+from broker.stores.streams.blocks import Block, Descriptors
+from broker.stores.streams.contents import ABSENT, Contents, Filter, Segment
+from broker.stores.streams.interface import Stored, StreamStore
+from broker.stores.streams.opening import forget_indexes, open_messages
+from stantools.errors import StantoolsError
+from stantools.migration.archive import highway
+from stantools.migration.archive.layout import EMPTY_RECORD_SIZE
+from stantools.migration.archive.meta import full_stream_meta, meta_sum
+from stantools.migration.archive.records import decode_record, encode_record, erased, record_size, tombstone
+from stantools.store.durable import fsync_directory, replace_file
+
+#: Bytes of a block, and how many of them have to be in use: otherwise it is written anew.
+BLOCK_SIZE: Final = 8 << 20
+_IN_USE: Final = 0.3
+#: Bytes that may wait to be written.
+_MOST_WAITING: Final = 1 << 20
+META: Final = "meta.inf"
+META_SUM: Final = "meta.sum"
+MESSAGES: Final = "msgs"
+
+
+class FileStream(StreamStore):
+    """A stream in files.
+
+    Args:
+        directory: Its directory.
+        name: Its name.
+        files: Who has files open.
+        next_sequence: The first sequence of a new stream; None opens what is there.
+        block_size: Bytes of a block.
+
+    Raises:
+        StorageError: It cannot be opened or made; the message says why.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        files: Descriptors,
+        next_sequence: int | None = None,
+        block_size: int = 0,
+    ) -> None:
+        self._directory, self._messages, self._name = directory, directory / MESSAGES, name
+        self._files, self._block_size = files, block_size or BLOCK_SIZE
+        self._blocks: dict[int, Block] = {}
+        self.contents = Contents(next_sequence or 1)
+        try:
+            self._messages.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if next_sequence is None:
+                forgotten = open_messages(self._messages, name, files, self.contents, self._blocks)
+        except StantoolsError:
+            raise
+        except OSError as error:
+            raise StorageError(f"{directory} cannot be opened: {error.strerror}") from error
+        if next_sequence is not None and next_sequence > 1:
+            self.purge_all(next_sequence)
+        elif next_sequence is None:
+            # What only an index knows to be gone gets tombstones, as there will be no index.
+            for sequence in forgotten:
+                self.remove(sequence)
+            self.flush()
+            forget_indexes(self._messages)
+            for block in list(self._blocks.values()):
+                self._tidy_block(block)
+
+    @staticmethod
+    def size_of(subject: bytes, header: bytes, payload: bytes) -> int:
+        """Returns the bytes that a message counts for: those of its record."""
+        return record_size(subject, header, payload)
+
+    def configure(self, config: Mapping[str, Any], created: int) -> None:
+        """Writes the configuration.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        data = full_stream_meta(config, created)
+        write_meta(self._directory, data, highway.stream_key(self._name))
+
+    # Records
+
+    def append(self, time: int, subject: bytes, header: bytes, payload: bytes) -> int:
+        """Adds a message. Returns its sequence."""
+        sequence = self.contents.last + 1
+        size = record_size(subject, header, payload)
+        block = self._last(size)
+        segments = self.contents.segments
+        if not segments or segments[-1].block != block.number:
+            self.contents.begin(sequence, block.number)
+        place = block.end
+        block.waiting += encode_record(sequence, time, subject, header, payload, block.key)
+        self.contents.add(sequence, time, subject, size, place)
+        return sequence
+
+    def read(self, sequence: int) -> Stored | None:
+        """Returns a message, if it is there.
+
+        Raises:
+            StorageError: Its record cannot be read, or is damaged.
+        """
+        found = self.contents.locate(sequence)
+        if found is None:
+            return None
+        segment, row = found
+        block = self._blocks[segment.block]
+        place = segment.places[row]
+        parts = decode_record(block.read(place, segment.sizes[row]), block.key)
+        if parts is None:
+            raise StorageError(f"{block.path} has no good record for message {sequence} at byte {place}")
+        return Stored(sequence, segment.times[row], *parts)
+
+    def _last(self, size: int) -> Block:
+        """Returns the block that the next record, of some size, goes to."""
+        number = next(reversed(self._blocks), 0)
+        block = self._blocks.get(number)
+        if block is None or block.damaged or (block.end and block.end + size > self._block_size):
+            if block is not None:
+                block.flush()
+            block = self._blocks[number + 1] = Block(self._messages, self._name, number + 1, self._files)
+            if number in self._blocks:
+                self._tidy_block(self._blocks[number])
+        elif len(block.waiting) > _MOST_WAITING:
+            block.flush()
+        return block
+
+    def _bury(self, sequence: int, time: int) -> None:
+        block = self._last(EMPTY_RECORD_SIZE)
+        block.waiting += tombstone(sequence, time, block.key)
+        block.graves.append(sequence)
+
+    def _bury_rows(self, segment: Segment, rows: list[int]) -> None:
+        for row in rows:
+            self._bury(segment.first + row, segment.times[row])
+
+    # Removal
+
+    def remove(self, sequence: int, *, erase: bool = False) -> bool:
+        """Takes out a message for good. Returns whether it was there."""
+        found = self.contents.locate(sequence)
+        if found is None:
+            return False
+        segment, row = found
+        if erase:
+            block, size = self._blocks[segment.block], segment.sizes[row]
+            block.overwrite(segment.places[row], erased(sequence, size, secrets.token_bytes(size), block.key))
+        time = segment.times[row]
+        self.contents.discard(segment, row)
+        self._bury(sequence, time)
+        self._look_at(segment)
+        return True
+
+    def drop(self, sequence: int) -> None:
+        """Takes out a message that is over a limit."""
+        found = self.contents.locate(sequence)
+        if found is not None:
+            self.contents.discard(*found)
+            self._look_at(found[0])
+
+    def drop_below(self, sequence: int) -> None:
+        """Takes out the messages below a sequence that are over a limit."""
+        touched = [segment for segment in self.contents.segments if segment.first < sequence]
+        self.contents.drop_below(sequence)
+        for number in {segment.block for segment in touched if not segment.live}:
+            self._tidy_block(self._blocks[number])
+
+    def purge_below(self, sequence: int) -> None:
+        """Takes out the messages below a sequence for good."""
+        gone = list(self.contents.rows(None, sequence))
+        self.drop_below(sequence)
+        for segment, rows in gone:
+            if segment.block in self._blocks:
+                self._bury_rows(segment, rows.tolist())
+
+    def purge_matching(self, wanted: Filter, below: int) -> None:
+        """Takes out the messages that match and are below a sequence, for good."""
+        for segment, rows in self.contents.rows(wanted, below):
+            if not len(rows):
+                continue
+            self.contents.drop_all(segment, rows)
+            self._look_at(segment)
+            if segment.block in self._blocks:
+                self._bury_rows(segment, rows.tolist())
+
+    def purge_all(self, next_sequence: int) -> None:
+        """Takes out everything; the next message gets this sequence."""
+        last = next(reversed(self._blocks), 0)
+        time = self.contents.last_time
+        block = Block(self._messages, self._name, last + 1, self._files)
+        if next_sequence > 1:
+            block.waiting += tombstone(next_sequence - 1, time, block.key)
+            block.graves.append(next_sequence - 1)
+        block.flush()
+        for old in list(self._blocks.values()):
+            old.remove()
+        self._blocks.clear()
+        self._blocks[block.number] = block
+        self.contents.restart(next_sequence)
+
+    def settle(self) -> None:
+        """Writes tombstones for what is gone by limits and still in a file."""
+        for segment in list(self.contents.segments):
+            dead = (row for row, size in enumerate(segment.sizes) if not size and segment.places[row] != ABSENT)
+            self._bury_rows(segment, list(dead))
+
+    # Blocks
+
+    def _segments(self, number: int) -> list[Segment]:
+        return [segment for segment in self.contents.segments if segment.block == number]
+
+    def _look_at(self, segment: Segment) -> None:
+        """Tidies up a block when one of its segments has lost its last message, or each time one in sixteen went."""
+        if not segment.live or not segment.live % max(16, len(segment.sizes) >> 4):
+            self._tidy_block(self._blocks[segment.block])
+
+    def _tidy_block(self, block: Block) -> None:
+        """Takes a block away that has no messages, writes one anew that has few; never the last."""
+        if block.number not in self._blocks or block.number == next(reversed(self._blocks)):
+            return
+        segments = self._segments(block.number)
+        used = sum(segment.bytes for segment in segments)
+        if used > _IN_USE * block.end or block.damaged:
+            return
+        self._move_graves(block)
+        last = self.contents.last
+        if last in block.graves or any(segment.end == last + 1 for segment in segments):
+            # What says how far the stream has come must not go.
+            self._bury(last, self.contents.last_time)
+        # The tombstones have to be there before what they come from goes.
+        block.flush()
+        self.flush()
+        if used:
+            self._rewrite(block, segments)
+            return
+        for segment in segments:
+            self.contents.remove_segment(segment)
+        del self._blocks[block.number]
+        block.remove()
+
+    def _move_graves(self, block: Block) -> None:
+        """Copies the tombstones whose messages are still in another block to the last one."""
+        for sequence in block.graves:
+            found = self._row(sequence)
+            if found is not None and found[0].block != block.number:
+                segment, row = found
+                if not segment.sizes[row] and segment.places[row] != ABSENT:
+                    self._bury(sequence, segment.times[row])
+
+    def _row(self, sequence: int) -> tuple[Segment, int] | None:
+        for segment in reversed(self.contents.segments):
+            if segment.first <= sequence:
+                row = sequence - segment.first
+                return (segment, row) if row < len(segment.sizes) else None
+        return None
+
+    def _rewrite(self, block: Block, segments: list[Segment]) -> None:
+        """Writes a block anew with the messages that are left."""
+        data = bytearray()
+        for segment in segments:
+            for row, size in enumerate(segment.sizes):
+                if not size:
+                    segment.places[row] = ABSENT
+                    continue
+                record = block.read(segment.places[row], size)
+                segment.places[row] = len(data)
+                data += record
+        self._files.close(block.path)
+        try:
+            replace_file(block.path, bytes(data), mode=0o600)
+        except StantoolsError as error:
+            raise StorageError(error.message) from error
+        block.size, block.graves = len(data), array("Q")
+
+    # Life
+
+    def flush(self) -> None:
+        """Writes what waits to be written.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        if self._blocks:
+            block = self._blocks[next(reversed(self._blocks))]
+            if block.waiting:
+                block.flush()
+
+    def unsynced(self) -> list[Path]:
+        """Returns the files that were written since this was called last."""
+        written = [block for block in self._blocks.values() if block.unsynced]
+        for block in written:
+            block.unsynced = False
+        return [block.path for block in written]
+
+    def close(self) -> None:
+        """Writes what waits, and syncs."""
+        self.flush()
+        for block in self._blocks.values():
+            block.sync()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Closes the files without writing anything."""
+        for block in self._blocks.values():
+            self._files.close(block.path)
+
+    def delete(self) -> None:
+        """Takes the directory away."""
+        self.abandon()
+        # Hidden directories are rubbish to every server.
+        hidden = self._directory.with_name(f".{secrets.token_hex(4)}")
+        try:
+            self._directory.rename(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
+        except OSError as error:
+            raise StorageError(f"{self._directory} cannot be removed: {error.strerror}") from error
+
+
+def write_meta(directory: Path, data: bytes, key: bytes) -> None:
+    """Writes a configuration and its hash.
+
+    Raises:
+        StorageError: They cannot be written.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(directory / META, data, mode=0o600)
+        replace_file(directory / META_SUM, meta_sum(data, key), mode=0o600)
+        fsync_directory(directory)
+    except StantoolsError as error:
+        raise StorageError(error.message) from error
+    except OSError as error:
+        raise StorageError(f"{directory} cannot be written: {error.strerror}") from error

@@ -1,0 +1,104 @@
+"""Messages in memory. They are gone with the process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.stores.streams.contents import Contents, Filter
+from broker.stores.streams.interface import Stored, StreamStore
+
+#: Rows of a segment.
+_SEGMENT: Final = 65536
+#: What a message counts for besides its bytes (jetstream-server.md section 7).
+_OVERHEAD: Final = 16
+
+
+class MemoryStream(StreamStore):
+    """A stream in memory.
+
+    Args:
+        next_sequence: Its first sequence.
+    """
+
+    def __init__(self, next_sequence: int = 1) -> None:
+        self.contents = Contents(next_sequence)
+
+    @staticmethod
+    def size_of(subject: bytes, header: bytes, payload: bytes) -> int:
+        """Returns the bytes that a message counts for."""
+        return len(subject) + len(header) + len(payload) + _OVERHEAD
+
+    def append(self, time: int, subject: bytes, header: bytes, payload: bytes) -> int:
+        """Adds a message. Returns its sequence."""
+        contents = self.contents
+        sequence = contents.last + 1
+        segments = contents.segments
+        if not segments or len(segments[-1].sizes) >= _SEGMENT or segments[-1].end != sequence:
+            contents.begin(sequence)
+        contents.add(sequence, time, subject, self.size_of(subject, header, payload), 0)
+        segments[-1].records.append((header, payload))
+        return sequence
+
+    def read(self, sequence: int) -> Stored | None:
+        """Returns a message, if it is there."""
+        found = self.contents.locate(sequence)
+        if found is None:
+            return None
+        segment, row = found
+        record = segment.records[row]
+        assert record is not None
+        return Stored(sequence, segment.times[row], self.contents.subject_at(segment, row), *record)
+
+    def remove(self, sequence: int, *, erase: bool = False) -> bool:
+        """Takes out a message. Returns whether it was there."""
+        found = self.contents.locate(sequence)
+        if found is None:
+            return False
+        self.contents.discard(*found)
+        self._tidy(found[0].first)
+        return True
+
+    def drop(self, sequence: int) -> None:
+        """Takes out a message."""
+        self.remove(sequence)
+
+    def drop_below(self, sequence: int) -> None:
+        """Takes out the messages below a sequence."""
+        self.contents.drop_below(sequence)
+        self._tidy(self.contents.first)
+
+    purge_below = drop_below
+
+    def purge_matching(self, wanted: Filter, below: int) -> None:
+        """Takes out the messages that match and are below a sequence."""
+        for segment, rows in self.contents.rows(wanted, below):
+            self.contents.drop_all(segment, rows)
+        self._tidy(self.contents.last)
+
+    def purge_all(self, next_sequence: int) -> None:
+        """Takes out everything."""
+        self.contents.restart(next_sequence)
+
+    def settle(self) -> None:
+        """Nothing comes back."""
+
+    def configure(self, config: Mapping[str, Any], created: int) -> None:
+        """Keeps nothing."""
+
+    def flush(self) -> None:
+        """Does nothing: what is in memory is as safe as it gets."""
+
+    def close(self) -> None:
+        """Forgets everything."""
+        self.contents.restart(1)
+
+    delete = abandon = close
+
+    def _tidy(self, end: int) -> None:
+        """Gives back the segments without messages that begin up to a sequence, except the last."""
+        for segment in self.contents.segments[:-1]:
+            if segment.first > end:
+                break
+            if not segment.live:
+                self.contents.remove_segment(segment)

@@ -1,0 +1,207 @@
+"""All streams, and what they may take together (jetstream-server.md sections 3 and 5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.log import NATS
+from broker.stores.interface import StorageError
+from broker.streams.configuration import StreamConfig
+from broker.streams.errors import ApiError, invalid_config, store_failed, stream_not_found
+from broker.streams.room import Limits, Room
+from broker.streams.stream import Stream
+from stantools.nats.subjects import overlap
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.streams.ports import Clock, Place
+
+_SHORTAGES: Final[Mapping[str, ApiError]] = {
+    "file": ApiError(500, 10047, "insufficient storage resources available"),
+    "memory": ApiError(500, 10028, "insufficient memory resources available"),
+}
+
+
+class Account:
+    """The streams of a server.
+
+    Args:
+        place: Where they are kept.
+        clock: Tells the time.
+        limits: What they may take.
+
+    Attributes:
+        streams: Streams by name.
+        room: What they take, and may take.
+    """
+
+    def __init__(self, place: Place, clock: Clock, limits: Limits) -> None:
+        self._place, self._clock = place, clock
+        self.room = Room(limits)
+        self.streams: dict[str, Stream] = {}
+
+    def load(self) -> None:
+        """Opens the streams that are there.
+
+        Raises:
+            StorageError: One of them cannot be opened.
+        """
+        now = self._clock.wall()
+        for values, created in self._place.streams():
+            try:
+                config = StreamConfig.read(values)
+                config.check()
+            except ApiError as error:
+                NATS.error("  Stream %r is left alone: %s", values.get("name"), error.text)
+                continue
+            stream = self.streams[config.name] = Stream(self.room, config, created, self._place.open(config.name))
+            stream.expire(now)
+            stream.enforce()
+            stream.remember_ids(now)
+            stream.store.flush()
+
+    def find(self, name: str) -> Stream:
+        """Returns a stream.
+
+        Raises:
+            ApiError: There is none of that name, or it has failed.
+        """
+        if "/" in name or "\\" in name:
+            raise ApiError(400, 10128, "Stream name can not contain path separators")
+        stream = self.streams.get(name)
+        if stream is None:
+            raise stream_not_found()
+        if stream.failure:
+            raise ApiError(500, 10096, f"stream not valid: {stream.failure}")
+        return stream
+
+    def create(self, config: StreamConfig) -> tuple[Stream, bool]:
+        """Makes a stream. One that is there with the same configuration is as good.
+
+        Returns:
+            The stream, and whether it is new.
+
+        Raises:
+            ApiError: It cannot be made.
+        """
+        config.check()
+        if config.sealed:
+            raise invalid_config("stream configuration for create can not be sealed")
+        if config.num_replicas > 1:
+            raise ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
+        known = self.streams.get(config.name)
+        if known is not None:
+            # The first sequence is not kept with the configuration.
+            if known.config != replace(config, first_seq=known.config.first_seq):
+                raise ApiError(400, 10058, "stream name already in use with a different configuration")
+            return known, False
+        self._check_subjects(config)
+        self._check_reservation(config, 0)
+        created = self._clock.wall()
+        try:
+            store = self._place.create(config.name, config.storage, max(config.first_seq, 1))
+            store.configure(config.as_json(), created)
+        except StorageError as error:
+            raise store_failed(error.message) from error
+        stream = self.streams[config.name] = Stream(self.room, config, created, store)
+        return stream, True
+
+    def update(self, config: StreamConfig) -> Stream:
+        """Changes the configuration of a stream.
+
+        Raises:
+            ApiError: It cannot be changed so.
+        """
+        config.check()
+        stream = self.find(config.name)
+        old = stream.config
+        config = old.changed_to(config)
+        self._check_subjects(config)
+        self._check_reservation(config, max(old.max_bytes, 0))
+        try:
+            if any(_wider(getattr(old, name), getattr(config, name)) for name in _LIMITS):
+                stream.store.settle()
+            stream.store.configure(config.as_json(), stream.created)
+        except StorageError as error:
+            raise store_failed(error.message) from error
+        stream.config = config
+        stream.expire(self._clock.wall())
+        stream.enforce()
+        stream.store.flush()
+        return stream
+
+    def delete(self, name: str) -> Stream:
+        """Takes a stream away. Returns what it was.
+
+        Raises:
+            ApiError: There is none, or it cannot be removed.
+        """
+        stream = self.streams.get(name)
+        if stream is None:
+            return self.find(name)
+        del self.streams[name]
+        self.room.used[stream.config.storage] -= stream.counted
+        try:
+            self._place.delete(name, stream.store)
+        except StorageError as error:
+            raise store_failed(error.message) from error
+        return stream
+
+    def reopen(self, stream: Stream) -> None:
+        """Opens a stream anew with what is certain, after something could not be written."""
+        if stream.config.storage == "file":
+            try:
+                stream.store.abandon()
+                stream.store = self._place.open(stream.name)
+                stream.failure = ""
+            except StorageError as error:
+                stream.failure = error.message
+            else:
+                stream.forget_all_ids()
+                stream.remember_ids(self._clock.wall())
+                stream.count()
+
+    def reserved(self, storage: str) -> int:
+        """Returns the bytes that streams with such a storage may take as configured."""
+        return sum(
+            max(stream.config.max_bytes, 0) for stream in self.streams.values() if stream.config.storage == storage
+        )
+
+    def selected(self, subject: str) -> list[Stream]:
+        """Returns the streams, by name, of which a subject overlaps with one; all for an empty one."""
+        return [
+            stream
+            for _, stream in sorted(self.streams.items())
+            if not subject or any(overlap(subject, each) for each in stream.config.subjects)
+        ]
+
+    def _check_subjects(self, config: StreamConfig) -> None:
+        for name, stream in self.streams.items():
+            if name != config.name and config.overlaps(stream.config):
+                raise ApiError(400, 10065, "subjects overlap with an existing stream")
+
+    def _check_reservation(self, config: StreamConfig, before: int) -> None:
+        wanted = self.reserved(config.storage) - before + max(config.max_bytes, 0)
+        if config.max_bytes > max(before, 0) and wanted > self.room.limits.of(config.storage):
+            raise _SHORTAGES[config.storage]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns what there is to say of all streams together."""
+        return {
+            "memory": self.room.used["memory"],
+            "storage": self.room.used["file"],
+            "reserved_memory": self.reserved("memory"),
+            "reserved_storage": self.reserved("file"),
+            "streams": len(self.streams),
+            "consumers": 0,
+        }
+
+
+_LIMITS: Final = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
+
+
+def _wider(old: int, new: int) -> bool:
+    """Returns whether a limit becomes wider; 0 and less is none."""
+    return old > 0 and (new <= 0 or new > old)

@@ -1,0 +1,254 @@
+"""Requests to `$JS.API.`: which there are, and their answers (jetstream-server.md sections 2 to 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from broker.stores.interface import StorageError
+from broker.streams import reading
+from broker.streams.account import Account
+from broker.streams.configuration import StreamConfig
+from broker.streams.errors import ApiError, bad_request, name_mismatch, store_failed, unavailable
+from broker.streams.ports import Clock
+from broker.streams.requests import (
+    BOOL,
+    INT,
+    STRING,
+    UINT,
+    dumps,
+    expect_empty,
+    failed,
+    members,
+    parse,
+    response_type,
+)
+from broker.streams.stream import Stream
+
+PREFIX: Final = b"$JS.API."
+_NAMES: Final = 1024
+_INFOS: Final = 256
+_SUBJECTS: Final = 100_000
+_PAGE: Final[Mapping[str, str]] = {"subject": STRING, "offset": INT}
+_INFO: Final[Mapping[str, str]] = {"deleted_details": BOOL, "subjects_filter": STRING, "offset": INT}
+_PURGE: Final[Mapping[str, str]] = {"filter": STRING, "seq": UINT, "keep": UINT}
+_LEVEL: Final = b"Nats-Required-Api-Level:"
+#: What stands in failed answers of lists.
+_NO_PAGE: Final[Mapping[str, Any]] = {"total": 0, "offset": 0, "limit": 0}
+
+#: Gets name of the stream and body, returns the members of the answer.
+Call = Callable[[str, bytes], dict[str, Any]]
+
+
+class Api:
+    """Answers requests.
+
+    Args:
+        account: The streams.
+        clock: Tells the time.
+        listen: Called with a stream whose subjects are new or others.
+        forget: Called with a stream that is no more.
+
+    Attributes:
+        total: Requests so far.
+        errors: Those that failed.
+    """
+
+    def __init__(
+        self, account: Account, clock: Clock, listen: Callable[[Stream], None], forget: Callable[[Stream], None]
+    ) -> None:
+        self._account, self._clock = account, clock
+        self._listen, self._forget = listen, forget
+        self.total = self.errors = 0
+        #: By the tokens before the name of a stream: kind of the answer, the call, members of a failed answer.
+        self._calls: dict[bytes, tuple[str, Call, Mapping[str, Any]]] = {
+            b"STREAM.CREATE": ("stream_create", self._create, {}),
+            b"STREAM.UPDATE": ("stream_update", self._update, {}),
+            b"STREAM.INFO": ("stream_info", self._info, _NO_PAGE),
+            b"STREAM.DELETE": ("stream_delete", self._delete, {}),
+            b"STREAM.PURGE": ("stream_purge", self._purge, {"purged": 0}),
+            b"STREAM.MSG.GET": ("stream_msg_get", self._get, {}),
+            b"STREAM.MSG.DELETE": ("stream_msg_delete", self._delete_message, {}),
+            b"STREAM.SNAPSHOT": ("stream_snapshot", self._no_snapshot, {}),
+            b"STREAM.RESTORE": ("stream_restore", self._no_restore, {"deliver_subject": ""}),
+            b"STREAM.LEADER.STEPDOWN": ("stream_leader_stepdown", self._no_cluster, {}),
+            b"STREAM.PEER.REMOVE": ("stream_remove_peer", self._no_cluster, {}),
+        }
+        self._plain_calls: dict[bytes, tuple[str, Callable[[bytes], dict[str, Any]], Mapping[str, Any]]] = {
+            b"INFO": ("account_info", self._account_info, {}),
+            b"STREAM.NAMES": ("stream_names", self._names, {**_NO_PAGE, "streams": None}),
+            b"STREAM.LIST": ("stream_list", self._list, {**_NO_PAGE, "streams": []}),
+        }
+
+    def answer(self, subject: bytes, header: bytes, body: bytes) -> tuple[bytes, bytes] | None:
+        """Returns header block and payload of the answer to a request; None where servers say nothing."""
+        call = subject[len(PREFIX) :]
+        if call.startswith(b"DIRECT.GET."):
+            self.total += 1
+            return self._direct(call[len(b"DIRECT.GET.") :], body)
+        found = self._plain_calls.get(call)
+        if found is not None:
+            kind, plain, otherwise = found
+            return b"", self._carry_out(kind, header, lambda: plain(body), otherwise)
+        if call.startswith(b"CONSUMER."):
+            return b"", self._carry_out(_consumer_kind(call), header, _no_consumers, {})
+        action, _, name = call.rpartition(b".")
+        named = self._calls.get(action)
+        if named is None or not name:
+            return None
+        kind, of_stream, otherwise = named
+        try:
+            text = name.decode()
+        except UnicodeDecodeError:
+            text = ""
+        return b"", self._carry_out(kind, header, lambda: of_stream(text, body), otherwise)
+
+    def _carry_out(
+        self, kind: str, header: bytes, call: Callable[[], dict[str, Any]], otherwise: Mapping[str, Any]
+    ) -> bytes:
+        self.total += 1
+        try:
+            if _LEVEL in header:
+                _check_level(header)
+            return dumps({"type": response_type(kind), **call()})
+        except ApiError as error:
+            problem = error
+        except StorageError as error:
+            problem = store_failed(error.message)
+        self.errors += 1
+        return dumps({**failed(kind, problem), **otherwise})
+
+    # Account
+
+    def _account_info(self, body: bytes) -> dict[str, Any]:
+        unlimited = ("max_memory", "max_storage", "max_streams", "max_consumers", "max_ack_pending")
+        limits = dict.fromkeys((*unlimited, "memory_max_stream_bytes", "storage_max_stream_bytes"), -1)
+        return {
+            **self._account.as_json(),
+            "limits": {**limits, "max_bytes_required": False},
+            "api": {"total": self.total - 1, "errors": self.errors},
+        }
+
+    # Streams
+
+    def _config(self, name: str, body: bytes) -> StreamConfig:
+        if "/" in name or "\\" in name:
+            raise ApiError(400, 10128, "Stream name can not contain path separators")
+        if not body:
+            raise name_mismatch()
+        config = StreamConfig.read(parse(body))
+        if config.name != name:
+            raise name_mismatch()
+        return config
+
+    def _create(self, name: str, body: bytes) -> dict[str, Any]:
+        stream, new = self._account.create(self._config(name, body))
+        if new:
+            self._listen(stream)
+        return {**stream.info(self._clock.wall()), "did_create": True}
+
+    def _update(self, name: str, body: bytes) -> dict[str, Any]:
+        stream = self._account.update(self._config(name, body))
+        self._listen(stream)
+        return stream.info(self._clock.wall())
+
+    def _info(self, name: str, body: bytes) -> dict[str, Any]:
+        wanted = members(parse(body), _INFO, "JSApiStreamInfoRequest", strict=True)
+        stream = self._account.find(name)
+        info = stream.info(self._clock.wall())
+        if wanted.get("deleted_details"):
+            info["state"] = stream.state(deleted=True)
+        page = dict(_NO_PAGE)
+        if pattern := wanted.get("subjects_filter"):
+            offset = max(wanted.get("offset", 0), 0)
+            total, subjects = stream.subject_counts(pattern.encode(), offset)
+            if total:
+                page = {"total": total, "offset": min(offset, total), "limit": _SUBJECTS}
+            if subjects:
+                info["state"]["subjects"] = subjects
+        return {**page, **info}
+
+    def _page(self, body: bytes, what: str) -> tuple[list[Stream], int]:
+        wanted = members(parse(body), _PAGE, what, strict=True)
+        found = self._account.selected(wanted.get("subject", ""))
+        return found, min(max(wanted.get("offset", 0), 0), len(found))
+
+    def _names(self, body: bytes) -> dict[str, Any]:
+        found, offset = self._page(body, "JSApiStreamNamesRequest")
+        names = [stream.name for stream in found[offset : offset + _NAMES]]
+        return {"total": len(found), "offset": offset, "limit": _NAMES, "streams": names or None}
+
+    def _list(self, body: bytes) -> dict[str, Any]:
+        found, offset = self._page(body, "JSApiStreamListRequest")
+        now = self._clock.wall()
+        infos = [stream.info(now) for stream in found[offset : offset + _INFOS]]
+        return {"total": len(found), "offset": offset, "limit": _INFOS, "streams": infos}
+
+    def _delete(self, name: str, body: bytes) -> dict[str, Any]:
+        expect_empty(body)
+        self._forget(self._account.delete(name))
+        return {"success": True}
+
+    def _purge(self, name: str, body: bytes) -> dict[str, Any]:
+        wanted = members(parse(body), _PURGE, "JSApiStreamPurgeRequest", strict=True)
+        stream = self._account.find(name)
+        pattern = wanted.get("filter", "")
+        patterns = (pattern.encode(),) if pattern else ()
+        purged = stream.purge(patterns, wanted.get("seq", 0), wanted.get("keep", 0))
+        stream.store.flush()
+        return {"success": True, "purged": purged}
+
+    def _get(self, name: str, body: bytes) -> dict[str, Any]:
+        stream = self._account.find(name)
+        if not body:
+            raise bad_request()
+        return {"message": reading.stored_message(stream, body)}
+
+    def _delete_message(self, name: str, body: bytes) -> dict[str, Any]:
+        stream = self._account.find(name)
+        reading.delete(stream, body)
+        stream.store.flush()
+        return {"success": True}
+
+    def _no_snapshot(self, name: str, body: bytes) -> dict[str, Any]:
+        self._account.find(name)
+        raise ApiError(500, 10064, "snapshot failed: no impl")
+
+    def _no_restore(self, name: str, body: bytes) -> dict[str, Any]:
+        raise ApiError(500, 10062, "restore failed: no impl")
+
+    def _no_cluster(self, name: str, body: bytes) -> dict[str, Any]:
+        raise unavailable()
+
+    # Messages themselves
+
+    def _direct(self, rest: bytes, body: bytes) -> tuple[bytes, bytes]:
+        name, _, subject = rest.partition(b".")
+        stream = self._account.streams.get(name.decode(errors="replace"))
+        if stream is None or not stream.config.allow_direct or stream.failure:
+            return reading.status("503"), b""
+        try:
+            return reading.direct(stream, subject.decode(errors="replace"), body)
+        except StorageError:
+            return reading.status("404 Message Not Found"), b""
+
+
+def _consumer_kind(call: bytes) -> str:
+    words = call.split(b".")
+    action = words[2] if words[1] == b"DURABLE" and len(words) > 2 else words[1]
+    return f"consumer_{action.decode(errors='replace').lower()}"
+
+
+def _no_consumers() -> dict[str, Any]:
+    raise ApiError(503, 10076, "JetStream not enabled for consumers")
+
+
+def _check_level(header: bytes) -> None:
+    """Checks the level of the API that a request needs: there is only the lowest.
+
+    Raises:
+        ApiError: It needs more.
+    """
+    for line in header.split(b"\r\n"):
+        if line.startswith(_LEVEL) and line[len(_LEVEL) :].strip() != b"0":
+            raise ApiError(412, 10185, "JetStream minimum api level required")

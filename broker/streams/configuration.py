@@ -1,0 +1,250 @@
+"""Configurations of streams: what may stand in them, what is filled in, what is refused, and what may change.
+
+Facts: jetstream-server.md sections 4 and 5. What is not there yet is refused: features of 2.10 and earlier by name, as
+an invalid configuration, and later ones as members that are not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+from broker.streams.errors import ApiError, invalid_config
+from broker.streams.requests import BOOL, INT, MAP, OBJECT, OBJECTS, STRING, STRINGS, UINT, members
+from stantools.nats.subjects import overlap, valid_pattern
+
+_SECOND: Final = 1_000_000_000
+_WINDOW: Final = 120 * _SECOND
+_LEAST: Final = 100_000_000
+_MOST_NAME: Final = 255
+_MOST_TEXT: Final = 4096
+_MOST_METADATA: Final = 131072
+_MOST_REPLICAS: Final = 5
+#: More subjects of a stream are refused: each is compared with each.
+_MOST_SUBJECTS: Final = 10_000
+_NAME: Final = "stream name is required and can not contain '.', '*', '>', '\\', '/'"
+_UNFIT: Final = frozenset(".*>\\/ \t\r\n\f\0")
+#: Members, their kinds, and the words that they may have.
+_KINDS: Final[Mapping[str, str]] = {
+    "name": STRING,
+    "description": STRING,
+    "subjects": STRINGS,
+    "retention": STRING,
+    "max_consumers": INT,
+    "max_msgs": INT,
+    "max_bytes": INT,
+    "max_age": INT,
+    "max_msgs_per_subject": INT,
+    "max_msg_size": INT,
+    "discard": STRING,
+    "storage": STRING,
+    "num_replicas": INT,
+    "no_ack": BOOL,
+    "duplicate_window": INT,
+    "placement": OBJECT,
+    "compression": STRING,
+    "first_seq": UINT,
+    "allow_direct": BOOL,
+    "mirror_direct": BOOL,
+    "discard_new_per_subject": BOOL,
+    "sealed": BOOL,
+    "deny_delete": BOOL,
+    "deny_purge": BOOL,
+    "allow_rollup_hdrs": BOOL,
+    "consumer_limits": OBJECT,
+    "metadata": MAP,
+}
+#: Of 2.10 and earlier, and not there yet.
+_MISSING: Final[Mapping[str, str]] = {
+    "mirror": OBJECT,
+    "sources": OBJECTS,
+    "republish": OBJECT,
+    "subject_transform": OBJECT,
+}
+_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "retention": ("limits", "interest", "workqueue"),
+    "discard": ("old", "new"),
+    "storage": ("file", "memory"),
+    "compression": ("none", "s2"),
+}
+_CONSUMER_LIMITS: Final[Mapping[str, str]] = {"inactive_threshold": INT, "max_ack_pending": INT}
+#: Members that answers have only where they say something.
+_OPTIONAL: Final = frozenset(("description", "no_ack", "placement", "first_seq", "discard_new_per_subject", "metadata"))
+#: Subjects that the server itself listens to.
+_OWN: Final = ("$JS.>", "$JSC.>", "$NRG.>")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfig:
+    """The configuration of a stream. Its members are called as in the API; durations are nanoseconds."""
+
+    name: str
+    description: str = ""
+    subjects: tuple[str, ...] = ()
+    retention: str = "limits"
+    max_consumers: int = -1
+    max_msgs: int = -1
+    max_bytes: int = -1
+    max_age: int = 0
+    max_msgs_per_subject: int = -1
+    max_msg_size: int = -1
+    discard: str = "old"
+    storage: str = "file"
+    num_replicas: int = 1
+    no_ack: bool = False
+    duplicate_window: int = 0
+    placement: Mapping[str, Any] | None = None
+    compression: str = "none"
+    first_seq: int = 0
+    allow_direct: bool = False
+    mirror_direct: bool = False
+    discard_new_per_subject: bool = False
+    sealed: bool = False
+    deny_delete: bool = False
+    deny_purge: bool = False
+    allow_rollup_hdrs: bool = False
+    consumer_limits: Mapping[str, int] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> StreamConfig:
+        """Returns the configuration of a request, with defaults filled in; it is not checked yet.
+
+        Raises:
+            ApiError: A member has another type, or is not known.
+        """
+        found = members(values, {**_KINDS, **_MISSING}, "StreamConfigRequest", strict=True)
+        for name in _MISSING:
+            if found.pop(name, None):
+                raise invalid_config(f"{name} is not supported by this server")
+        for name, words in _WORDS.items():
+            if name in found and found[name] not in words:
+                raise ApiError(400, 10025, f'invalid JSON: can not unmarshal "\\"{found[name][:40]}\\""')
+        found["subjects"] = tuple(found.get("subjects", ())) or (found.get("name", ""),)
+        limits = members(found.get("consumer_limits", {}), _CONSUMER_LIMITS, "consumer_limits", strict=True)
+        found["consumer_limits"] = {name: value for name, value in limits.items() if value}
+        metadata = found.get("metadata", {})
+        found["metadata"] = {name: value for name, value in metadata.items() if not name.startswith("_nats.")}
+        for name in ("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size"):
+            found[name] = found[name] if found.get(name, 0) > 0 else -1
+        found["num_replicas"] = found.get("num_replicas") or 1
+        age = found.get("max_age", 0)
+        found["duplicate_window"] = found.get("duplicate_window") or (min(age, _WINDOW) if age > 0 else _WINDOW)
+        return cls(**{"name": "", **found})
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as answers have it."""
+        return {
+            each.name: list(value) if isinstance(value, tuple) else value
+            for each in fields(self)
+            if (value := getattr(self, each.name)) or each.name not in _OPTIONAL
+        }
+
+    def check(self) -> None:
+        """Checks what the configuration says by itself.
+
+        Raises:
+            ApiError: What is wrong first.
+        """
+        if not valid_name(self.name):
+            raise invalid_config(_NAME)
+        if len(self.name.encode()) > _MOST_NAME:
+            raise invalid_config("stream name is too long, maximum allowed is 255")
+        if len(self.description.encode()) > _MOST_TEXT:
+            raise invalid_config("stream description is too long, maximum allowed is 4096")
+        if sum(len(key.encode()) + len(value.encode()) for key, value in self.metadata.items()) > _MOST_METADATA:
+            raise invalid_config(f"stream metadata exceeds maximum size of {_MOST_METADATA} bytes")
+        if self.num_replicas > _MOST_REPLICAS:
+            raise invalid_config(f"maximum replicas is {_MOST_REPLICAS}")
+        if self.num_replicas < 0:
+            raise ApiError(400, 10133, "replicas count cannot be negative")
+        for problem in self._problems():
+            raise invalid_config(problem)
+        self._check_subjects()
+
+    def _problems(self) -> Iterator[str]:
+        if self.retention != "limits":
+            yield f"retention policy {self.retention} is not supported by this server"
+        if self.max_age < 0:
+            yield "max age can not be negative"
+        if 0 < self.max_age < _LEAST:
+            yield "max age needs to be >= 100ms"
+        if self.duplicate_window < 0:
+            yield "duplicates window can not be negative"
+        if 0 < self.max_age < self.duplicate_window:
+            yield "duplicates window can not be larger then max age"
+        if self.duplicate_window < _LEAST:
+            yield "duplicates window needs to be >= 100ms"
+        if self.deny_purge and self.allow_rollup_hdrs:
+            yield "roll-ups require the purge permission"
+        if self.discard_new_per_subject and self.discard != "new":
+            yield "discard new per subject requires discard new policy to be set"
+        if self.discard_new_per_subject and self.max_msgs_per_subject <= 0:
+            yield "discard new per subject requires max msgs per subject > 0"
+
+    def _check_subjects(self) -> None:
+        if len(self.subjects) > _MOST_SUBJECTS:
+            raise invalid_config(f"too many subjects, maximum allowed is {_MOST_SUBJECTS}")
+        for subject in self.subjects:
+            if not valid_pattern(subject.encode()):
+                raise invalid_config("invalid subject")
+        if not self.no_ack:
+            for subject in self.subjects:
+                if subject == ">":
+                    raise invalid_config("capturing all subjects requires no-ack to be true")
+                if any(overlap(subject, own) for own in _OWN) and not subject.startswith("$JS.EVENT."):
+                    raise invalid_config("subjects that overlap with jetstream api require no-ack to be true")
+                if overlap(subject, "$SYS.>") and not subject.startswith("$SYS.ACCOUNT."):
+                    raise invalid_config("subjects that overlap with system api require no-ack to be true")
+        before: set[str] = set()
+        wild: list[str] = []
+        for subject in self.subjects:
+            is_wild = "*" in subject or ">" in subject
+            if subject in before:
+                raise invalid_config(f'subject "{subject}" overlaps with "{subject}"')
+            for other in before if is_wild else wild:
+                if overlap(other, subject):
+                    raise invalid_config(f'subject "{other}" overlaps with "{subject}"')
+            before.add(subject)
+            wild += [subject] * is_wild
+
+    def overlaps(self, other: StreamConfig) -> bool:
+        """Returns whether there is a subject that both take."""
+        mine, theirs = set(self.subjects), set(other.subjects)
+        if mine & theirs:
+            return True
+        wild = [subject for subject in mine if "*" in subject or ">" in subject]
+        wild_theirs = [subject for subject in theirs if "*" in subject or ">" in subject]
+        return any(overlap(one, each) for one in wild for each in theirs) or any(
+            overlap(one, each) for one in wild_theirs for each in mine
+        )
+
+    def changed_to(self, new: StreamConfig) -> StreamConfig:
+        """Returns the configuration of an update.
+
+        Raises:
+            ApiError: Something changes that may not.
+        """
+        if new.storage != self.storage:
+            raise invalid_config("stream configuration update can not change storage type")
+        if new.retention != self.retention and "workqueue" in (new.retention, self.retention):
+            raise invalid_config("stream configuration update can not change retention policy to/from workqueue")
+        if self.sealed and not new.sealed:
+            raise invalid_config("stream configuration update can not unseal a sealed stream")
+        if self.deny_delete and not new.deny_delete:
+            raise invalid_config("stream configuration update can not cancel deny message deletes")
+        if self.deny_purge and not new.deny_purge:
+            raise invalid_config("stream configuration update can not cancel deny purge")
+        if new.num_replicas > 1:
+            raise ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
+        if new.sealed:
+            new = replace(
+                new, discard="new", deny_delete=True, deny_purge=True, max_age=0, allow_rollup_hdrs=False,
+            )  # fmt: skip
+        return new
+
+
+def valid_name(name: str) -> bool:
+    """Returns whether a stream or consumer may be called so, apart from the length."""
+    return bool(name) and not _UNFIT.intersection(name)

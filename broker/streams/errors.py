@@ -1,0 +1,78 @@
+"""Errors of the JetStream API, with the numbers and words that clients know (jetstream-server.md section 24)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ApiError(Exception):
+    """A request or message is refused.
+
+    Args:
+        code: Status, as in HTTP.
+        number: Which error.
+        text: What is wrong.
+    """
+
+    def __init__(self, code: int, number: int, text: str) -> None:
+        super().__init__(text)
+        self.code, self.number, self.text = code, number, text
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as it stands in an answer."""
+        return {"code": self.code, "err_code": self.number, "description": self.text}
+
+
+def bad_request() -> ApiError:
+    """The members of a request contradict each other, or one is missing."""
+    return ApiError(400, 10003, "bad request")
+
+
+def invalid_json(reason: str) -> ApiError:
+    """A request is no JSON, or has a member of another type."""
+    return ApiError(400, 10025, f"invalid JSON: {reason}")
+
+
+def not_empty() -> ApiError:
+    """A request that takes no options has some."""
+    return ApiError(400, 10038, "expected an empty request payload")
+
+
+def no_message() -> ApiError:
+    """There is no such message."""
+    return ApiError(404, 10037, "no message found")
+
+
+def stream_not_found() -> ApiError:
+    """There is no such stream."""
+    return ApiError(404, 10059, "stream not found")
+
+
+def name_mismatch() -> ApiError:
+    """The stream in the subject is not that of the request."""
+    return ApiError(400, 10056, "stream name in subject does not match request")
+
+
+def invalid_config(text: str) -> ApiError:
+    """A stream cannot have such a configuration."""
+    return ApiError(500, 10052, text)
+
+
+def sealed() -> ApiError:
+    """A sealed stream does not change."""
+    return ApiError(400, 10109, "invalid operation on sealed stream")
+
+
+def store_failed(text: str) -> ApiError:
+    """A message is not stored."""
+    return ApiError(503, 10077, text)
+
+
+def wrong_last_sequence(actual: int) -> ApiError:
+    """A message expected another one to be the last."""
+    return ApiError(400, 10071, f"wrong last sequence: {actual}")
+
+
+def unavailable() -> ApiError:
+    """What only a cluster can do."""
+    return ApiError(503, 10010, "JetStream clustering support required")

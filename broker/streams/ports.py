@@ -1,0 +1,91 @@
+"""What the rules of streams need from outside: NATS, and a place where streams are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from broker.stores.streams.interface import StreamStore
+from stantools.nats.frames import Handler
+
+
+class Bus(Protocol):
+    """NATS, as the rules of streams see it."""
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes that a message of a client may have."""
+
+    def listen(self, subject: bytes, handler: Handler) -> object:
+        """Subscribes; what is published is handed over in the read that brought it."""
+
+    def unlisten(self, subscription: object) -> None:
+        """Unsubscribes."""
+
+    def publish(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
+        """Publishes as the server itself: no permission is needed, and no size is too large."""
+
+    def deliver(self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
+        """Hands a message to those who have subscribed to `to`; it has another subject."""
+
+
+class Clock(Protocol):
+    """Time in nanoseconds."""
+
+    def monotonic(self) -> int:
+        """Returns the time for timers."""
+
+    def wall(self) -> int:
+        """Returns the time since 1970."""
+
+
+class Driver(Protocol):
+    """Who calls the rules again."""
+
+    def commit_soon(self) -> None:
+        """Calls `commit` once everything that was readable has been handed over."""
+
+    def wake_at(self, time: int) -> None:
+        """Calls `run_timers` at that time of the monotonic clock, instead of any time before."""
+
+
+class Place(Protocol):
+    """Where streams are kept."""
+
+    @property
+    def name(self) -> str:
+        """Where that is, for people."""
+
+    def streams(self) -> Iterator[tuple[Mapping[str, Any], int]]:
+        """Iterates over the streams that are there: configuration, and when they were made.
+
+        Raises:
+            StorageError: One of them cannot be read.
+        """
+
+    def create(self, name: str, storage: str, next_sequence: int) -> StreamStore:
+        """Makes a stream.
+
+        Raises:
+            StorageError: It cannot be made.
+        """
+
+    def open(self, name: str) -> StreamStore:
+        """Opens a stream with what was flushed.
+
+        Raises:
+            StorageError: It cannot be opened.
+        """
+
+    def delete(self, name: str, store: StreamStore) -> None:
+        """Takes a stream away.
+
+        Raises:
+            StorageError: It cannot be removed.
+        """
+
+    def sync(self) -> None:
+        """Has everything that was flushed survive a loss of power, some time later."""
+
+    def close(self) -> None:
+        """Closes everything."""

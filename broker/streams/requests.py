@@ -1,0 +1,150 @@
+"""Bodies of requests: JSON with members of known types. Whatever a client sends ends in values or an `ApiError`.
+
+Facts: jetstream-server.md section 2.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+from broker.streams.errors import ApiError, invalid_json, not_empty
+from stantools.notation import format_time, parse_moment
+
+_INT64: Final = range(-(1 << 63), 1 << 63)
+_UINT64: Final = range(1 << 64)
+#: Kinds of members, as messages call them.
+STRING, BOOL, INT, UINT = "string", "bool", "int64", "uint64"
+STRINGS, INTS, OBJECT, OBJECTS, TIME = "[]string", "[]time.Duration", "struct", "[]struct", "time.Time"
+MAP: Final = "map[string]string"
+_EMPTY: Final = re.compile(rb"\s*(\{\s*\}|\[\s*\])?\s*")
+_NEVER: Final = "0001-01-01T00:00:00Z"
+
+
+def _constant(text: str) -> NoReturn:
+    raise ValueError(f"invalid character {text[0]!r} looking for beginning of value")
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """Returns the members of a body; none of an empty one.
+
+    Raises:
+        ApiError: It is no JSON object.
+    """
+    if not body:
+        return {}
+    try:
+        value = json.loads(body.decode(), parse_constant=_constant)
+        if b"\\u" in body:
+            # Half a pair stands for no character, and could not be said again.
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as problem:
+        at_end = problem.pos >= len(body.decode().rstrip())
+        raise invalid_json("unexpected EOF" if at_end else f"{problem.msg} at offset {problem.pos + 1}") from None
+    except RecursionError:
+        raise invalid_json("exceeded max depth") from None
+    except ValueError:
+        raise invalid_json("invalid character in string literal") from None
+    if not isinstance(value, dict):
+        raise invalid_json(f"json: cannot unmarshal {_said(value)} into Go value")
+    return value
+
+
+def expect_empty(body: bytes) -> None:
+    """Checks the body of a request that takes no options.
+
+    Raises:
+        ApiError: It has some.
+    """
+    if not _EMPTY.fullmatch(body):
+        raise not_empty()
+
+
+def members(values: Mapping[str, Any], kinds: Mapping[str, str], what: str, *, strict: bool = False) -> dict[str, Any]:
+    """Returns the members that are known and not null; times as nanoseconds since 1970.
+
+    Args:
+        values: All members.
+        kinds: Kinds of the known ones.
+        what: What they are of, for messages.
+        strict: Another member is an error, unless its value is as good as none.
+
+    Raises:
+        ApiError: A member is of another kind.
+    """
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        kind = kinds.get(name)
+        if kind is None:
+            if strict and value:
+                raise invalid_json(f'json: unknown field "{name[:100]}"')
+        elif value is not None:
+            if not _fits(value, kind):
+                raise invalid_json(
+                    f"json: cannot unmarshal {_said(value)} into Go struct field {what}.{name} of type {kind}"
+                )
+            found[name] = _nanoseconds(value) if kind == TIME else value
+    return found
+
+
+def _fits(value: object, kind: str) -> bool:
+    match kind:
+        case "bool":
+            return isinstance(value, bool)
+        case "int64":
+            return type(value) is int and value in _INT64
+        case "uint64":
+            return type(value) is int and value in _UINT64
+        case "[]string":
+            return isinstance(value, list) and all(isinstance(each, str) for each in value)
+        case "[]time.Duration":
+            return isinstance(value, list) and all(type(each) is int and each in _INT64 for each in value)
+        case "struct":
+            return isinstance(value, dict)
+        case "[]struct":
+            return isinstance(value, list) and all(isinstance(each, dict) for each in value)
+        case "map[string]string":
+            return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+    return isinstance(value, str)
+
+
+def _said(value: object) -> str:
+    match value:
+        case bool():
+            return "bool"
+        case str():
+            return "string"
+        case int() | float():
+            return "number" if isinstance(value, int) and abs(value) < 1 << 64 else f"number {value!r:.40}"
+        case list():
+            return "array"
+    return "object" if isinstance(value, dict) else "null"
+
+
+def _nanoseconds(text: str) -> int:
+    try:
+        return parse_moment(text)
+    except (ValueError, OverflowError):
+        raise invalid_json(f'parsing time "{text[:60]}" as "2006-01-02T15:04:05Z07:00": cannot parse') from None
+
+
+def time_text(nanoseconds: int) -> str:
+    """Returns a time as the API writes it; 0 is never."""
+    return format_time(nanoseconds).rstrip("Z").rstrip("0").rstrip(".") + "Z" if nanoseconds else _NEVER
+
+
+def dumps(value: object) -> bytes:
+    """Returns JSON as the API writes it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def failed(kind: str, error: ApiError) -> dict[str, Any]:
+    """Returns an answer that says what is wrong."""
+    return {"type": response_type(kind), "error": error.as_json()}
+
+
+def response_type(kind: str) -> str:
+    """Returns what an answer calls itself."""
+    return f"io.nats.jetstream.api.v1.{kind}_response"

@@ -1,0 +1,49 @@
+"""What all streams take together, and what they may take (jetstream-server.md section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.streams.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What all streams may take together, in bytes.
+
+    Attributes:
+        memory: In memory.
+        file: In files.
+    """
+
+    memory: int
+    file: int
+
+    def of(self, storage: str) -> int:
+        """Returns the limit of a storage type."""
+        return self.memory if storage == "memory" else self.file
+
+
+class Room:
+    """What all streams take together.
+
+    Args:
+        limits: What they may take.
+
+    Attributes:
+        limits: What they may take.
+        used: Bytes of messages by storage type.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.used = {"memory": 0, "file": 0}
+
+    def check(self, storage: str, size: int) -> None:
+        """Checks whether a message may be stored.
+
+        Raises:
+            ApiError: All streams together would take too much.
+        """
+        if self.used[storage] + size > self.limits.of(storage):
+            raise ApiError(503, 10023, "insufficient resources")

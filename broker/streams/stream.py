@@ -1,0 +1,360 @@
+"""A stream: what becomes of messages that are published to it, its limits, and what is taken out of it.
+
+Facts: jetstream-server.md sections 5 to 8.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.streams import publishing
+from broker.streams.errors import ApiError, bad_request, no_message, sealed, store_failed
+from broker.streams.requests import time_text
+from stantools.migration.archive.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
+from stantools.nats.subjects import valid_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.stores.streams.interface import Stored, StreamStore
+    from broker.streams.configuration import StreamConfig
+    from broker.streams.room import Room
+
+#: Subjects of an answer, and bytes of their names.
+_MOST_SUBJECTS: Final = 100_000
+_MOST_SUBJECT_BYTES: Final = 4 << 20
+#: Deleted sequences of an answer.
+_MOST_DELETED: Final = 250_000
+_MAX_SEQUENCE: Final = (1 << 62) - 1
+
+
+class Stream:
+    """A stream.
+
+    Args:
+        room: What all streams take together.
+        config: Its configuration, checked.
+        created: When it was made, in nanoseconds since 1970.
+        store: Its messages.
+
+    Attributes:
+        config: Its configuration.
+        created: When it was made, in nanoseconds since 1970.
+        store: Its messages.
+        counted: Bytes that are counted for it.
+        failure: Why nothing can be stored; empty if nothing is wrong.
+    """
+
+    def __init__(self, room: Room, config: StreamConfig, created: int, store: StreamStore) -> None:
+        self.room, self.config, self.created, self.store = room, config, created, store
+        self.failure = ""
+        self.counted = 0
+        self._ids: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._last_id = b""
+        self.count()
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.config.name
+
+    # Publishing
+
+    def publish(self, subject: bytes, header: bytes, payload: bytes, now: int) -> tuple[int, bool]:
+        """Stores a message.
+
+        Args:
+            subject: Its subject.
+            header: Header block; empty for none.
+            payload: The payload.
+            now: Nanoseconds since 1970.
+
+        Returns:
+            Its sequence, and whether it was there before.
+
+        Raises:
+            ApiError: It is not stored, and why.
+        """
+        config, store = self.config, self.store
+        contents = store.contents
+        if self.failure:
+            raise store_failed(self.failure)
+        size = store.size_of(subject, header, payload)
+        if size > MAX_RECORD_SIZE or len(subject) > MAX_SUBJECT_SIZE or contents.last >= _MAX_SEQUENCE:
+            raise store_failed("message is too large to be stored")
+        if config.sealed:
+            raise sealed()
+        message_id, replaces = b"", ""
+        if header:
+            headers = publishing.said(header)
+            if headers:
+                publishing.check(headers, config.name, subject, contents)
+                message_id = headers.get(publishing.MESSAGE_ID, b"")
+                if message_id and (sequence := self._seen(message_id, now)):
+                    return sequence, True
+                publishing.check_last_id(headers, self._last_id)
+                replaces = publishing.rollup(headers, allowed=config.allow_rollup_hdrs)
+        if 0 <= config.max_msg_size < len(header) + len(payload):
+            raise ApiError(400, 10054, "message size exceeds maximum allowed")
+        if len(header) > publishing.MOST_HEADERS:
+            raise ApiError(400, 10097, "header size exceeds maximum allowed of 64k")
+        self.room.check(config.storage, size)
+        if config.discard == "new" and not replaces:
+            self._check_full(subject, size)
+        sequence = store.append(now, subject, header, payload)
+        if header:
+            self._last_id = message_id
+            if message_id:
+                self._ids[message_id] = (sequence, now)
+        elif self._last_id:
+            self._last_id = b""
+        if replaces:
+            self._roll_up(replaces, subject, sequence)
+        self.enforce(subject)
+        return sequence, False
+
+    def _seen(self, message_id: bytes, now: int) -> int:
+        self.forget_ids(now)
+        found = self._ids.get(message_id)
+        return found[0] if found is not None else 0
+
+    def forget_ids(self, now: int) -> None:
+        """Forgets the ids of messages that are older than the duplicates window."""
+        oldest = now - self.config.duplicate_window
+        while self._ids:
+            message_id = next(iter(self._ids))
+            if self._ids[message_id][1] > oldest:
+                return
+            del self._ids[message_id]
+
+    def forget_all_ids(self) -> None:
+        """Forgets all ids of messages."""
+        self._ids.clear()
+        self._last_id = b""
+
+    def remember_ids(self, now: int) -> None:
+        """Finds the ids of the messages that are younger than the duplicates window: after a start."""
+        contents = self.store.contents
+        sequence = contents.first_since(now - self.config.duplicate_window)
+        while found := contents.matching(None, sequence, 256):
+            for each in found:
+                message = self.store.read(each)
+                if message is not None and message.header:
+                    self._last_id = publishing.said(message.header).get(publishing.MESSAGE_ID, b"")
+                    if self._last_id:
+                        self._ids[self._last_id] = (each, message.time)
+                else:
+                    self._last_id = b""
+            sequence = found[-1] + 1
+
+    def _check_full(self, subject: bytes, size: int) -> None:
+        config, contents = self.config, self.store.contents
+        if config.max_msgs_per_subject > 0:
+            entry = contents.subjects.get(subject)
+            if entry is not None and entry.count >= config.max_msgs_per_subject:
+                if config.discard_new_per_subject:
+                    raise store_failed("maximum messages per subject exceeded")
+                # The oldest one of the subject makes room.
+                return
+        if 0 < config.max_msgs <= contents.messages:
+            raise store_failed("maximum messages exceeded")
+        if 0 < config.max_bytes < contents.bytes + size:
+            raise store_failed("maximum bytes exceeded")
+
+    def _roll_up(self, what: str, subject: bytes, sequence: int) -> None:
+        if what == "all":
+            self.store.purge_below(sequence)
+            return
+        entry = self.store.contents.subjects.get(subject)
+        while entry is not None and entry.count > 1:
+            self.store.remove(self.store.contents.first_of(entry))
+
+    # Limits
+
+    def enforce(self, subject: bytes = b"") -> None:
+        """Takes out what is over the limits.
+
+        Args:
+            subject: The only subject that has become more; empty for any.
+        """
+        config, store = self.config, self.store
+        contents = store.contents
+        most = config.max_msgs_per_subject
+        if most > 0:
+            if subject:
+                entry = contents.subjects.get(subject)
+                entries = [entry] if entry is not None else []
+            else:
+                entries = list(contents.subjects.values())
+            for entry in entries:
+                while entry.count > most:
+                    store.drop(contents.first_of(entry))
+        if 0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes:
+            sequence, messages, size = contents.first, contents.messages, contents.bytes
+            while messages and (0 < config.max_msgs < messages or 0 < config.max_bytes < size):
+                found = contents.locate(sequence)
+                if found is not None:
+                    messages, size = messages - 1, size - found[0].sizes[found[1]]
+                sequence += 1
+            store.drop_below(sequence)
+        self.count()
+
+    def expire(self, now: int) -> None:
+        """Takes out what is too old."""
+        contents = self.store.contents
+        if self.config.max_age and contents.messages and contents.first_time <= now - self.config.max_age:
+            self.store.drop_below(contents.first_since(now - self.config.max_age + 1))
+            self.count()
+
+    @property
+    def ages(self) -> bool:
+        """Whether something goes by itself with time."""
+        return bool(self._ids) or (self.config.max_age > 0 and self.store.contents.messages > 0)
+
+    def count(self) -> None:
+        """Counts what it takes of what all streams may take."""
+        used = self.store.contents.bytes
+        self.room.used[self.config.storage] += used - self.counted
+        self.counted = used
+
+    # Removal
+
+    def purge(self, patterns: Sequence[bytes], below: int, keep: int) -> int:
+        """Takes out messages.
+
+        Args:
+            patterns: Only those whose subjects match one of these; none for all.
+            below: Only those below this sequence; 0 for all.
+            keep: So many of the last ones stay.
+
+        Returns:
+            How many went.
+
+        Raises:
+            ApiError: It is not allowed, or contradicts itself.
+        """
+        if self.config.sealed:
+            raise sealed()
+        if self.config.deny_purge:
+            raise ApiError(500, 10110, "stream purge not permitted")
+        if below and keep:
+            raise bad_request()
+        contents = self.store.contents
+        before = contents.messages
+        if patterns and not all(map(valid_pattern, patterns)):
+            return 0
+        wanted = contents.filter(patterns)
+        if keep:
+            below = self._keeping(wanted, keep)
+            if below <= contents.first:
+                contents.release(wanted)
+                return 0
+        if wanted is not None:
+            self.store.purge_matching(wanted, below)
+            contents.release(wanted)
+        elif not below or below > contents.last:
+            self.store.purge_all(min(max(below, contents.last + 1), _MAX_SEQUENCE))
+        else:
+            self.store.purge_below(below)
+        self.count()
+        return before - contents.messages
+
+    def _keeping(self, wanted: Any, keep: int) -> int:
+        """Returns the sequence below which messages go if so many of the last ones that match stay."""
+        for segment, rows in reversed(list(self.store.contents.rows(wanted))):
+            if len(rows) >= keep:
+                return int(rows[-keep]) + segment.first
+            keep -= len(rows)
+        return 0
+
+    def delete_message(self, sequence: int, *, erase: bool) -> None:
+        """Takes out a message.
+
+        Raises:
+            ApiError: It is not allowed, or is not there.
+        """
+        if self.config.sealed:
+            raise sealed()
+        if self.config.deny_delete:
+            raise ApiError(500, 10057, "message delete not permitted")
+        contents = self.store.contents
+        if not sequence and self.config.storage == "file":
+            raise ApiError(500, 10057, "no message found")
+        if sequence > contents.last and self.config.storage == "file":
+            raise ApiError(500, 10057, "stream store EOF")
+        if not self.store.remove(sequence, erase=erase):
+            raise ApiError(400, 10043, f"sequence {sequence} not found")
+        self.count()
+
+    # Reading
+
+    def message(self, sequence: int) -> Stored:
+        """Returns a message.
+
+        Raises:
+            ApiError: It is not there.
+            StorageError: It cannot be read.
+        """
+        found = self.store.read(sequence)
+        if found is None:
+            raise no_message()
+        return found
+
+    def last_of(self, pattern: bytes) -> int:
+        """Returns the last sequence of a subject or pattern; 0 if there is none."""
+        return max((entry.last for entry in self.store.contents.selected((pattern,))), default=0)
+
+    def next_of(self, pattern: bytes, start: int) -> int:
+        """Returns the first sequence of a subject or pattern from some sequence on; 0 if there is none."""
+        contents = self.store.contents
+        wanted = contents.filter((pattern,))
+        found = contents.matching(wanted, start, 1)
+        contents.release(wanted)
+        return found[0] if found else 0
+
+    # Views
+
+    def state(self, *, deleted: bool = False) -> dict[str, Any]:
+        """Returns its state as answers have it."""
+        contents = self.store.contents
+        used = contents.messages or contents.last
+        state: dict[str, Any] = {
+            "messages": contents.messages,
+            "bytes": contents.bytes,
+            "first_seq": contents.first if used else 0,
+            "first_ts": time_text(contents.first_time),
+            "last_seq": contents.last,
+            "last_ts": time_text(contents.last_time),
+        }
+        if contents.subjects:
+            state["num_subjects"] = len(contents.subjects)
+        if contents.messages and (missing := contents.last - contents.first + 1 - contents.messages):
+            state["num_deleted"] = missing
+            if deleted:
+                state["deleted"] = contents.deleted(_MOST_DELETED)
+        state["consumer_count"] = 0
+        return state
+
+    def info(self, now: int) -> dict[str, Any]:
+        """Returns what answers say of it."""
+        return {
+            "config": self.config.as_json(),
+            "created": time_text(self.created),
+            "state": self.state(),
+            "ts": time_text(now),
+        }
+
+    def subject_counts(self, pattern: bytes, offset: int) -> tuple[int, dict[str, int]]:
+        """Returns how many subjects match, and a page of them with the messages that each has."""
+        if not valid_pattern(pattern):
+            return 0, {}
+        entries = sorted(self.store.contents.selected((pattern,)), key=lambda entry: entry.name)
+        page: dict[str, int] = {}
+        size = 0
+        for entry in entries[offset : offset + _MOST_SUBJECTS]:
+            page[entry.name.decode(errors="replace")] = entry.count
+            size += len(entry.name)
+            if size > _MOST_SUBJECT_BYTES:
+                break
+        return len(entries), page

@@ -1,0 +1,63 @@
+"""Plays requests and publishes against a server, real or ours, and says what came back without what differs anyway."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import nats
+
+#: Members that differ from run to run, or from version to version.
+ANYWAY = frozenset(
+    ("ts", "created", "time", "first_ts", "last_ts", "cluster", "api", "metadata", "limits", "type", "allow_msg_ttl")
+)
+#: What nobody said anything to.
+SILENCE = "silence"
+Step = Sequence[Any]
+
+
+async def play(url: str, steps: Iterable[Step], wait: float = 1.0) -> list[Any]:
+    """Plays steps one after the other.
+
+    Args:
+        url: The server.
+        steps: Each a subject, a body (text, or what becomes JSON), and perhaps headers.
+        wait: How long to wait for an answer (seconds).
+    """
+    client = await nats.connect(url, allow_reconnect=False)
+    try:
+        return [await _ask(client, wait, *step) for step in steps]
+    finally:
+        await client.close()
+
+
+async def _ask(client: Any, wait: float, subject: str, body: Any = "", headers: dict[str, str] | None = None) -> Any:
+    data = body if isinstance(body, bytes) else (body if isinstance(body, str) else json.dumps(body)).encode()
+    try:
+        answer = await client.request(subject, data, timeout=wait, headers=headers)
+    except nats.errors.NoRespondersError:
+        return 503
+    except (TimeoutError, nats.errors.TimeoutError):
+        return SILENCE
+    return seen(answer)
+
+
+def seen(message: Any) -> Any:
+    """What a message says, without what differs anyway."""
+    headers = {name: value for name, value in (message.headers or {}).items() if name != "Nats-Time-Stamp"}
+    try:
+        value = json.loads(message.data)
+    except ValueError:
+        return (headers, message.data)
+    return _plain(value) if not headers else (headers, _plain(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        if "err_code" in value:
+            # Reasons why JSON is not valid are those of a library.
+            text = value["description"].partition(":")[0] if value["err_code"] == 10025 else value["description"]
+            return {"error": value["err_code"], "code": value["code"], "text": text}
+        return {name: _plain(each) for name, each in value.items() if name not in ANYWAY}
+    return [_plain(each) for each in value] if isinstance(value, list) else value

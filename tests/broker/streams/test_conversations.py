@@ -1,0 +1,33 @@
+"""The same requests to real servers and to ours: each of our answers is that of one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import servers
+from tests.broker.streams import conversations
+from tests.broker.streams.playing import play
+from tests.brokers import Broker
+
+#: What we keep to is 2.10; where it was mended later, we do as later ones.
+VERSIONS = [version for version in servers.available() if version != servers.OLDEST]
+PARTS = ("STREAMS", "MESSAGES", "LIMITS")
+
+
+@pytest.mark.skipif(not VERSIONS, reason="no real server is here")
+@pytest.mark.parametrize("part", PARTS)
+def test_answers_are_those_of_real_servers(tmp_path: Path, part: str) -> None:
+    steps: list[Any] = getattr(conversations, part)
+    with Broker(tmp_path / "ours", "-js", "-sd", tmp_path / "store") as broker:
+        ours = asyncio.run(play(broker.url, steps))
+        assert "rror" not in broker.said()
+    real = []
+    for version in (VERSIONS[0], VERSIONS[-1]):
+        with servers.NatsServer(tmp_path / version, version) as server:
+            real.append(asyncio.run(play(server.url, steps)))
+    for step, own, *theirs in zip(steps, ours, *real, strict=True):
+        assert own in theirs, (step, own, theirs)

@@ -1,0 +1,143 @@
+"""Requests that make no sense get an answer that says so; times, sizes and limits in simulated time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.stores.interface import StorageError
+from broker.stores.streams.blocks import Block
+from broker.streams.room import Limits
+from tests.broker.streams.world import World
+
+SECOND = 1_000_000_000
+CALLS = (
+    "INFO", "STREAM.CREATE.S", "STREAM.CREATE.T", "STREAM.UPDATE.S", "STREAM.INFO.S", "STREAM.NAMES", "STREAM.LIST",
+    "STREAM.DELETE.T", "STREAM.PURGE.S", "STREAM.MSG.GET.S", "STREAM.MSG.DELETE.S", "STREAM.SNAPSHOT.S",
+    "STREAM.RESTORE.U", "DIRECT.GET.S",
+)  # fmt: skip
+NAMES = (
+    "name", "subjects", "max_msgs", "max_age", "storage", "retention", "discard", "seq", "last_by_subj", "next_by_subj",
+    "batch", "offset", "filter", "keep", "subject", "num_replicas", "duplicate_window", "sealed", "first_seq", "mirror",
+    "sources", "allow_msg_ttl", "metadata", "consumer_limits", "start_time", "deleted_details", "subjects_filter",
+)  # fmt: skip
+leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.integers(-3, 20), st.floats(), st.text(max_size=5),
+    st.sampled_from(("S", "s.a", "s.>", "memory", "file", "new", "*", "2020-01-01T00:00:00Z")),
+)  # fmt: skip
+values = st.recursive(leaves, lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=3), each))
+bodies = st.one_of(
+    st.binary(max_size=30),
+    st.dictionaries(st.sampled_from(NAMES), values, max_size=6).map(lambda each: json.dumps(each).encode()),
+    st.sampled_from((b"", b"{}", b"[" * 100_000, b'{"name":"\\ud800"}', b"9" * 5000, b"NaN", b'{"seq":1e5}')),
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(st.tuples(st.sampled_from(CALLS), bodies), min_size=1, max_size=8))
+def test_whatever_is_asked_is_answered(todo: list[tuple[str, bytes]]) -> None:
+    world = World()
+    world.create("S", subjects=["s.>"], storage="memory", allow_direct=True)
+    world.publish("s.a", b"x")
+    for call, body in todo:
+        said = world.api(call, body)
+        assert said is not None, call
+        if isinstance(said, dict):
+            assert said["type"].startswith("io.nats.jetstream.api.v1.")
+            assert set(said.get("error", {})) <= {"code", "err_code", "description"}
+
+
+@pytest.mark.parametrize("storage", ["memory", "file"])
+def test_age_and_duplicates_go_with_time(tmp_path: Path, storage: str) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"], storage=storage, max_age=10 * SECOND, duplicate_window=3 * SECOND)
+    assert world.publish("s", Nats_Msg_Id="a")["seq"] == 1
+    world.pass_time(2 * SECOND)
+    assert world.publish("s", Nats_Msg_Id="a") == {"stream": "S", "seq": 1, "duplicate": True}
+    if storage == "file":
+        world.crash()
+        assert world.publish("s", Nats_Msg_Id="a")["duplicate"]
+    world.pass_time(2 * SECOND)
+    assert world.publish("s", Nats_Msg_Id="a")["seq"] == 2
+    world.pass_time(7 * SECOND)
+    assert world.state("S")["messages"] == 1
+    world.pass_time(4 * SECOND)
+    assert world.state("S")["messages"] == 0
+    assert world.publish("s")["seq"] == 3
+
+
+def test_wider_limits_bring_nothing_back(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s.>"], max_msgs=3, max_msgs_per_subject=2)
+    for i in range(8):
+        world.publish(f"s.{i % 2}", b"%d" % i)
+    before = world.state("S")
+    world.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s.>"]})
+    world.crash()
+    assert world.state("S") == before
+
+
+def test_what_all_streams_may_take(tmp_path: Path) -> None:
+    world = World(limits=Limits(1000, 1000))
+    assert world.create("S", subjects=["s"], storage="memory", max_bytes=2000)["error"]["err_code"] == 10028
+    assert world.create("S", subjects=["s"], max_bytes=2000)["error"]["err_code"] == 10047
+    world.create("S", subjects=["s"], storage="memory")
+    assert world.publish("s", bytes(900))["seq"] == 1
+    assert world.publish("s", bytes(900))["error"]["err_code"] == 10023
+    world.api("STREAM.PURGE.S")
+    assert world.publish("s", bytes(900))["seq"] == 2
+    world.api("STREAM.DELETE.S")
+    assert world.api("INFO")["memory"] == 0
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"])
+    world.publish("s", b"1")
+    with mock.patch.object(Block, "flush", side_effect=StorageError("no space left")):
+        refused = world.publish("s", b"2")
+    assert refused["error"] == {"code": 503, "err_code": 10077, "description": "no space left"}
+    assert world.state("S")["messages"] == 1
+    assert world.publish("s", b"3")["seq"] == 2
+    world.crash()
+    assert world.state("S")["messages"] == 2
+
+
+@pytest.mark.parametrize("cut", [1, 9, 40])
+def test_a_torn_record_is_not_there_and_what_follows_is(tmp_path: Path, cut: int) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"])
+    for i in range(3):
+        world.publish("s", b"%d" % i)
+    path = next(tmp_path.rglob("1.blk"))
+    path.write_bytes(path.read_bytes()[:-cut])
+    world.crash()
+    assert world.state("S")["messages"] == 2 - (cut == 40)
+    sequence = world.publish("s", b"new")["seq"]
+    world.crash()
+    assert world.state("S")["last_seq"] == sequence
+
+
+def test_one_directory_is_for_one_broker(tmp_path: Path) -> None:
+    World(tmp_path)
+    with pytest.raises(StorageError, match="in use by another broker"):
+        World(tmp_path)
+
+
+def test_a_directory_that_cannot_be_served_is_left_alone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"])
+    world.server.stop()
+    meta = next(tmp_path.rglob("meta.inf"))
+    before: dict[str, Any] = {path.name: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
+    meta.write_bytes(meta.read_bytes().replace(b"limits", b"limitz"))
+    world.begin()
+    assert world.api("STREAM.NAMES")["streams"] is None
+    assert world.create("S", subjects=["s"])["error"]["err_code"] == 10077
+    assert meta.exists() and before

@@ -1,0 +1,155 @@
+"""Streams in a world of their own: simulated time, a bus of lists, and clients that are a few lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from broker.stores.streams.directory import StreamsDirectory
+from broker.stores.streams.interface import StreamStore
+from broker.stores.streams.memory import MemoryStream
+from broker.streams.room import Limits
+from broker.streams.server import StreamsServer
+from stantools.nats.frames import Handler, frame_table
+from stantools.nats.subjects import matches
+from tests.broker.streaming.world import Time, Wishes
+
+API = "$JS.API."
+INBOX = b"_INBOX.me"
+_PLENTY = Limits(1 << 30, 1 << 30)
+
+
+class Lists:
+    """A bus: who listens, and what was published."""
+
+    max_payload = 1 << 20
+
+    def __init__(self) -> None:
+        self.heard: dict[int, tuple[bytes, Handler]] = {}
+        self.said: list[tuple[bytes, bytes, bytes, bytes, bytes]] = []
+
+    def listen(self, subject: bytes, handler: Handler) -> object:
+        self.heard[len(self.heard)] = (subject, handler)
+        return len(self.heard) - 1
+
+    def unlisten(self, subscription: object) -> None:
+        assert isinstance(subscription, int)
+        self.heard[subscription] = (b"", self.heard[subscription][1])
+
+    def publish(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
+        self.deliver(subject, subject, payload, reply, header)
+
+    def deliver(self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
+        self.said.append((to, subject, payload, reply, header))
+
+    def send(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> int:
+        """A client publishes. Returns how many heard it."""
+        data = b"%b%b%b%b" % (subject, reply, header, payload)
+        frames = frame_table(1)
+        at = len(subject) + len(reply)
+        frames[0] = (0, len(subject), len(subject), len(reply), len(header), at, len(header) + len(payload), -1)
+        found = [each for pattern, each in list(self.heard.values()) if pattern and matches(pattern, subject)]
+        for handler in found:
+            handler(data, frames, 0, 1)
+        return len(found)
+
+
+class Nowhere:
+    """A place for streams in memory."""
+
+    name = "nowhere"
+
+    def streams(self) -> Iterator[tuple[Mapping[str, Any], int]]:
+        return iter(())
+
+    def create(self, name: str, storage: str, next_sequence: int) -> StreamStore:
+        return MemoryStream(next_sequence)
+
+    def open(self, name: str) -> StreamStore:
+        raise AssertionError("there is nothing to open")
+
+    def delete(self, name: str, store: StreamStore) -> None:
+        store.delete()
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class World:
+    """A server with streams.
+
+    Args:
+        folder: Where they are kept; None for nowhere.
+    """
+
+    def __init__(self, folder: Path | None = None, limits: Limits = _PLENTY) -> None:
+        self.time, self.folder, self.limits = Time(), folder, limits
+        self.begin()
+
+    def begin(self) -> None:
+        """Starts it."""
+        self.bus, self.wishes = Lists(), Wishes()
+        self.place = StreamsDirectory(self.folder) if self.folder else Nowhere()
+        self.server = StreamsServer(self.bus, self.place, self.time, self.wishes, self.limits)
+        self.server.start()
+
+    def crash(self) -> None:
+        """Ends it without a word, and starts it again."""
+        self.place.close()
+        self.begin()
+
+    def restart(self) -> None:
+        """Ends it, and starts it again."""
+        self.server.stop()
+        self.begin()
+
+    def settle(self) -> None:
+        """Commits as long as it is asked for."""
+        while self.wishes.commit:
+            self.wishes.commit = False
+            self.server.commit()
+
+    def pass_time(self, nanoseconds: int) -> None:
+        """Lets time pass, with all timers."""
+        end = self.time.now + nanoseconds
+        while self.wishes.due is not None and self.wishes.due <= end:
+            self.time.now = max(self.time.now, self.wishes.due)
+            self.wishes.due = None
+            self.server.run_timers()
+            self.settle()
+        self.time.now = end
+
+    def ask(self, subject: str, body: Any = b"", header: bytes = b"") -> Any:
+        """Sends a request. Returns what comes back: JSON, else header and payload; None for nothing."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.bus.said.clear()
+        self.bus.send(subject.encode(), data, INBOX, header)
+        self.settle()
+        for to, _, payload, _, found in self.bus.said:
+            if to == INBOX:
+                return json.loads(payload) if not found else (found, payload)
+        return None
+
+    def api(self, call: str, body: Any = b"") -> Any:
+        """Sends a request to the API."""
+        return self.ask(API + call, body)
+
+    def create(self, name: str, **config: Any) -> Any:
+        """Makes a stream."""
+        return self.api(f"STREAM.CREATE.{name}", {"name": name, **config})
+
+    def publish(self, subject: str, payload: bytes = b"", **headers: str) -> Any:
+        """Publishes with headers, whose names have `_` for `-`."""
+        lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+        return self.ask(subject, payload, f"NATS/1.0\r\n{lines}\r\n".encode() if headers else b"")
+
+    def state(self, name: str) -> dict[str, Any]:
+        """The state of a stream."""
+        found: dict[str, Any] = self.api(f"STREAM.INFO.{name}", {"subjects_filter": ">", "deleted_details": True})
+        return found["state"]
+
+
+Step = Callable[[World], None]
