@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cutting import CLIENTS, DATA, INDEX, LEFT, SUBS, environment, write_store
-from tests.pipeline.conftest import skip_without_spark
+from tests.pipeline.conftest import TEST_CONF, skip_without_spark
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +101,7 @@ def test_a_worker_of_spark(whole: Path, tmp_path: Path) -> None:
     """The job goes on with the other store."""
     skip_without_spark()
     store = shutil.copytree(whole, tmp_path / "store")
-    words = ("stantools", "pipeline", "verify", store, whole, "--master", "local[2]")
+    conf = [word for key, value in TEST_CONF.items() for word in ("--conf", f"{key}={value}")]
+    words = ("stantools", "pipeline", "verify", store, whole, "--master", "local[2]", *conf)
     said = program(tmp_path / "site", store / DATA, *words, exit_code=1)
     assert f"error: {store / DATA}: was cut" in said and "stop what writes to the store" in said

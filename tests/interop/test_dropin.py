@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from stantools.cli.main import cli
 from tests.brokers import Broker
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import GOLDEN, golden_cases, load_expected
 from tests.interop.rawclient import Publisher, RawClient, stored
 
 #: What a check of a store says that its own server has left behind is no fault of ours.
@@ -120,20 +122,16 @@ def digest_matches(got: list[tuple[int, bytes]], channel: dict[str, Any]) -> boo
 
 def assert_clean(store: Path, expected: dict[str, Any]) -> None:
     """The offline tools find nothing wrong, or no more than was there before."""
-    import subprocess
-    import sys
 
     def findings(place: Path) -> list[tuple[str, str]]:
         words = ["verify", str(place), "-o", "json", "--crc-poly", str(expected["options"]["file_crc_poly"])]
-        done = subprocess.run([sys.executable, "-m", "stantools", *words], capture_output=True, text=True, timeout=60)
-        assert done.returncode in (0, 1), done.stderr
+        done = CliRunner().invoke(cli, words)
+        assert done.exit_code in (0, 1), done.stderr
         return [
             (each["code"], each["channel"])
             for each in json.loads(done.stdout)["findings"]
             if each["severity"] != "info"
         ]
-
-    from tests.conftest import GOLDEN
 
     before = findings(GOLDEN / expected["case"] / "datastore")
     assert [each for each in findings(store) if each not in before] == []

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: Small and quick: what tests read is small, and several test processes share the machine.
 TEST_CONF = {
     "spark.driver.memory": "1g",
+    # Java that ends after two minutes has no use for carefully compiled code, nor for a collector with threads.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
 }
