@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 
-from stantools.migration.plan.fields import CONSUMER_FIELDS, STREAM_FIELDS
+from stantools.migration.plan.fields import CONSUMER_FIELDS, FOUND, STREAM_FIELDS
 from stantools.migration.plan.model import (
     ChannelPart,
     ConsumerKind,
@@ -353,9 +353,9 @@ def _difference(then: ChannelPart, now: ChannelPart) -> str:
     if then == now:
         return ""
     parts = [
-        f"{name} {getattr(then, name)} became {getattr(now, name)}"
-        for name in ("messages", "first", "last", "bytes", "lost")
-        if getattr(then, name) != getattr(now, name)
+        f"{field.key} {getattr(then, field.key)} became {getattr(now, field.key)}"
+        for field in FOUND[:5]
+        if getattr(then, field.key) != getattr(now, field.key)
     ]
     was, _, subscribers = then.fingerprint.partition("-")
     if not parts and was != now.fingerprint.partition("-")[0]:

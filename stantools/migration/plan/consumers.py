@@ -16,10 +16,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stantools.migration.plan.fields import CONSUMER_DEFAULTS
 from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, LeftOut, Level, Note, Position
 from stantools.migration.plan.names import choose, digits, safe_name
 from stantools.notation import counted
@@ -28,14 +29,6 @@ from stantools.store.sublog import Subscription
 
 if TYPE_CHECKING:
     from stantools.migration.stream_source import StreamSource
-
-#: What every migrated consumer has, and what the plan file shows only where it is otherwise.
-CONSUMER_DEFAULTS: dict[str, Any] = {
-    "deliver_policy": "all",
-    "ack_policy": "explicit",
-    "replay_policy": "instant",
-    "max_deliver": -1,
-}
 
 _SECOND = 1_000_000_000
 _ACK_WAIT = 30  # seconds, where the store has none

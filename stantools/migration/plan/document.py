@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import difflib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +24,6 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 LARGEST = 256 << 20
 _DEEPEST = 30
 _BINARY = "tag:yaml.org,2002:binary"
-_MISSING = object()
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
@@ -112,7 +111,7 @@ class Value:
 
 
 class Section(Value):
-    """A mapping, whose members are taken one by one; at the end none may be left.
+    """A mapping, whose members are asked for one by one; at the end none may be left.
 
     Raises:
         UsageError: The node is no mapping, or a key is there twice.
@@ -123,7 +122,7 @@ class Section(Value):
         if not isinstance(node, yaml.MappingNode):
             raise self.wrong("a group of `key: value`")
         self._members: dict[str, Value] = {}
-        self._known: list[str] = []
+        self._known: set[str] = set()
         for key, value in node.value:
             text = Value(file, key, "a key").text()
             if text in self._members:
@@ -146,36 +145,26 @@ class Section(Value):
 
     def get(self, key: str) -> Value | None:
         """Returns a member if it is there."""
-        self._known.append(key)
-        return self._members.pop(key, None)
-
-    def read(self, parse: Callable[[str], _T], key: str = "", default: Any = _MISSING) -> _T:
-        """Returns what a function makes of a member, or the default where it is not there."""
-        if default is not _MISSING and key not in self._members:
-            self._known.append(key)
-            return default  # type: ignore[no-any-return]
-        return self.take(key).read(parse)
+        self._known.add(key)
+        return self._members.get(key)
 
     def rest(self) -> Iterator[tuple[str, Value]]:
-        """Takes all other members."""
-        while self._members:
-            key = next(iter(self._members))
-            yield key, self._members.pop(key)
+        """Yields all other members."""
+        others = [key for key in self._members if key not in self._known]
+        self._known.update(others)
+        return ((key, self._members[key]) for key in others)
 
-    def finish(self, more: Sequence[str] = ()) -> None:
-        """Checks that every member was taken.
-
-        Args:
-            more: Keys that could have been there too.
+    def finish(self) -> None:
+        """Checks that every member was asked for.
 
         Raises:
             UsageError: One was not.
         """
-        for key, value in self._members.items():
-            known = [*self._known, *more]
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(sorted(set(known)))}"
-            raise value.fail(f"`{key}` is not known here", hint)
+        for key in self._members:
+            if key not in self._known:
+                near = difflib.get_close_matches(key, self._known, 1)
+                hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(sorted(self._known))}"
+                raise self._members[key].fail(f"`{key}` is not known here", hint)
 
 
 def load(path: Path, what: str) -> Section:

@@ -1,49 +1,67 @@
-"""The settings of streams and consumers that a plan may hold: how each is called there, read, and written.
+"""Every line of a plan, described once: how it is called there, read, checked and written, and what it is by default.
 
-Left out on purpose is what would change what arrives (mirrors, sources, transforms, republishing, per-message
-lifetimes) or where a consumer begins: its position says that.
+`planfile` reads and `planwriter` writes a plan by these tables, in their order; the advice at the head of a plan lists
+the settings, and overrides are read by them too. Of settings, those are left out on purpose that would change what
+arrives (mirrors, sources, transforms, republishing, per-message lifetimes) or where a consumer begins: its position
+says that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import enum
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from stantools.migration.plan.document import Section, Value, quoted
+from stantools.migration.plan.model import ConsumerKind, Level, SourceRef, TargetKind, Way
 from stantools.migration.plan.names import name_problem, subject_problem
 from stantools.migration.plan.units import (
+    format_sequences,
     format_size,
     parse_duration,
     parse_number,
+    parse_sequences,
     parse_size,
+    parse_time,
 )
-from stantools.notation import format_duration
+from stantools.notation import format_duration, format_time
 
 NO_LIMIT = "unlimited"
+WIDTH = 110
 _MAX_I64 = (1 << 63) - 1
 _MAX_I32 = (1 << 31) - 1
+_MAX_U64 = (1 << 64) - 1
 _SECOND = 1_000_000_000
+_UNSET: Any = object()
+_REQUIRED: Any = object()
 
 
 @dataclass(frozen=True)
 class Field:
-    """One setting.
+    """One line of a plan.
 
     Attributes:
-        key: Its name in the JetStream configuration.
-        read: Makes a configuration value of what stands in a file; raises UsageError.
-        write: Makes YAML of a configuration value.
+        key: The attribute that it becomes, or its name in the JetStream configuration.
+        read: Makes a value of what stands in a file; raises UsageError.
+        write: Makes YAML of a value.
         name: Its name in a plan, where that is another one.
-        since: The first server version that knows it.
+        since: The first server version that knows the setting.
+        default: What it is where the line is missing, and what needs no line.
+        shown: It has a line even then.
+        comment: What stands behind it.
     """
 
     key: str
-    read: Callable[[Value], Any]
-    write: Callable[[Any], str]
+    read: Callable[[Value], Any] = Value.text
+    write: Callable[[Any], str] = quoted
     name: str = ""
     since: tuple[int, int] = (2, 2)
+    default: Any = _UNSET
+    shown: bool = False
+    comment: str = ""
 
     @property
     def label(self) -> str:
@@ -71,16 +89,33 @@ def _size(text: str, most: int) -> int:
     return size
 
 
-def _limit(key: str, parse: Callable[[str], int], write: Callable[[int], str], none: int = -1) -> Field:
-    return Field(key, lambda value: _limited(value, parse, none), lambda v: NO_LIMIT if v == none else write(v))
+def _limit(
+    key: str, parse: Callable[[str], int], write: Callable[[int], str], none: int = -1, default: Any = _UNSET
+) -> Field:
+    def shown(limit: int) -> str:
+        return NO_LIMIT if limit == none else write(limit)
+
+    return Field(key, lambda value: _limited(value, parse, none), shown, default=default)
 
 
-def _flag(key: str) -> Field:
-    return Field(key, Value.flag, lambda v: "yes" if v else "no")
+def _flag(key: str, **more: Any) -> Field:
+    return Field(key, Value.flag, lambda v: "yes" if v else "no", **more)
 
 
-def _choice(key: str, *possible: str, since: tuple[int, int] = (2, 2)) -> Field:
-    return Field(key, lambda value: value.choice(*possible), str, since=since)
+def _choice(key: str, *possible: str, **more: Any) -> Field:
+    return Field(key, lambda value: value.choice(*possible), str, **more)
+
+
+def _member(key: str, kind: type[enum.StrEnum]) -> Field:
+    return Field(key, lambda value: kind(value.choice(*kind)), str, default=_REQUIRED)
+
+
+def _count(key: str, default: Any = _REQUIRED, most: int = _MAX_U64) -> Field:
+    return Field(key, lambda value: value.read(partial(parse_number, most=most)), str, default=default)
+
+
+def _time(key: str, name: str, default: Any = _REQUIRED) -> Field:
+    return Field(key, lambda value: value.read(parse_time), lambda v: quoted(format_time(v)), name, default=default)
 
 
 def _duration(value: Value, least: int = 0) -> int:
@@ -97,6 +132,13 @@ def _description(value: Value) -> str:
     return text
 
 
+def _path(value: Value) -> str:
+    text = value.text()
+    if "\0" in text:
+        raise value.wrong("the path of a store")
+    return text
+
+
 def _subject(value: Value, *, wildcards: bool = False) -> str:
     text = value.text()
     if problem := subject_problem(text, wildcards=wildcards):
@@ -104,11 +146,35 @@ def _subject(value: Value, *, wildcards: bool = False) -> str:
     return text
 
 
-def _name(value: Value) -> str:
+def _name(value: Value, what: str) -> str:
     text = value.text()
     if problem := name_problem(text):
-        raise value.fail(f"{text!r}: {problem}")
+        raise value.fail(f"{text!r} cannot be the name of a {what}: {problem}")
     return text
+
+
+def _listed(value: Value, read: Callable[[Value], str] = Value.text) -> tuple[str, ...]:
+    return tuple(read(item) for item in value.items())
+
+
+def _write_long_list(texts: Iterable[str]) -> str:
+    return "".join(f"\n    - {quoted(text)}" for text in texts)
+
+
+def _version(value: Value) -> tuple[int, int, int]:
+    parts = value.text().split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
+        raise value.wrong("a version such as 2.10.26")
+    major, minor, patch = map(int, parts)
+    return major, minor, patch
+
+
+def _write_sequences(sequences: Sequence[int]) -> str:
+    text = format_sequences(sequences)
+    if len(text) <= WIDTH:
+        return text
+    lines = textwrap.wrap(text, WIDTH - 5, break_long_words=False, break_on_hyphens=False)
+    return ">-" + "".join(f"\n      {line}" for line in lines)
 
 
 def _retention(value: Value) -> str:
@@ -140,22 +206,90 @@ def _placement(value: Value) -> dict[str, Any]:
 
 
 def _write_placement(placement: Mapping[str, Any]) -> str:
-    parts = []
-    if "cluster" in placement:
-        parts.append(f"cluster: {quoted(placement['cluster'])}")
-    if "tags" in placement:
-        parts.append(f"tags: {write_list(placement['tags'])}")
-    return "{" + ", ".join(parts) + "}"
+    ways: dict[str, Callable[[Any], str]] = {"cluster": quoted, "tags": _write_list}
+    return "{" + ", ".join(f"{key}: {write(placement[key])}" for key, write in ways.items() if key in placement) + "}"
 
 
-def write_list(texts: list[str] | tuple[str, ...]) -> str:
-    """Writes texts as a YAML list on one line."""
+def _write_list(texts: Iterable[str]) -> str:
     return "[" + ", ".join(quoted(text) for text in texts) + "]"
 
 
+#: The store, as a `SourceRef`.
+SOURCE: tuple[Field, ...] = (
+    Field("path", _path, name="store", default=_REQUIRED),
+    Field("nodes", _listed, _write_long_list, default=()),
+    Field("patterns", _listed, _write_list, "channels", default=()),
+    Field("generation", default=SourceRef.generation, shown=True),
+    _flag("archived", default=False, shown=True, comment="take messages from .bak slices too"),
+    _flag("decrypted", default=False, shown=True, comment="read with the encryption key, given each time"),
+    _count("crc_poly", None, 0xFFFFFFFF),
+)
+
+#: Where it goes, as a `TargetRef`.
+TARGET: tuple[Field, ...] = (
+    _member("kind", TargetKind),
+    Field("places", _listed, _write_list, default=()),
+    Field("version", _version, lambda version: ".".join(map(str, version)), default=None),
+)
+
+WAY = _member("way", Way)
+MADE_AT = _time("made_at", "", 0)
+
+#: Whether messages carry their origin; also among the defaults.
+ORIGIN_HEADERS = _flag("origin_headers", comment="channel, sequence and time of origin as headers")
+
+#: What a `StreamPlan` says besides its settings, channels and consumers.
+STREAM: tuple[Field, ...] = (
+    Field("name", partial(_name, what="stream"), name="stream", default=_REQUIRED),
+    Field("subjects", partial(_listed, read=partial(_subject, wildcards=True)), _write_list),
+    ORIGIN_HEADERS,
+    _time("created_ns", "created", _UNSET),
+)
+
+#: A `ChannelPart`, besides what was found.
+PART: tuple[Field, ...] = (Field("channel", default=_REQUIRED), Field("subject", _subject, default=_REQUIRED))
+
+#: What a `ChannelPart` says of the store; what its channel held is counted in the first five.
+FOUND: tuple[Field, ...] = (
+    *map(_count, ("messages", "first", "last", "bytes", "lost")),
+    _time("first_timestamp", "from"),
+    _time("last_timestamp", "to"),
+    Field("fingerprint", write=lambda text: f'"{text}"', default=_REQUIRED),
+)
+
+#: What a `ConsumerPlan` and its `Position` say besides the settings.
+CONSUMER: tuple[Field, ...] = (
+    Field("name", partial(_name, what="consumer"), name="consumer", default=_REQUIRED),
+    Field("channel"),
+    Field("durable", default="", shown=True),
+    Field("group", default=""),
+    Field("client", default=""),
+    _count("members", 1),
+    _member("kind", ConsumerKind),
+    _count("delivered"),
+    Field("pending", lambda value: value.read(parse_sequences), _write_sequences, default=()),
+)
+
+#: A `LeftOut`.
+LEFT_OUT: tuple[Field, ...] = (
+    Field("what", default=_REQUIRED),
+    Field("channel", default=""),
+    Field("detail", name="why", default=_REQUIRED),
+    _count("count", 1),
+    _flag("loss", default=False),
+)
+
+#: A `Note`.
+NOTE: tuple[Field, ...] = (
+    _member("level", Level),
+    Field("about", default=""),
+    Field("text", default=_REQUIRED),
+    Field("remedy", default=""),
+)
+
 #: What a plan may set for a stream, in the order of the file.
 STREAM_FIELDS: tuple[Field, ...] = (
-    Field("description", _description, quoted),
+    Field("description", _description),
     _choice("storage", "file", "memory"),
     Field("num_replicas", partial(_number, least=1, most=5), str, "replicas"),
     Field("placement", _placement, _write_placement),
@@ -178,16 +312,16 @@ STREAM_FIELDS: tuple[Field, ...] = (
 
 #: What a plan may set for a consumer.
 CONSUMER_FIELDS: tuple[Field, ...] = (
-    Field("description", _description, quoted),
-    Field("filter_subject", partial(_subject, wildcards=True), quoted),
-    Field("deliver_subject", _subject, quoted),
-    Field("deliver_group", _name, quoted),
+    Field("description", _description),
+    Field("filter_subject", partial(_subject, wildcards=True)),
+    Field("deliver_subject", _subject),
+    Field("deliver_group", partial(_name, what="group")),
     Field("ack_wait", partial(_duration, least=1), format_duration),
     _limit("max_ack_pending", partial(parse_number, most=_MAX_I32), str),
-    _limit("max_deliver", partial(parse_number, most=_MAX_I32), str),
-    _choice("deliver_policy", "all"),
-    _choice("ack_policy", "explicit"),
-    _choice("replay_policy", "instant", "original"),
+    _limit("max_deliver", partial(parse_number, most=_MAX_I32), str, default=-1),
+    _choice("deliver_policy", "all", default="all"),
+    _choice("ack_policy", "explicit", default="explicit"),
+    _choice("replay_policy", "instant", "original", default="instant"),
     Field("max_waiting", partial(_number, least=1, most=_MAX_I32), str),
     Field("num_replicas", partial(_number, most=5), str, "replicas"),
     Field("inactive_threshold", _duration, format_duration),
@@ -196,16 +330,61 @@ CONSUMER_FIELDS: tuple[Field, ...] = (
     _flag("headers_only"),
 )
 
+#: What every migrated consumer has.
+CONSUMER_DEFAULTS: Mapping[str, Any] = {f.key: f.default for f in CONSUMER_FIELDS if f.default is not _UNSET}
 
-def read_settings(section: Section, fields: tuple[Field, ...]) -> dict[str, Any]:
-    """Takes the settings that stand in a section.
+
+def read_fields(section: Section, fields: Iterable[Field]) -> dict[str, Any]:
+    """Takes what stands in a section, with defaults for what does not.
 
     Raises:
-        UsageError: One has no value that it can have.
+        UsageError: Something has no value that it can have, or is missing.
     """
-    settings = {}
+    values = {}
     for field in fields:
-        value = section.get(field.label)
+        value = section.take(field.label) if field.default is _REQUIRED else section.get(field.label)
         if value is not None:
-            settings[field.key] = field.read(value)
-    return settings
+            values[field.key] = field.read(value)
+        elif field.default is not _UNSET:
+            values[field.key] = field.default
+    return values
+
+
+def read_record(section: Section, fields: Iterable[Field]) -> dict[str, Any]:
+    """Takes all that stands in a section; see `read_fields`. What is not known there is a UsageError too."""
+    values = read_fields(section, fields)
+    section.finish()
+    return values
+
+
+def visible(text: str) -> str:
+    """Returns a text without characters that could end a comment or hide something."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def write_fields(
+    fields: Iterable[Field],
+    values: Mapping[str, Any],
+    indent: int = 0,
+    comments: Mapping[str, str] | None = None,
+    *,
+    item: bool = False,
+) -> Iterator[str]:
+    """Yields the lines of what is there and not as it is by default.
+
+    Args:
+        fields: What may be written, in this order.
+        values: What there is.
+        indent: Spaces in front of each line.
+        comments: What stands behind lines, by key, instead of what is usual.
+        item: They are an item of a list: the first line has its `- `.
+    """
+    for field in fields:
+        if field.key not in values or (values[field.key] == field.default and not field.shown):
+            continue
+        text = field.write(values[field.key])
+        comment = (comments or {}).get(field.key, field.comment)
+        start = " " * (indent - 2) + "- " if item else " " * indent
+        item = False
+        gap = "" if text.startswith("\n") else " "
+        yield f"{start}{field.label}:{gap}{text}" + (f"  # {visible(comment)}" if comment else "")

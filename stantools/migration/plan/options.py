@@ -25,7 +25,7 @@ from typing import Any
 
 from stantools.errors import UsageError
 from stantools.migration.plan.document import Section, load
-from stantools.migration.plan.fields import STREAM_FIELDS, read_settings
+from stantools.migration.plan.fields import STREAM_FIELDS, read_fields
 from stantools.migration.plan.model import ConsumerKind, TargetRef, Way
 from stantools.migration.plan.names import name_problem, subject_problem
 from stantools.store.directory import subject_matches
@@ -190,7 +190,7 @@ def _override(pattern: str, section: Section) -> Override:
     subject = section.get("subject")
     consumers = section.get("consumers")
     headers = section.get("origin_headers")
-    settings = read_settings(section, STREAM_FIELDS)
+    settings = read_fields(section, STREAM_FIELDS)
     section.finish()
     try:
         return Override(

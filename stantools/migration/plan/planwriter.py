@@ -1,4 +1,4 @@
-"""A plan as YAML that people review and edit; `planreader` reads it back.
+"""A plan as YAML that people review and edit; `planfile` reads it back.
 
 What most streams have in common stands once, under `defaults`. What can be derived (subjects from those of the
 channels, filters, the floor of what is acknowledged) is not repeated, so that an edit is made in one place.
@@ -13,9 +13,26 @@ from typing import Any
 
 from stantools import __version__
 from stantools.migration.plan.checks import find_problems
-from stantools.migration.plan.consumers import CONSUMER_DEFAULTS
 from stantools.migration.plan.document import quoted
-from stantools.migration.plan.fields import CONSUMER_FIELDS, STREAM_FIELDS, write_list
+from stantools.migration.plan.fields import (
+    CONSUMER,
+    CONSUMER_DEFAULTS,
+    CONSUMER_FIELDS,
+    FOUND,
+    LEFT_OUT,
+    MADE_AT,
+    NOTE,
+    ORIGIN_HEADERS,
+    PART,
+    SOURCE,
+    STREAM,
+    STREAM_FIELDS,
+    TARGET,
+    WAY,
+    WIDTH,
+    visible,
+    write_fields,
+)
 from stantools.migration.plan.model import (
     ChannelPart,
     ConsumerPlan,
@@ -27,17 +44,13 @@ from stantools.migration.plan.model import (
     created_at,
 )
 from stantools.migration.plan.remarks import summary
-from stantools.migration.plan.units import about, format_sequences
+from stantools.migration.plan.units import about
 from stantools.notation import counted, format_time
 
 #: The version of the form; a reader refuses others.
 FORM = 1
 
-#: The key that says whether messages carry their origin; also among the defaults.
-HEADERS = "origin_headers"
-
 _NOTES_ON_TOP = 20
-_WIDTH = 110
 _OWN = ("description", "metadata")
 
 _ADVICE = (
@@ -61,12 +74,13 @@ def render_plan(plan: Plan, go_on: Sequence[str] = ()) -> str:
     defaults = _defaults(plan.streams)
     blocks = [
         _header(plan, go_on),
-        [f"plan: {FORM}", *([f"made_at: {_moment(plan.made_at)}"] if plan.made_at else [])],
+        [f"plan: {FORM}", *write_fields((MADE_AT,), vars(plan))],
         _source(plan),
         _target(plan),
     ]
     if defaults:
-        blocks.append(["# What holds for each stream that says nothing else.", "defaults:", *_default_lines(defaults)])
+        usual = write_fields((*STREAM_FIELDS, ORIGIN_HEADERS), defaults, 2)
+        blocks.append(["# What holds for each stream that says nothing else.", "defaults:", *usual])
     if plan.streams:
         blocks.append(["streams:"])
         blocks += [_stream(stream, defaults, plan.made_at) for stream in plan.streams]
@@ -123,57 +137,23 @@ def _wrapped(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
         if line or before:
             indent = " " * (len(line) - len(line.lstrip(" -")))
-            visible = _visible(line)
-            yield from textwrap.wrap(visible, _WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+            yield from textwrap.wrap(visible(line), WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
         before = line
 
 
-def _visible(text: str) -> str:
-    """Returns a text without characters that could end a comment or hide something."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _comment(text: str) -> str:
-    return f"  # {_visible(text)}"
-
-
-def _moment(timestamp: int) -> str:
-    return quoted(format_time(timestamp))
-
-
 def _source(plan: Plan) -> list[str]:
-    source = plan.source
-    lines = ["source:", f"  store: {quoted(source.path)}"]
-    if source.nodes:
-        lines += ["  nodes:", *(f"    - {quoted(each)}" for each in source.nodes)]
-    if source.patterns:
-        lines.append(f"  channels: {write_list(source.patterns)}")
-    lines.append(f"  generation: {quoted(source.generation)}")
-    lines.append(f"  archived: {_yes(source.archived)}" + _comment("take messages from .bak slices too"))
-    lines.append(f"  decrypted: {_yes(source.decrypted)}" + _comment("read with the encryption key, given each time"))
-    if source.crc_poly is not None:
-        lines.append(f"  crc_poly: {source.crc_poly}")
-    return lines
+    return ["source:", *write_fields(SOURCE, vars(plan.source), 2)]
 
 
 def _target(plan: Plan) -> list[str]:
-    target = plan.target
-    lines = ["target:", f"  kind: {target.kind}"]
-    if target.places:
-        lines.append(f"  places: {write_list(target.places)}")
-    if target.version:
-        lines.append(f"  version: {'.'.join(map(str, target.version))}")
     return [
-        *lines,
+        "target:",
+        *write_fields(TARGET, vars(plan.target), 2),
         "",
         "# archive: stream archives that the server restores; exact in sequences, times, gaps and consumers.",
         "# publish: messages are published anew, where restoring is not allowed; times are in headers only.",
-        f"way: {plan.way}",
+        *write_fields((WAY,), vars(plan)),
     ]
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 def _defaults(streams: Sequence[StreamPlan]) -> dict[str, Any]:
@@ -182,7 +162,7 @@ def _defaults(streams: Sequence[StreamPlan]) -> dict[str, Any]:
         return {}
     defaults: dict[str, Any] = {}
     headers = sum(stream.origin_headers for stream in streams)
-    defaults[HEADERS] = headers * 2 > len(streams)
+    defaults[ORIGIN_HEADERS.key] = headers * 2 > len(streams)
     for field in STREAM_FIELDS:
         if field.key in _OWN or not all(field.key in stream.settings for stream in streams):
             continue
@@ -194,38 +174,26 @@ def _defaults(streams: Sequence[StreamPlan]) -> dict[str, Any]:
     return defaults
 
 
-def _default_lines(defaults: dict[str, Any]) -> list[str]:
-    return [*_settings(defaults, 2), _headers(defaults[HEADERS], 2)]
-
-
-def _settings(settings: dict[str, Any], indent: int) -> Iterator[str]:
-    for field in STREAM_FIELDS:
-        if field.key in settings:
-            yield f"{' ' * indent}{field.label}: {field.write(settings[field.key])}"
-
-
-def _headers(value: bool, indent: int) -> str:
-    return f"{' ' * indent}{HEADERS}: {_yes(value)}" + _comment("channel, sequence and time of origin as headers")
-
-
 def _stream(stream: StreamPlan, defaults: dict[str, Any], made_at: int) -> list[str]:
-    lines = [f"- stream: {quoted(stream.name)}", f"  # {_visible(_about(stream))}"]
-    lines.append("  channels:")
+    usual = {
+        **defaults,
+        "subjects": tuple(part.subject for part in stream.parts),
+        "created_ns": created_at(stream.parts, made_at),
+    }
+    first, *more = STREAM
+    lines = [*write_fields((first,), vars(stream), 2, item=True), f"  # {visible(_about(stream))}", "  channels:"]
     for part in stream.parts:
         lines += _part(part)
-    if stream.subjects != tuple(part.subject for part in stream.parts):
-        lines.append(f"  subjects: {write_list(stream.subjects)}")
-    if defaults.get(HEADERS) != stream.origin_headers:
-        lines.append(_headers(stream.origin_headers, 2))
-    if stream.created_ns != created_at(stream.parts, made_at):
-        lines.append(f"  created: {_moment(stream.created_ns)}")
-    own = {key: value for key, value in stream.settings.items() if key not in defaults or defaults[key] != value}
-    lines += _settings(own, 2)
+    lines += write_fields((*more, *STREAM_FIELDS), _unlike({**vars(stream), **stream.settings}, usual), 2)
     if stream.consumers:
         lines.append("  consumers:")
         for consumer in stream.consumers:
             lines += _consumer(stream, consumer)
     return lines
+
+
+def _unlike(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in usual or usual[key] != value}
 
 
 def _about(stream: StreamPlan) -> str:
@@ -242,14 +210,11 @@ def _about(stream: StreamPlan) -> str:
 
 
 def _part(part: ChannelPart) -> Iterator[str]:
-    shown = _comment(repr(part.channel)) if quoted(part.channel).startswith("!!") else ""
-    yield f"  - channel: {quoted(part.channel)}{shown}"
-    yield f"    subject: {quoted(part.subject)}"
-    counts = ("messages", "first", "last", "bytes", "lost")
-    found = ", ".join(f"{name}: {getattr(part, name)}" for name in counts)
-    yield f"    found: {{{found},"
-    yield f"            from: {_moment(part.first_timestamp)}, to: {_moment(part.last_timestamp)},"
-    yield f'            fingerprint: "{part.fingerprint}"}}'
+    binary = {"channel": repr(part.channel)} if quoted(part.channel).startswith("!!") else None
+    yield from write_fields(PART, vars(part), 4, binary, item=True)
+    found = list(write_fields(FOUND, vars(part)))
+    indent = "\n            "
+    yield f"    found: {{{', '.join(found[:5])},{indent}{', '.join(found[5:7])},{indent}{found[7]}}}"
 
 
 def derived_filter(subjects: Sequence[str], subject: str) -> str | None:
@@ -258,29 +223,17 @@ def derived_filter(subjects: Sequence[str], subject: str) -> str | None:
 
 
 def _consumer(stream: StreamPlan, consumer: ConsumerPlan) -> Iterator[str]:
-    yield f"  - consumer: {quoted(consumer.name)}"
-    if len(stream.parts) != 1 or consumer.channel != stream.parts[0].channel:
-        yield f"    channel: {quoted(consumer.channel)}"
-    yield f"    durable: {quoted(consumer.durable)}"
-    if consumer.group:
-        merged = _comment(f"{consumer.members} stored subscriptions") if consumer.members > 1 else ""
-        yield f"    group: {quoted(consumer.group)}{merged}"
-    if consumer.client:
-        yield f"    client: {quoted(consumer.client)}"
-    if consumer.members != 1:
-        yield f"    members: {consumer.members}"
-    yield f"    kind: {consumer.kind}"
-    position = consumer.position
-    yield f"    delivered: {position.delivered}" + _comment(_lag(stream, consumer))
-    if position.pending:
-        yield from _pending(position.pending)
+    usual: dict[str, Any] = {}
+    if len(stream.parts) == 1:
+        usual["channel"] = stream.parts[0].channel
     part = next((part for part in stream.parts if part.channel == consumer.channel), None)
-    usual = dict(CONSUMER_DEFAULTS)
     if part and (wanted := derived_filter(stream.subjects, part.subject)):
         usual["filter_subject"] = wanted
-    for field in CONSUMER_FIELDS:
-        if field.key in consumer.settings and usual.get(field.key) != consumer.settings[field.key]:
-            yield f"    {field.label}: {field.write(consumer.settings[field.key])}"
+    values = {**vars(consumer), **vars(consumer.position), **consumer.settings}
+    comments = {"delivered": _lag(stream, consumer)}
+    if consumer.members > 1:
+        comments["group"] = f"{consumer.members} stored subscriptions"
+    yield from write_fields((*CONSUMER, *CONSUMER_FIELDS), _unlike(values, usual), 4, comments, item=True)
 
 
 def _lag(stream: StreamPlan, consumer: ConsumerPlan) -> str:
@@ -292,46 +245,15 @@ def _lag(stream: StreamPlan, consumer: ConsumerPlan) -> str:
     return text + (f", {len(position.pending)} pending" if position.pending else "")
 
 
-def _pending(pending: Sequence[int]) -> Iterator[str]:
-    text = format_sequences(pending)
-    if len(text) <= _WIDTH:
-        yield f"    pending: {text}"
-        return
-    yield "    pending: >-"
-    line = "     "
-    for part in text.split(" "):
-        if len(line) + len(part) > _WIDTH:
-            yield line
-            line = "     "
-        line += f" {part}"
-    yield line
-
-
 def _left_out(left_out: Sequence[LeftOut]) -> list[str]:
     if not left_out:
         return []
-    lines = ["# What does not go along, and why. For information only.", "left_out:"]
-    for left in left_out:
-        lines.append(f"- what: {quoted(left.what)}")
-        if left.channel:
-            lines.append(f"  channel: {quoted(left.channel)}")
-        lines.append(f"  why: {quoted(left.detail)}")
-        if left.count != 1:
-            lines.append(f"  count: {left.count}")
-        if left.loss:
-            lines.append("  loss: yes")
-    return lines
+    lines = [line for left in left_out for line in write_fields(LEFT_OUT, vars(left), 2, item=True)]
+    return ["# What does not go along, and why. For information only.", "left_out:", *lines]
 
 
 def _notes(notes: Sequence[Note]) -> list[str]:
     if not notes:
         return []
-    lines = ["# What was noticed when the plan was made. For information only.", "notes:"]
-    for note in notes:
-        lines.append(f"- level: {note.level}")
-        if note.about:
-            lines.append(f"  about: {quoted(note.about)}")
-        lines.append(f"  text: {quoted(note.text)}")
-        if note.remedy:
-            lines.append(f"  remedy: {quoted(note.remedy)}")
-    return lines
+    lines = [line for note in notes for line in write_fields(NOTE, vars(note), 2, item=True)]
+    return ["# What was noticed when the plan was made. For information only.", "notes:", *lines]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stantools.errors import StantoolsError, StoreUnreadableError, StoreUnwritableError, UsageError
 from stantools.migration.plan import document
-from stantools.migration.plan.consumers import CONSUMER_DEFAULTS
+from stantools.migration.plan.fields import CONSUMER_DEFAULTS
 from stantools.migration.plan.model import (
     ChannelPart,
     ConsumerKind,
