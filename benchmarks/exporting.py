@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import stores
 from measure import MB, Options, race, reread, run, stantools, table, verdict
 
-from stantools.format.crc import Crc
 from stantools.inspection.verify import verify
 from stantools.pipeline.export.files import parquet_settings
 from stantools.pipeline.export.model import Compression, Format, Layout
-from stantools.pipeline.export.run import export_to_directory, reading
+from stantools.pipeline.export.request import Export, Exporting
+from stantools.pipeline.export.run import export_to_directory
 from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.planning import Plan, plan
+from stantools.pipeline.tables.planning import Plan
 from stantools.pipeline.tables.read import read_split
 from stantools.store.directory import open_datastore
 from stantools.store.durable import fsync_file
@@ -39,14 +39,19 @@ def section(options: Options) -> str:
     return "\n\n".join(parts)
 
 
+def _planned(store: Path, out: Path, layout: Layout) -> Export:
+    exporting = Exporting(str(out), format=layout.format.value, compression=layout.compression.value, directory=True)
+    return exporting.planned((str(store),), TableOptions(()), 2)
+
+
 def _compare(store: Path, title: str, rounds: int) -> str:
     out, files = store.with_name("out"), [*stores.data_files(store), *stores.index_files(store)]
     volume = stores.total_size(stores.data_files(store))
     parquet, ndjson = Layout(), Layout(format=Format.NDJSON, compression=Compression.NONE)
-    healthy, crc = open_datastore(store), Crc()
-    options = reading(TableOptions((str(store),), partitions=2), parquet)
-    planned = plan(options)
-    held = [pa.Table.from_batches(list(read_split(split, options))) for split in planned.splits]
+    healthy = open_datastore(store)
+    planned = _planned(store, out, parquet)
+    options = planned.options
+    held = [pa.Table.from_batches(list(read_split(split, options))) for split in planned.plan.splits]
     wanted = sum(part.num_rows for part in held)
 
     def clear() -> None:
@@ -55,15 +60,14 @@ def _compare(store: Path, title: str, rounds: int) -> str:
         reread(files)
 
     def exported(layout: Layout, workers: int) -> None:
-        how = reading(options, layout)
-        result = export_to_directory(plan(how), how, layout, out, work=Threads(workers))
+        result = export_to_directory(_planned(store, out, layout), work=Threads(workers))
         if result.written.rows != wanted or not result.clean:
             raise AssertionError(f"{result.written.rows} rows instead of {wanted}")
 
     settings = parquet_settings(parquet.file_schema, parquet.compression)
     plain = {"compression": parquet.compression.value}
     ways: dict[str, Callable[[], object]] = {
-        _VERIFY: lambda: verify(healthy, crc, workers=2),
+        _VERIFY: lambda: verify(healthy, workers=2),
         "rows as Arrow batches, 1 worker": lambda: _rows(planned, options, 1),
         "rows as Arrow batches, 2 workers": lambda: _rows(planned, options, 2),
         "pyarrow from memory, its own settings, 2 threads": lambda: _from_memory(held, out, plain, 2),

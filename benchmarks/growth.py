@@ -11,7 +11,6 @@ import stores
 from measure import MB, Options, race, reread, table
 from writing import COPY, copy, salvage
 
-from stantools.format.crc import Crc
 from stantools.inspection.forecast import forecast
 from stantools.inspection.overview import overview
 from stantools.inspection.verify import verify
@@ -65,9 +64,9 @@ def _grow(sizes: dict[int, Path], what: str, rounds: dict[int, int]) -> str:
 
 def _ways(store: Path, out: Path) -> dict[str, Callable[[], object]]:
     return {
-        "verify": lambda: verify(open_datastore(store), Crc()),
+        "verify": lambda: verify(open_datastore(store)),
         "forecast": lambda: forecast(open_datastore(store), stores.SERVER),
-        "info": lambda: overview(open_datastore(store), Crc()),
+        "info": lambda: overview(open_datastore(store)),
         "salvage": lambda: salvage(store, out),
         COPY: lambda: copy(store, out),
     }

@@ -10,10 +10,9 @@ import stores
 from measure import MB, race, reread, run, stantools, table, verdict
 from streams import Bench, Options, prepared
 
-from stantools.format.crc import Crc
 from stantools.inspection.verify import verify
 from stantools.migration.prepared import PreparedStream
-from stantools.migration.proof.stores import Side, compare_stores
+from stantools.migration.proof.stores import compare_stores
 from stantools.migration.targets.loading import prove
 from stantools.store.directory import open_datastore
 
@@ -71,13 +70,12 @@ def _payloads(stream: PreparedStream) -> Iterator[bytes]:
 
 
 def _diff(store: Path, other: Path, size: int, rounds: int) -> str:
-    crc = Crc()
     files = stores.data_files(store)
     volume = stores.total_size(files)
-    sides = [Side(open_datastore(path), crc) for path in (store, other)]
+    sides = [open_datastore(path) for path in (store, other)]
     ways: dict[str, Callable[[], object]] = {
         "cat of both": lambda: run(["cat", *files, *stores.data_files(other)]),
-        "verify of one": lambda: verify(open_datastore(store), crc),
+        "verify of one": lambda: verify(open_datastore(store)),
         "diff of two stores": lambda: compare_stores(*sides),
         "stantools diff STORE STORE, whole command": lambda: run(stantools("diff", store, other)),
     }

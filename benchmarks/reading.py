@@ -11,7 +11,6 @@ import stores
 from isal import isal_zlib
 from measure import MB, Options, race, reread, run, stantools, table, verdict
 
-from stantools.format.crc import Crc
 from stantools.inspection.forecast import forecast
 from stantools.inspection.overview import overview
 from stantools.inspection.verify import verify
@@ -48,7 +47,7 @@ def section(options: Options) -> str:
 
 
 def _compare(store: Path, title: str, limit: int, rounds: int) -> str:
-    crc, server = Crc(), stores.SERVER
+    server = stores.SERVER
     bare = stores.without_indexes(store, store.with_name("bare"))
     healthy, without = open_datastore(store), open_datastore(bare)
     data, indexes = stores.data_files(store), stores.index_files(store)
@@ -57,14 +56,14 @@ def _compare(store: Path, title: str, limit: int, rounds: int) -> str:
     ways = {
         **{f"{_CAT} {name}": _Way(lambda paths=paths: run([_CAT, *paths]), name) for name, paths in files.items()},
         crc_name: _Way(lambda: _whole_crc(data), "data"),
-        "verify, 1 worker": _Way(lambda: verify(healthy, crc, workers=1), "data and indexes"),
-        "verify, 2 workers": _Way(lambda: verify(healthy, crc, workers=2), "data and indexes", (limit, _CRC)),
+        "verify, 1 worker": _Way(lambda: verify(healthy, workers=1), "data and indexes"),
+        "verify, 2 workers": _Way(lambda: verify(healthy, workers=2), "data and indexes", (limit, _CRC)),
         "verify, whole command": _Way(lambda: run(stantools("verify", store)), "data and indexes"),
         "forecast of the start": _Way(lambda: forecast(healthy, server, lookups=False), "indexes", (1.2, _CAT)),
         "the same without indexes": _Way(lambda: forecast(without, server, lookups=False), "data", (1.2, _CAT)),
         "forecast of start and delivery": _Way(lambda: forecast(healthy, server), "data and indexes", (1.2, _CAT)),
         "the same without any index": _Way(lambda: forecast(without, server), "data", (1.2, _CAT)),
-        "info": _Way(lambda: overview(healthy, crc), "indexes"),
+        "info": _Way(lambda: overview(healthy), "indexes"),
         "info, whole command": _Way(lambda: run(stantools("info", store)), "indexes"),
     }
     works = {name: way.work for name, way in ways.items()}

@@ -15,7 +15,6 @@ import stores
 from measure import MB, Options, python, race, reread, run, stantools, table, verdict
 from sparkdrivers import Driver, Drivers, processor
 
-from stantools.format.crc import Crc
 from stantools.inspection.verify import verify
 from stantools.store.directory import open_datastore
 
@@ -121,9 +120,9 @@ def _compare(driver: Driver, store: Path, count: int, size: int, rounds: int) ->
 
 
 def _ways(driver: Driver, store: Path, out: Path, messages: int, size: int) -> dict[str, _Way]:
-    healthy, crc, both = open_datastore(store), Crc(), (messages, messages * size)
+    healthy, both = open_datastore(store), (messages, messages * size)
     return {
-        _VERIFY: _Way(lambda: verify(healthy, crc, workers=2), spark=False),
+        _VERIFY: _Way(lambda: verify(healthy, workers=2), spark=False),
         "a job that does nothing": _Way(lambda: driver.run(work.nothing)),
         "count(), every column": _Way(driver.checked(messages, work.count, store), "share"),
         "count(), columns=seq": _Way(driver.checked(messages, work.count, store, columns="seq"), "share"),

@@ -13,7 +13,6 @@ from measure import MB, Options, race, reread, table, verdict
 from sparkdrivers import Driver, Drivers, processor
 from sparkreading import MASTER
 
-from stantools.format.crc import Crc
 from stantools.inspection.verify import verify
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import plan
@@ -114,7 +113,7 @@ def _size(driver: Driver, store: Path, messages: int, rounds: int) -> tuple[obje
         reread(files)
 
     ways: dict[str, Callable[[], object]] = {
-        "local": lambda: verify(healthy, Crc(), workers=2),
+        "local": lambda: verify(healthy, workers=2),
         "columns": driver.checked(messages, work.count, store, columns="seq"),
         "count": driver.checked(messages, work.count, store),
         "verify": driver.checked(messages, work.verify, store),
@@ -143,7 +142,7 @@ def channels(options: Options, drivers: Drivers) -> str:
                 reread(files)
 
             ways: dict[str, Callable[[], object]] = {
-                "local": lambda store=store: verify(open_datastore(store), Crc(), workers=2),
+                "local": lambda store=store: verify(open_datastore(store), workers=2),
                 "plan": lambda how=table_options: plan(how),
                 "columns": driver.checked(messages, work.count, store, columns="seq"),
                 "count": driver.checked(messages, work.count, store),

@@ -108,12 +108,13 @@ def stats(spark: SparkSession, *stores: Path) -> int:
 def export(spark: SparkSession, target: Path, *stores: Path, by_spark: bool = False) -> int:
     """Runs the job `export`; returns how many rows were written."""
     from stantools.pipeline.export.request import Exporting
+    from stantools.pipeline.export.run import export_to_directory
     from stantools.pipeline.jobs.export import export_by_spark
     from stantools.pipeline.spark.tasks import SparkWork
 
     exporting = Exporting(str(target), directory=True)
     planned = exporting.planned(tuple(map(str, stores)), _options(stores), _PARTITIONS)
-    written = export_by_spark(spark, planned) if by_spark else planned.write(SparkWork(spark), None)
+    written = export_by_spark(spark, planned) if by_spark else export_to_directory(planned, work=SparkWork(spark))
     return written.written.rows
 
 

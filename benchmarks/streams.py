@@ -16,7 +16,6 @@ from measure import Series, race, reread
 from natsserver import Server, running
 from stores import all_files
 
-from stantools.format.crc import Crc
 from stantools.migration.journal import Journal
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import PreparedStream, prepare
@@ -162,7 +161,7 @@ class Bench:
 
 def prepared(store: Path) -> list[PreparedStream]:
     """Reads and plans a store."""
-    source = open_source(open_datastore(store), Crc())
+    source = open_source(open_datastore(store))
     return prepare(make_plan(source), source)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import stores
 from measure import MB, Options, race, reread, run, table, verdict
 
-from stantools.format.crc import Crc
 from stantools.recovery.compact import apply_compaction, plan_compaction
 from stantools.recovery.salvage import apply_salvage, plan_salvage
 from stantools.recovery.truncate import plan_truncation
@@ -38,11 +37,11 @@ def copy(store: Path, out: Path) -> None:
 
 def salvage(store: Path, out: Path) -> None:
     """Plans and applies a salvage."""
-    apply_salvage(plan_salvage(open_datastore(store), Crc()), out)
+    apply_salvage(plan_salvage(open_datastore(store)), out)
 
 
 def _compact(store: Path, out: Path) -> None:
-    apply_compaction(plan_compaction(open_datastore(store), Crc()), out)
+    apply_compaction(plan_compaction(open_datastore(store)), out)
 
 
 def _compare(store: Path, title: str, rounds: int) -> str:
@@ -58,7 +57,7 @@ def _compare(store: Path, title: str, rounds: int) -> str:
 
     ways: dict[str, Callable[[], object]] = {
         COPY: lambda: copy(store, out),
-        "salvage, plan": lambda: plan_salvage(open_datastore(store), Crc()),
+        "salvage, plan": lambda: plan_salvage(open_datastore(store)),
         SALVAGE: lambda: salvage(store, out),
         "compact, plan and apply": lambda: _compact(store, out),
         "truncate-bad-eof, plan for a torn end": lambda: plan_truncation(open_datastore(torn), stores.SERVER),

@@ -261,7 +261,7 @@ class Browser(App[None]):
     def _with_key(self, words: Sequence[str]) -> Sequence[str]:
         """Returns a command line that takes the key from the environment, if it reads the store and there is a key."""
         session = self.session
-        if session is None or session.reading.encryption_key is None or str(session.path) not in words:
+        if session is None or session.store.key is None or str(session.path) not in words:
             return words
         if any(word.startswith("--encryption-key") for word in words):
             return words
@@ -353,14 +353,14 @@ class Browser(App[None]):
 
         if self.session is None:
             return
-        given = "the key is known; Enter alone forgets it" if self.session.reading.encryption_key else ""
+        given = "the key is known; Enter alone forgets it" if self.session.store.key else ""
         hint = f"the key that the server was given; it is kept in memory only{given and '; '}{given}"
         self.push_screen(PromptScreen("encryption key", hint, hidden=True), self._use_key)
 
     def _use_key(self, text: str | None) -> None:
         if text is None or self.session is None:
             return
-        if text or self.session.reading.encryption_key is not None:
+        if text or self.session.store.key is not None:
             self.session.use_key(text.encode() or None)
             self.notify("payloads are decrypted with this key" if text else "the key is forgotten")
 

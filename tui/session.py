@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING
 
 from stantools.errors import StantoolsError
 from stantools.inspection.findings import Finding, Severity
-from stantools.store.directory import Datastore, open_datastore
-from stantools.store.era import refuse_0_1
+from stantools.store.directory import Datastore
 from stantools.store.locks import Use, find_uses
-from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.options import ReadOptions, open_store
 from tui.jobs import Job
 
 # What reads stores is imported when it begins to: the first picture is on the screen by then.
 if TYPE_CHECKING:
-    from stantools.format.crc import Crc
     from stantools.inspection.advice import Advice
     from stantools.inspection.forecast.model import Forecast
     from stantools.inspection.overview import ChannelOverview, Overview
@@ -144,7 +142,6 @@ class StoreSession:
 
     Attributes:
         store: Its files.
-        crc: Its CRC.
         channels: What is known of each channel, by name, in the order of the names.
         overview: Server, clients and names of the root; its list of channels fills while they are looked at.
         root_findings: Findings about the root; those of channels are with the channels.
@@ -164,16 +161,13 @@ class StoreSession:
         self.reading = reading or ReadOptions()
         self.workers = workers
         self.store: Datastore
-        self.crc: Crc
         self._job: Job[None] | None = None
         self._lock = threading.Lock()
         self.revision = 0
         self._open()
 
     def _open(self) -> None:
-        self.store = open_datastore(self.path)
-        refuse_0_1(self.store)
-        self.crc = resolve_crc(self.store, self.reading)
+        self.store = open_store(self.path, self.reading)
         self.channels = {name: ChannelFacts(name) for name in self.store.channel_names}
         self.overview: Overview | None = None
         self.root_findings: list[Finding] = []
@@ -219,6 +213,7 @@ class StoreSession:
             key: As the server was given it; None leaves payloads as they are stored.
         """
         self.reading = replace(self.reading, encryption_key=key)
+        self.store.key = key
         if self.stage >= Stage.FORECAST:
             self.close()
             self.forecasts, self.forecast_problem = None, ""
@@ -264,11 +259,11 @@ class StoreSession:
 
         job.begin_phase("reading indexes", len(self.channels))
         self.stage = Stage.OVERVIEW
-        result = root_overview(self.store, self.crc)
+        result = root_overview(self.store)
         self.overview = result
         self.touch()
         known = {client.id: client for client in result.clients}
-        for each in channel_overviews(self.store, self.crc, known, workers=self.workers):
+        for each in channel_overviews(self.store, known, workers=self.workers):
             result.channels.append(each)
             self.channels[each.name].overview = each
             self.totals.by_index += each.count
@@ -284,12 +279,12 @@ class StoreSession:
         names = list(self.channels)
         job.begin_phase("checking every byte", self.store.data_size(names))
         self.stage = Stage.SCAN
-        root = verify_root(self.store, self.crc)
+        root = verify_root(self.store)
         self.root_findings = root.findings
         self.totals.add_findings(root.findings)
         self.touch()
-        for survey in survey_channels(self.store, names, self.crc, workers=self.workers, progress=job.advance):
-            report = verify_channel(self.store.path, survey, self.crc, root.clients)
+        for survey in survey_channels(self.store, names, workers=self.workers, progress=job.advance):
+            report = verify_channel(self.store.path, survey, self.store.crc, root.clients)
             facts = self.channels[survey.files.name]
             facts.survey, facts.findings, facts.verdict = survey, report.findings, report.verdict
             self.totals.add_channel(facts)
@@ -305,7 +300,7 @@ class StoreSession:
         self.stage = Stage.FORECAST
         self.uses = find_uses(self.store.path)
         self.touch()
-        options = own_server(self.store, self.crc, self.reading, workers=self.workers)
+        options = own_server(self.store, workers=self.workers)
         try:
             self.forecasts = forecast_both(self.store, options, progress=job.advance)
         except StantoolsError as problem:  # nothing of what is known already depends on it

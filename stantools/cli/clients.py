@@ -14,7 +14,6 @@ from stantools.cli.output import print_table, show, show_records
 from stantools.errors import ExitCode
 
 if TYPE_CHECKING:
-    from stantools.format.crc import Crc
     from stantools.inspection.overview import Overview
     from stantools.store.directory import Datastore
     from stantools.store.options import ReadOptions
@@ -44,12 +43,12 @@ def command(store: Path, history: bool, reading: ReadOptions) -> int:
         from stantools.inspection.node import node_overview
 
         return _print(node_overview(node, reading)[1])
-    opened, crc = open_store(store, reading)
+    opened = open_store(store, reading)
     if history:
-        return show_records(str(opened.path), _HISTORY, _records(opened, crc, reading), _print_record)
+        return show_records(str(opened.path), _HISTORY, _records(opened), _print_record)
     from stantools.inspection.overview import overview
 
-    result = overview(opened, crc)
+    result = overview(opened)
     if result.server and result.server.node_id:
         console.note("the node is clustered: its clients are in the raft log, not here; name the node's directory")
     return _print(result)
@@ -109,14 +108,14 @@ def _print_record(row: Sequence[Any]) -> None:
     click.echo(f"{offset:>10}  {kind:<8}  {console.escape(name or '')}{inbox}{state}".rstrip())
 
 
-def _records(store: Datastore, crc: Crc, reading: ReadOptions) -> Iterator[list[Any]]:
+def _records(store: Datastore) -> Iterator[list[Any]]:
     from stantools.inspection.records import FileKind, read_records
     from stantools.store.mapping import mapped
 
     if store.clients is None:
         return
     with mapped(store.clients, sequential=True) as buffer:
-        for record in read_records(buffer, FileKind.CLIENTS, crc):
+        for record in read_records(buffer, FileKind.CLIENTS, store.crc):
             if record.type == "version" and record.ok:
                 continue
             name = record.fields.get("id")

@@ -83,12 +83,12 @@ def command(
         raise UsageError("--backup names the old store when a new one takes its place", "add --in-place")
     if in_place and not dry_run and (finished := finish_replacement(store)):
         console.note(f"finished an interrupted run first; the old store is {console.escape(str(finished))}")
-    opened, crc = open_store(store, reading)
+    opened = open_store(store, reading)
     if not dry_run and not in_place:
         for use in check_not_in_use(store, force=force):
             console.warning(f"{use.detail}: what is being written may not be in the result")
     with Progress("plan", lambda: opened.data_size(opened.channel_names)) as shown:
-        plan = plan_compaction(opened, crc, options, progress=shown.advance)
+        plan = plan_compaction(opened, options, progress=shown.advance)
     result: CompactionResult | None = None
     if console.output() == "table":
         _print_plan(plan)

@@ -116,19 +116,18 @@ _Result = tuple[list["Finding"], dict[str, Any], str]
 def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions) -> _Result:
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
-    from stantools.migration.proof.stores import Side, compare_stores
+    from stantools.migration.proof.stores import compare_stores
 
-    opened = [open_store(path, reading) for path in (store, other)]
-    sides = [Side(each, crc, reading.encryption_key) for each, crc in opened]
-    names = {name for each, _ in opened for name in each.matching(channels)}
+    first, second = opened = [open_store(path, reading) for path in (store, other)]
+    names = {name for each in opened for name in each.matching(channels)}
     if channels and not names:
         raise UsageError(
             f"no channel of either store matches {', '.join(map(console.escape, channels))}",
             "see: stantools info STORE",
         )
     # Everything is read twice: once to know what is intact, once to compare.
-    with Progress("diff", lambda: 2 * sum(each.data_size(each.matching(channels)) for each, _ in opened)) as shown:
-        found = compare_stores(*sides, patterns=channels, workers=workers, progress=shown.advance)
+    with Progress("diff", lambda: 2 * sum(each.data_size(each.matching(channels)) for each in opened)) as shown:
+        found = compare_stores(first, second, patterns=channels, workers=workers, progress=shown.advance)
         shown.found(*found.findings)
     _tell_damage((str(store), str(other)), found.damaged)
     facts = {"stream": None, "channels": found.channels, "messages": found.messages, "damaged": list(found.damaged)}
@@ -191,7 +190,7 @@ async def _prove(
     from stantools.nats.connection import connect
     from stantools.nats.jetstream import JetStream
 
-    opened, crc = open_store(store, reading)
+    opened = open_store(store, reading)
     async with connect(connecting) as connection:
         js = JetStream(connection)
         info = await stream_info(js, stream)
@@ -199,7 +198,7 @@ async def _prove(
         taking = taking_of(names, key=reading.encryption_key, workers=workers)
         with Progress("read the store", lambda: opened.data_size(taking.patterns)) as shown:
             # In a thread, so that the connection is kept alive meanwhile.
-            source = await asyncio.to_thread(open_source, opened, crc, taking, progress=shown.advance)
+            source = await asyncio.to_thread(open_source, opened, taking, progress=shown.advance)
         match = await match_stream(js, info, source, names)
         with (
             StreamsProgress("diff", match.source.count) as watch,

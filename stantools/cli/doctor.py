@@ -46,17 +46,16 @@ def command(store: Path, server: Server, reading: ReadOptions) -> int:
     from stantools.inspection.verify import verify
     from stantools.store.locks import find_uses
 
-    opened, crc = open_store(store, reading)
+    opened = open_store(store, reading)
     uses = find_uses(opened.path)
     with Progress("verify", lambda: opened.data_size(opened.channel_names)) as shown:
         found = verify(
             opened,
-            crc,
             workers=server.workers,
             progress=shown.advance,
             on_finding=shown.found,
         )
-    options = server.options(opened, crc, reading)
+    options = server.options(opened)
     starts: list[tuple[Forecast, Forecast]] = []
     with Progress("forecast", lambda: opened.data_size(opened.channel_names)) as shown:
         try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stantools.cli.progress import Progress
     from stantools.pipeline.export.model import Layout, Result
     from stantools.pipeline.export.request import Export
-    from stantools.pipeline.tables.model import Unreadable
+    from stantools.pipeline.tables.model import Failed
     from stantools.pipeline.tables.options import TableOptions
 
 #: What cannot be read is named, up to so many.
@@ -55,7 +55,7 @@ def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions
     Exit code 0: everything was intact. 1: done, and damage was met or something could not be read. 3: it cannot be
     read or written; nothing is there. 4: refused, see the message.
     """
-    from stantools.pipeline.export.run import export_to_stream
+    from stantools.pipeline.export.run import export_here, export_to_stream
 
     if exporting.to == STDOUT and console.output() == "json":
         raise UsageError("-o json and --to - both want stdout", "leave one of them out")
@@ -69,9 +69,8 @@ def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions
 
     def write(shown: Progress) -> Result:
         if exporting.to == STDOUT:
-            plan, options = export.plan, export.options
-            return export_to_stream(plan, options, export.layout, _print, workers=workers, progress=shown.advance)
-        return export.write_here(workers, shown.advance)
+            return export_to_stream(export, _print, workers=workers, progress=shown.advance)
+        return export_here(export, workers, shown.advance)
 
     return _carry_out(export, None if dry_run else write)
 
@@ -107,6 +106,7 @@ def job(
 
     Exit codes: as for `stantools export`.
     """
+    from stantools.pipeline.export.run import export_to_directory
     from stantools.pipeline.jobs.export import export_by_spark
 
     url = "://" in exporting.to
@@ -120,7 +120,7 @@ def job(
         with cluster.work("export", shown) as work:
             if url or writer == "spark":
                 return export_by_spark(work.spark, export)
-            return export.write(work, shown.advance)
+            return export_to_directory(export, work=work, progress=shown.advance)
 
     return _carry_out(export, None if dry_run else write)
 
@@ -149,7 +149,7 @@ def _print(data: bytes | memoryview) -> None:
         raise unwritable(problem, "standard output") from problem
 
 
-def _report_unreadable(unreadable: list[Unreadable]) -> None:
+def _report_unreadable(unreadable: list[Failed]) -> None:
     """Says on stderr what could not be read."""
     for each in unreadable[:_MANY]:
         console.warning(each.message, each.remedy)
@@ -159,8 +159,6 @@ def _report_unreadable(unreadable: list[Unreadable]) -> None:
 
 def _show_plan(export: Export) -> int:
     """Says what would be done, for --dry-run; returns the exit code."""
-    from stantools.pipeline.export.run import as_json
-
     exporting, layout, plan, size = export.exporting, export.layout, export.plan, export.size
     _report_unreadable(plan.unreadable)
     if console.output() == "json":
@@ -176,7 +174,7 @@ def _show_plan(export: Export) -> int:
                 "stores": [store.root for store in plan.stores],
                 "parts": len(plan.splits),
                 "bytes_to_read": size,
-                "failed": [as_json(each) for each in plan.unreadable],
+                "failed": [each.as_json() for each in plan.unreadable],
             }
         )
     else:

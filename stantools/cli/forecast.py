@@ -19,7 +19,6 @@ from stantools.notation import counted, describe_ranges
 from stantools.options import CLUSTER_ID, SIZE, WORKERS, option
 
 if TYPE_CHECKING:
-    from stantools.format.crc import Crc
     from stantools.inspection.advice import Advice
     from stantools.inspection.forecast import Forecast, OtherUser, ServerOptions
     from stantools.store.directory import Datastore
@@ -48,7 +47,7 @@ class Server:
     workers: int = WORKERS.field()
     limits: StoreLimits | None = None
 
-    def options(self, store: Datastore, crc: Crc, reading: ReadOptions) -> ServerOptions:
+    def options(self, store: Datastore) -> ServerOptions:
         """Returns how the server is started on a store.
 
         The cluster id is the store's own if it is not given: a start with another one fails anyway.
@@ -56,7 +55,7 @@ class Server:
         from stantools.inspection.forecast.options import own_server
 
         version = self.server_version or _VERSIONS[0]
-        options = own_server(store, crc, reading, version=version, workers=self.workers)
+        options = own_server(store, version=version, workers=self.workers)
         if self.limits:
             options = replace(options, limits=self.limits)
         if self.read_buffer is not None:
@@ -114,8 +113,8 @@ def command(stores: tuple[Path, ...], server: Server, reading: ReadOptions) -> i
     if len(stores) > 1:
         raise UsageError("only nodes of a cluster are forecast together", "name one store, or directories of nodes")
     (store,) = stores
-    opened, crc = open_store(store, reading)
-    options = server.options(opened, crc, reading)
+    opened = open_store(store, reading)
+    options = server.options(opened)
     with Progress("forecast", lambda: opened.data_size(opened.channel_names)) as shown:
         versions = forecast_versions(opened, options, progress=shown.advance)
     if server.server_version:

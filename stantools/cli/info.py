@@ -59,12 +59,11 @@ def command(
 
         report, result = node_overview(node, reading, patterns=channels, limits=limits, free_pages=True)
         return _print(result, limits is not None, slices, report)
-    opened, crc = open_store(store, reading)
+    opened = open_store(store, reading)
     channel_names(opened, channels)
     with Progress("info") as shown:
         result = overview(
             opened,
-            crc,
             patterns=channels,
             limits=limits,
             progress=shown.advance,

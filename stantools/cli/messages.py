@@ -82,18 +82,18 @@ def command(store: Path, channel: str, choosing: Choosing, reading: ReadOptions)
     from stantools.inspection.messages import MessageReader, Selection, follow
     from stantools.store.directory import ChannelFiles
 
-    opened, crc = open_store(store, reading)
+    opened = open_store(store, reading)
     files = open_channel(opened, channel)
     first, last = choosing.sequences or (None, None)
     selection = Selection(first, last, choosing.since, choosing.until, choosing.tail, choosing.pattern())
 
     def make_reader(listing: ChannelFiles) -> MessageReader:
-        return MessageReader(listing, crc, key=reading.encryption_key, archived=choosing.archived)
+        return MessageReader(listing, opened.crc, key=opened.key, archived=choosing.archived)
 
     reader = make_reader(files)
     start = reader.last_sequence() if choosing.following else 0
     printer = _Printer(choosing, channel)
-    warnings = _Warnings(channel, encryption_key_given=reading.encryption_key is not None)
+    warnings = _Warnings(channel, encryption_key_given=opened.key is not None)
     with printer:
         for item in warnings.watch(reader.read(selection)):
             printer.show(item)

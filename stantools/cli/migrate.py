@@ -38,7 +38,6 @@ from stantools.secret import Secret
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
-    from stantools.format.crc import Crc
     from stantools.migration.plan.model import Plan, SourceRef
     from stantools.migration.source import SourceOptions, StoreSource
     from stantools.migration.targets.loading import ApplyOptions
@@ -360,16 +359,15 @@ def _warn_of_uses(directories: Iterable[Path]) -> None:
             )
 
 
-def _read_source(found: tuple[Datastore, Crc], taking: SourceOptions) -> StoreSource:
+def _read_source(store: Datastore, taking: SourceOptions) -> StoreSource:
     from stantools.cli.opening import channel_names
     from stantools.cli.progress import Progress
     from stantools.migration.workflow import read_source
 
-    store, crc = found
     _warn_of_uses([store.path])
     names = channel_names(store, taking.patterns)
     with Progress("read", store.data_size(names)) as shown:
-        return read_source(store, crc, taking, progress=shown.advance)
+        return read_source(store, taking, progress=shown.advance)
 
 
 def _follow(
@@ -403,10 +401,10 @@ def _follow(
     path = next((each.data for each in nodes if each.data), None) if nodes else stores[0]
     if path is None:
         raise UsageError("none of the nodes has a file store, whose messages could be followed", "name its directory")
-    store, crc = open_store(path, reading)
+    store = open_store(path, reading)
     options = planning.options(target.reference(), planning.overrides(), decrypted=reading.encryption_key is not None)
     taking = planning.taking(reading.encryption_key)
-    followed = FollowedStore(store.path, crc, taking, options, nodes, reading)
+    followed = FollowedStore(store.path, store.crc, taking, options, nodes, reading)
     file = plan_file or default_plan_file(store.path)
     with Progress("read", store.data_size(channel_names(store, taking.patterns))) as shown:
         source = followed.first(shown.advance, ended=has_ended(file))

@@ -12,11 +12,11 @@ from stantools.cli import console
 from stantools.errors import StoreUnreadableError, UsageError
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
+from stantools.store import options
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore, open_datastore
-from stantools.store.era import refuse_0_1
 from stantools.store.mapping import Buffer
 from stantools.store.nodes import NodeFiles, find_node, node_of
-from stantools.store.options import ReadOptions, polynomial_name, resolve_crc, resolve_file_crc
+from stantools.store.options import ReadOptions, polynomial_name, resolve_file_crc
 
 #: The variable that names the store to work on where the command line names none.
 STORE_VARIABLE = "STANTOOLS_STORE"
@@ -45,22 +45,20 @@ def usual_store(ctx: click.Context) -> str | None:
     return None
 
 
-def open_store(path: Path, reading: ReadOptions) -> tuple[Datastore, Crc]:
-    """Opens a store and finds out its CRC; says so if it is not the usual one.
+def open_store(path: Path, reading: ReadOptions) -> Datastore:
+    """Opens a store; says so if its CRC is not the usual one.
 
     Raises:
         StoreUnreadableError: It is no store, cannot be listed, or is of release 0.1.
     """
-    store = open_datastore(path)
-    refuse_0_1(store)
-    crc = resolve_crc(store, reading)
-    _tell_polynomial(crc, reading)
+    store = options.open_store(path, reading)
+    _tell_polynomial(store.crc, reading)
     if console.is_verbose():
         console.note(
-            f"{len(store.channel_names)} channel directories, CRC polynomial {polynomial_name(crc.polynomial)}, "
+            f"{len(store.channel_names)} channel directories, CRC polynomial {polynomial_name(store.crc.polynomial)}, "
             f"{kernels.NAME} kernels"
         )
-    return store, crc
+    return store
 
 
 def describe_node(ctx: click.Context, text: str) -> str:

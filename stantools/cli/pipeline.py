@@ -25,10 +25,11 @@ from stantools.secret import Secret
 if TYPE_CHECKING:
     from stantools.cli.progress import Progress
     from stantools.pipeline.jobs.migrate import MigrateResult
-    from stantools.pipeline.jobs.outcome import Failed, JobResult
+    from stantools.pipeline.jobs.outcome import JobResult
     from stantools.pipeline.jobs.stats.summary import Stats
     from stantools.pipeline.spark.progress import Tasks
     from stantools.pipeline.spark.tasks import SparkWork
+    from stantools.pipeline.tables.model import Failed
     from stantools.pipeline.tables.options import TableOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -226,12 +226,12 @@ def _source(store: Path, replaying: Replaying, workers: int, reading: ReadOption
     from stantools.migration.source import SourceOptions
     from stantools.migration.workflow import read_source
 
-    opened, crc = open_store(store, reading)
+    opened = open_store(store, reading)
     names = channel_names(opened, replaying.channels)
     key = reading.encryption_key
     taking = SourceOptions(replaying.channels, replaying.generation, replaying.archived, key, workers=workers)
     with Progress("plan", lambda: opened.data_size(names)) as shown:
-        source = read_source(opened, crc, taking, progress=shown.advance)
+        source = read_source(opened, taking, progress=shown.advance)
     warn(source, key_given=key is not None)
     return source
 

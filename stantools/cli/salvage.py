@@ -62,12 +62,12 @@ def command(
     from stantools.store.locks import check_not_in_use
 
     check_out(out, dry_run=dry_run)
-    opened, crc = open_store(store, reading)
+    opened = open_store(store, reading)
     names = channel_names(opened, options.patterns)
     for use in check_not_in_use(store, force=force or dry_run):
         console.warning(f"{use.detail}: what is being written may look damaged")
     with Progress("plan", lambda: opened.data_size(names)) as shown:
-        plan = plan_salvage(opened, crc, options, progress=shown.advance)
+        plan = plan_salvage(opened, options, progress=shown.advance)
     return carry_out(plan, None if dry_run else out, report)
 
 

@@ -16,7 +16,6 @@ from stantools.errors import ExitCode
 from stantools.notation import counted, describe_ranges
 
 if TYPE_CHECKING:
-    from stantools.format.crc import Crc
     from stantools.inspection.overview import ChannelOverview, Overview
     from stantools.inspection.subscribers import Subscriber, Subscribers
     from stantools.store.directory import Datastore
@@ -71,14 +70,14 @@ def command(
                 "servers count as acknowledged"
             )
         return _print(result, ids, statuses)
-    opened, crc = open_store(store, reading)
+    opened = open_store(store, reading)
     names = channel_names(opened, channels)
     if history:
-        records = (row for name in names for row in _channel_history(opened, name, crc, ids, reading))
+        records = (row for name in names for row in _channel_history(opened, name, ids))
         return show_records(str(opened.path), _HISTORY, records, _print_record)
     from stantools.inspection.overview import overview
 
-    result = overview(opened, crc, patterns=channels)
+    result = overview(opened, patterns=channels)
     if result.server and result.server.node_id:
         console.note(
             "the node is clustered: its subscriptions are in the raft log, not here; name the node's directory"
@@ -179,9 +178,7 @@ def _report(result: Overview) -> int:
     return ExitCode.FINDINGS if found else ExitCode.CLEAN
 
 
-def _channel_history(
-    store: Datastore, name: str, crc: Crc, ids: tuple[int, ...], reading: ReadOptions
-) -> Iterator[list[Any]]:
+def _channel_history(store: Datastore, name: str, ids: tuple[int, ...]) -> Iterator[list[Any]]:
     from stantools.browse.log_history import subscription_history
     from stantools.store.mapping import mapped
 
@@ -189,7 +186,7 @@ def _channel_history(
     if path is None:
         return
     with mapped(path, sequential=True) as buffer:
-        for each in subscription_history(buffer, crc, ids):
+        for each in subscription_history(buffer, store.crc, ids):
             record = each.record
             place = (name, record.offset, record.length, record.type, record.ok)
             yield [*place, each.id, each.sequence, each.pending, record.detail, record.fields]

@@ -60,8 +60,8 @@ def command(
     from stantools.recovery.truncate import apply_truncation, plan_truncation
     from stantools.recovery.truncate.apply import default_backup, exit_code, refusal
 
-    opened, crc = open_store(store, reading)
-    plan = plan_truncation(opened, server.options(opened, crc, reading))
+    opened = open_store(store, reading)
+    plan = plan_truncation(opened, server.options(opened))
     removed = [_removed_json(each) for each in plan.removed()] if console.output() == "json" else []
     idle = bool(plan.idle) and not force
     refused = bool(plan.refusals) and not force

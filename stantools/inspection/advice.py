@@ -15,9 +15,8 @@ from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm
 from stantools.inspection.forecast.options import DEFAULT_CLUSTER_ID
 from stantools.inspection.verify import Verdict
 from stantools.notation import counted
-from stantools.store.directory import open_datastore
 from stantools.store.locks import Use
-from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.options import open_store
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import stored_cluster_id
 from stantools.store.sublog import SubStatus
@@ -154,8 +153,8 @@ def _nameless(path: Path, findings: Sequence[Finding] | None, forecast: Forecast
     suspected = any(finding.code in _IDENTITY_GONE for finding in findings or ())
     if not suspected and (forecast is None or forecast.recovered):
         return False
-    store = open_datastore(path)
-    return stored_cluster_id(store.server, resolve_crc(store, ReadOptions())) is None
+    store = open_store(path)
+    return stored_cluster_id(store.server, store.crc) is None
 
 
 class State(enum.StrEnum):

@@ -37,12 +37,12 @@ from stantools.inspection.overview import ChannelOverview, Overview, overview
 from stantools.inspection.subscribers import Subscribers, text
 from stantools.inspection.verify import Verdict, verify
 from stantools.notation import counted, describe_ranges
-from stantools.store.directory import open_datastore, subject_matches
+from stantools.store.directory import subject_matches
 from stantools.store.limits import StoreLimits
 from stantools.store.locks import find_uses
 from stantools.store.logwriter import encode_live
 from stantools.store.nodes import NodeFiles
-from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.options import ReadOptions, open_store
 from stantools.store.raft import Snapshot, open_log, read_snapshots
 from stantools.store.raftstate import ClusterChannel, ClusterState
 from stantools.store.ranges import Ranges
@@ -370,8 +370,8 @@ def node_overview(
     """
     report = examine(files, reading, free_pages=free_pages)
     if files.data:
-        store = open_datastore(files.data)
-        result = overview(store, resolve_crc(store, reading), patterns=patterns, limits=limits)
+        store = open_store(files.data, reading)
+        result = overview(store, patterns=patterns, limits=limits)
         report.node_id = text(result.server.node_id) if result.server and result.server.node_id else report.node_id
     else:
         result = Overview(str(files.path))
@@ -441,8 +441,8 @@ def verify_node(
     if files.data is None:
         verdict.findings.append(finding("node-store-missing", result.problems[0]))
     else:
-        store = open_datastore(files.data)
-        found = verify(store, resolve_crc(store, reading), patterns=patterns, workers=workers, on_finding=on_finding)
+        store = open_store(files.data, reading)
+        found = verify(store, patterns=patterns, workers=workers, on_finding=on_finding)
         verdict.findings += [replace(one, file=_relative(files.data / one.file, files.path)) for one in found.findings]
         verdict.channels, verdict.bytes_scanned = found.channels, verdict.bytes_scanned + found.bytes_scanned
     verdict.seconds = time.perf_counter() - begin

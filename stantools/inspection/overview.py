@@ -14,7 +14,6 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from stantools.errors import StoreUnreadableError
-from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.slicesummary import LogicalView, SliceSummary, logical_view, summarise, totals_of
 from stantools.inspection.subscribers import NOBODY, Subscribers, client_json, load_clients, load_subs, text
@@ -175,7 +174,6 @@ def server_json(info: pb.ServerInfo) -> dict[str, str]:
 
 def overview(
     store: Datastore,
-    crc: Crc,
     *,
     patterns: Sequence[str] = (),
     limits: StoreLimits | None = None,
@@ -187,16 +185,15 @@ def overview(
 
     Args:
         store: The store.
-        crc: Its CRC (`store.options.resolve_crc`).
         patterns: Channels to take, with NATS wildcards; none takes all.
         limits: Show each channel as a server with these limits does.
         now_ns: The present, for limits of age; the clock's if not given.
         workers: Channels that are looked at at the same time.
         progress: Told the number of bytes of data files as they are done.
     """
-    result = root_overview(store, crc)
+    result = root_overview(store)
     known = {client.id: client for client in result.clients}
-    channels = channel_overviews(store, crc, known, patterns=patterns, limits=limits, now_ns=now_ns, workers=workers)
+    channels = channel_overviews(store, known, patterns=patterns, limits=limits, now_ns=now_ns, workers=workers)
     for channel in channels:
         result.channels.append(channel)
         if progress:
@@ -205,16 +202,12 @@ def overview(
     return result
 
 
-def root_overview(store: Datastore, crc: Crc) -> Overview:
-    """Looks at a store's root: server.dat, clients.dat and the names in it. Of the channels nothing is read.
-
-    Args:
-        store: The store.
-        crc: Its CRC.
-    """
-    server = _server(store, crc)
-    clients = load_clients(store.clients, crc)
-    result = Overview(str(store.path), server.info, list(clients.state.clients.values()), polynomial=crc.polynomial)
+def root_overview(store: Datastore) -> Overview:
+    """Looks at a store's root: server.dat, clients.dat and the names in it. Of the channels nothing is read."""
+    server = _server(store)
+    clients = load_clients(store.clients, store.crc)
+    known = list(clients.state.clients.values())
+    result = Overview(str(store.path), server.info, known, polynomial=store.crc.polynomial)
     if server.outcome is not ServerOutcome.RECOVERED:
         result.problems.append(f"{SERVER_FILE}: {server.error or 'is missing or holds no record'}")
     result.problems += [f"clients.dat: {problem}" for problem in clients.problems]
@@ -224,7 +217,6 @@ def root_overview(store: Datastore, crc: Crc) -> Overview:
 
 def channel_overviews(
     store: Datastore,
-    crc: Crc,
     known_clients: dict[bytes, pb.ClientInfo],
     *,
     patterns: Sequence[str] = (),
@@ -236,7 +228,6 @@ def channel_overviews(
 
     Args:
         store: The store.
-        crc: Its CRC.
         known_clients: The clients, as `root_overview` gives them, by id.
         patterns: Channels to take, with NATS wildcards; none takes all.
         limits: Show each channel as a server with these limits does.
@@ -246,7 +237,7 @@ def channel_overviews(
     now_ns = time.time_ns() if now_ns is None else now_ns
 
     def look(name: str) -> ChannelOverview:
-        return _channel(store, name, crc, known_clients, limits, now_ns)
+        return _channel(store, name, known_clients, limits, now_ns)
 
     yield from Threads(workers).in_order(look, store.matching(patterns), cost=lambda name: store.data_size([name]))
 
@@ -257,12 +248,12 @@ def era(result: Overview) -> str:
     return era_of(result.server, has_indexes=any(s.index_size > 4 for s in slices), has_slices=bool(slices))
 
 
-def _server(store: Datastore, crc: Crc) -> ServerFile:
+def _server(store: Datastore) -> ServerFile:
     if store.server is None:
-        return read_server_info(None, crc)
+        return read_server_info(None, store.crc)
     try:
         with mapped(store.server) as buffer:
-            return read_server_info(buffer, crc)
+            return read_server_info(buffer, store.crc)
     except StoreUnreadableError as error:
         return ServerFile(ServerOutcome.REFUSED, error=error.message)
 
@@ -282,7 +273,6 @@ def _add_names(result: Overview, store: Datastore) -> None:
 def _channel(
     store: Datastore,
     name: str,
-    crc: Crc,
     known_clients: dict[bytes, pb.ClientInfo],
     limits: StoreLimits | None,
     now_ns: int,
@@ -291,7 +281,7 @@ def _channel(
         files = store.channel(name)
     except StoreUnreadableError as error:
         return ChannelOverview(name, problems=[f": {error.message}"])
-    raw = files.raw_name
+    raw, crc = files.raw_name, store.crc
     result = ChannelOverview(name)
     result.slices = [summarise(each, raw, crc) for each in files.slices]
     result.archived = [summarise(each, raw, crc) for each in files.archived]

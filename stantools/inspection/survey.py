@@ -428,7 +428,6 @@ class Surveyed(Generic[R]):
 def survey_channels(
     store: Datastore,
     names: Iterable[str],
-    crc: Crc,
     *,
     workers: int = 2,
     archived: bool = False,
@@ -438,7 +437,7 @@ def survey_channels(
 
     A channel that cannot be listed comes as a survey with `error` set.
     """
-    channels = (ChannelRef(str(store.path / name), crc, archived) for name in names)
+    channels = (ChannelRef(str(store.path / name), store.crc, archived) for name in names)
     with closing(survey_each(Threads(workers), channels, survey_itself, progress=progress)) as surveyed:
         for done in surveyed:
             if isinstance(done.result, Failure):

@@ -117,7 +117,6 @@ class Verdict:
 
 def verify(
     store: Datastore,
-    crc: Crc,
     *,
     patterns: Sequence[str] = (),
     workers: int = 2,
@@ -128,18 +127,17 @@ def verify(
 
     Args:
         store: The store.
-        crc: Its CRC (`store.options.resolve_crc`).
         patterns: Channels to take, with NATS wildcards; none takes all.
         workers: Slices that are scanned at the same time.
         progress: Told the number of bytes as they are done.
         on_finding: Told each finding as it is made.
     """
     begin = time.perf_counter()
-    root = verify_root(store, crc)
+    root = verify_root(store)
     verdict = Verdict()
     verdict.add(root, on_finding)
-    for survey in survey_channels(store, store.matching(patterns), crc, workers=workers, progress=progress):
-        verdict.add(verify_channel(store.path, survey, crc, root.clients), on_finding)
+    for survey in survey_channels(store, store.matching(patterns), workers=workers, progress=progress):
+        verdict.add(verify_channel(store.path, survey, store.crc, root.clients), on_finding)
     verdict.seconds = time.perf_counter() - begin
     return verdict
 
@@ -174,15 +172,10 @@ class ChannelReport:
     bytes_scanned: int
 
 
-def verify_root(store: Datastore, crc: Crc) -> RootReport:
-    """Checks the root of a store: the names in it, server.dat and clients.dat.
-
-    Args:
-        store: The store.
-        crc: Its CRC.
-    """
-    server, server_size = _server_findings(store, crc)
-    clients, clients_size = _fold(store.clients, partial(salvage_clients, crc=crc))
+def verify_root(store: Datastore) -> RootReport:
+    """Checks the root of a store: the names in it, server.dat and clients.dat."""
+    server, server_size = _server_findings(store)
+    clients, clients_size = _fold(store.clients, partial(salvage_clients, crc=store.crc))
     findings = [*store_findings(store), *server, *_clients_findings(store, clients)]
     known = frozenset(clients.clients) if isinstance(clients, ClientsState) else frozenset()
     return RootReport(findings, known, server_size + clients_size)
@@ -267,13 +260,13 @@ def store_findings(store: Datastore) -> Iterator[Finding]:
             yield finding("case-collision", f"differs from {twin!r} by letter case only", file=name, channel=name)
 
 
-def _server_findings(store: Datastore, crc: Crc) -> tuple[list[Finding], int]:
+def _server_findings(store: Datastore) -> tuple[list[Finding], int]:
     """Returns the findings about server.dat and how many bytes were read."""
     if store.server is None:
         return [finding("server-missing", "there is no server.dat", file=SERVER_FILE)], 0
     try:
         with mapped(store.server) as buffer:
-            server = read_server_info(buffer, crc)
+            server = read_server_info(buffer, store.crc)
             size = len(buffer)
     except StoreUnreadableError as error:
         return [finding("file-unreadable", error.message, file=SERVER_FILE)], 0

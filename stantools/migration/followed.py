@@ -125,7 +125,7 @@ class FollowedStore:
         if not subscriptions:
             # There may be many, and they count in the end.
             wanted = [replace(each, files=replace(each.files, subs=None)) for each in wanted]
-        return open_source(open_datastore(self._path), self._crc, taking, surveys=wanted)
+        return open_source(open_datastore(self._path, self._crc), taking, surveys=wanted)
 
 
 @dataclass

@@ -342,7 +342,6 @@ class SourceOptions:
 
 def open_source(
     store: Datastore,
-    crc: Crc,
     options: SourceOptions | None = None,
     *,
     progress: Progress | None = None,
@@ -352,7 +351,6 @@ def open_source(
 
     Args:
         store: The store, in any state; nothing in it is changed.
-        crc: Its CRC.
         options: What is taken; every channel if not given.
         progress: Told the number of bytes as they are read.
         surveys: Those of its channels, if they were made already; see `plan_salvage`.
@@ -371,7 +369,7 @@ def open_source(
         workers=options.workers,
         keep_positions=True,
     )
-    plan = plan_salvage(store, crc, salvaged, progress=progress, surveys=surveys)
+    plan = plan_salvage(store, salvaged, progress=progress, surveys=surveys)
     plan.channels = _chosen(store, plan)
     key = Key(options.key, options.keep_encrypted)
     return StoreSource(plan, [ChannelSource(channel, plan.crc, key) for channel in plan.channels], key)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.escaping import shell_word
-from stantools.format.crc import Crc
 from stantools.migration.journal import Journal, StreamResult, Watch, journal_path, remembered_streams
 from stantools.migration.plan.checks import find_changes, find_encrypted, find_problems
 from stantools.migration.plan.model import Level, Note, Plan, Way
@@ -25,12 +24,11 @@ from stantools.progress import Progress
 from stantools.store.directory import Datastore
 
 
-def read_source(store: Datastore, crc: Crc, options: SourceOptions, *, progress: Progress | None = None) -> StoreSource:
+def read_source(store: Datastore, options: SourceOptions, *, progress: Progress | None = None) -> StoreSource:
     """Reads a store and says what can be migrated from it; tries the key on it, unless payloads may stay encrypted.
 
     Args:
         store: The store, in any state; nothing in it is changed.
-        crc: Its CRC.
         options: What is taken of it.
         progress: Told the number of bytes as they are read.
 
@@ -39,7 +37,7 @@ def read_source(store: Datastore, crc: Crc, options: SourceOptions, *, progress:
         DecryptError: The key is not that of the store.
         StoreUnreadableError: It cannot be read.
     """
-    source = open_source(store, crc, options, progress=progress)
+    source = open_source(store, options, progress=progress)
     if options.key is not None and not options.keep_encrypted:
         for channel in source.channels:
             channel.check_key()

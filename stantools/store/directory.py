@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
 from stantools.errors import StoreUnreadableError, UsageError
 from stantools.escaping import escape
+from stantools.format.crc import Crc
 
 SERVER_FILE = "server.dat"
 CLIENTS_FILE = "clients.dat"
@@ -119,6 +120,8 @@ class Datastore:
         witness: The witness file of the truncate option is there (filestore.md section 7.8).
         ft_lock: The lock file of fault-tolerant mode, or None.
         manifest: The account of the salvage that made this store, if one did.
+        crc: The CRC of its records, and whether it is checked (`options.open_store` finds it out).
+        key: The encryption key of its messages; None leaves payloads as they are stored.
     """
 
     path: Path
@@ -132,6 +135,13 @@ class Datastore:
     witness: bool = False
     ft_lock: Path | None = None
     manifest: Path | None = None
+    crc: Crc = field(default_factory=Crc)
+    key: bytes | None = field(default=None, repr=False)
+
+    @property
+    def checking(self) -> Datastore:
+        """The same store with CRCs checked, whatever the user asked for: what keeps good records must know them."""
+        return replace(self, crc=self.crc.checking)
 
     def channel(self, name: str) -> ChannelFiles:
         """Lists one channel directory.
@@ -196,14 +206,18 @@ def subject_matches(pattern: str, subject: str) -> bool:
     return len(wanted) == len(have)
 
 
-def open_datastore(path: Path | str) -> Datastore:
+def open_datastore(path: Path | str, crc: Crc | None = None) -> Datastore:
     """Looks at a datastore directory without opening its files.
+
+    Args:
+        path: The directory.
+        crc: The CRC of its records, where it is known; else the usual one is assumed.
 
     Raises:
         StoreUnreadableError: The path is missing, not a directory, not listable, or nothing in it belongs to a store.
     """
     root = Path(path)
-    store = Datastore(root)
+    store = Datastore(root, crc=crc or Crc())
     try:
         entries = sorted(os.scandir(root), key=lambda entry: os.fsencode(entry.name))
     except NotADirectoryError as error:

@@ -21,7 +21,8 @@ from stantools.format.layout import (
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
 )
-from stantools.store.directory import Datastore
+from stantools.store.directory import Datastore, open_datastore
+from stantools.store.era import refuse_0_1
 from stantools.store.mapping import Buffer, mapped
 
 #: Records of one file, and channels of a store, that are looked at to find the polynomial.
@@ -47,6 +48,19 @@ class ReadOptions:
     polynomial: int | None = None
     check_crc: bool = True
     encryption_key: bytes | None = field(default=None, repr=False)
+
+
+def open_store(path: Path | str, options: ReadOptions | None = None) -> Datastore:
+    """Opens a store to read it: its files are listed, its CRC is found out, its key is known.
+
+    Raises:
+        StoreUnreadableError: It is no store, cannot be listed, or is of release 0.1.
+    """
+    store = open_datastore(path)
+    refuse_0_1(store)
+    options = options or ReadOptions()
+    store.crc, store.key = resolve_crc(store, options), options.encryption_key
+    return store
 
 
 def resolve_crc(store: Datastore, options: ReadOptions) -> Crc:

@@ -18,10 +18,9 @@ from stantools.format.layout import SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.records import FileKind, read_records
 from stantools.inspection.subscribers import load_clients, load_subs
-from stantools.store.directory import open_datastore
 from stantools.store.logwriter import SubsLog
 from stantools.store.mapping import mapped
-from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.options import open_store
 from tests.conftest import golden_cases
 
 CRC = Crc()
@@ -30,8 +29,8 @@ CRC = Crc()
 def _subs_files(golden: Path) -> list[tuple[Path, Crc]]:
     found = []
     for case in golden_cases():
-        store = open_datastore(golden / case / "datastore")
-        crc = resolve_crc(store, ReadOptions())
+        store = open_store(golden / case / "datastore")
+        crc = store.crc
         found += [(path, crc) for path in sorted((golden / case / "datastore").glob("*/subs.dat"))]
     return found
 
@@ -73,8 +72,8 @@ def test_clients(golden: Path) -> None:
         path = golden / case / "datastore" / "clients.dat"
         if not path.exists():
             continue
-        store = open_datastore(path.parent)
-        crc = resolve_crc(store, ReadOptions())
+        store = open_store(path.parent)
+        crc = store.crc
         with mapped(path) as buffer:
             everything = [each for each in read_records(buffer, FileKind.CLIENTS, crc) if each.ok]
         for name in load_clients(path, crc).state.clients:

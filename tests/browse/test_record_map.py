@@ -19,9 +19,9 @@ from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.records import FileKind, kind_of, read_records
 from stantools.inspection.survey import SliceSurvey, survey_channels, survey_slice
-from stantools.store.directory import list_channel, open_datastore
+from stantools.store.directory import list_channel
 from stantools.store.mapping import mapped
-from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.options import open_store
 from tests.conftest import golden_cases
 from tests.inspection.timedstores import CRC, NOW, SECOND, write_channel
 
@@ -29,9 +29,8 @@ BAD_ROLES = (PartRole.WRONG, PartRole.UNKNOWN, PartRole.ZEROS)
 
 
 def surveys(path: Path, channel: str = "alpha") -> list[SliceSurvey]:
-    store = open_datastore(path)
-    crc = resolve_crc(store, ReadOptions())
-    found = next(iter(survey_channels(store, [channel], crc)))
+    store = open_store(path)
+    found = next(iter(survey_channels(store, [channel])))
     return [*found.slices, *found.lone_indexes]
 
 
@@ -120,8 +119,8 @@ def test_index_states(case: str, number: int, level: str, short: str, golden: Pa
 
 
 def golden_files(path: Path) -> Iterator[tuple[Path, FileKind, Crc, bytes]]:
-    store = open_datastore(path)
-    crc = resolve_crc(store, ReadOptions())
+    store = open_store(path)
+    crc = store.crc
     for file in sorted(path.rglob("*")):
         kind = kind_of(file.name)
         if kind is not None and file.is_file() and os.access(file, os.R_OK):
@@ -156,9 +155,9 @@ def test_golden_files(case: str, golden_copy: Any) -> None:
 @pytest.mark.parametrize("case", golden_cases())
 def test_the_map_of_a_survey_is_that_of_the_file(case: str, golden_copy: Any) -> None:
     path = golden_copy(case)
-    store = open_datastore(path)
-    crc = resolve_crc(store, ReadOptions())
-    for channel in survey_channels(store, store.channel_names, crc):
+    store = open_store(path)
+    crc = store.crc
+    for channel in survey_channels(store, store.channel_names):
         for survey in channel.slices:
             if survey.error or survey.files.data is None:
                 continue

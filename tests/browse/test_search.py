@@ -141,7 +141,7 @@ def test_encrypted(golden: Path) -> None:
 
 def test_a_message_that_is_proven_is_found(golden: Path) -> None:
     root = golden / "dmg_crc_flip_noidx" / "datastore"
-    (survey,) = survey_channels(open_datastore(root), ["alpha"], CRC)
+    (survey,) = survey_channels(open_datastore(root), ["alpha"])
     window = refine(None, list_channel(root / "alpha"), CRC, survey=survey)
     rows = [window.row(number) for number in range(len(window))]
     (at,) = [n for n, row in enumerate(rows) if isinstance(row, WindowMessage) and row.proven]

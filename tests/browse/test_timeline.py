@@ -27,8 +27,7 @@ from stantools.browse.histogram import (
 from stantools.browse.timeline import Timeline, read_timeline
 from stantools.inspection.slicesummary import summarise
 from stantools.inspection.survey import survey_channels
-from stantools.store.directory import open_datastore
-from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.options import open_store
 from stantools.store.ranges import Ranges
 from tests.conftest import golden_cases
 from tests.inspection.timedstores import DAY, NOW, SECOND, YEAR, write_channel
@@ -38,11 +37,11 @@ ZERO_TIME = -6795364578871345152
 
 
 def timelines(path: Path, *, scan: bool = True) -> dict[str, Timeline]:
-    store = open_datastore(path)
-    crc = resolve_crc(store, ReadOptions())
+    store = open_store(path)
+    crc = store.crc
     return {
         survey.files.name: read_timeline(survey.files, crc, survey=survey if scan else None)
-        for survey in survey_channels(store, store.channel_names, crc)
+        for survey in survey_channels(store, store.channel_names)
     }
 
 
@@ -257,8 +256,8 @@ def test_detail_is_a_part_of_the_whole(made: Callable[..., Timeline]) -> None:
 @pytest.mark.parametrize("case", golden_cases())
 def test_golden_counts(case: str, golden_copy: Any) -> None:
     path = golden_copy(case)
-    store = open_datastore(path)
-    crc = resolve_crc(store, ReadOptions())
+    store = open_store(path)
+    crc = store.crc
     for name, timeline in timelines(path, scan=False).items():
         assert int(timeline.whole.count.sum()) + timeline.strays == timeline.count
         slices = [summarise(each, os.fsencode(name), crc) for each in store.channel(name).slices]

@@ -20,7 +20,7 @@ from stantools.inspection.survey import ChannelSurvey, survey_channels
 from stantools.inspection.verify import verify
 from stantools.store.directory import ChannelFiles, list_channel, open_datastore
 from stantools.store.limits import SliceLimits
-from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.options import open_store
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.slicewriter import SliceWriter
 from tests.conftest import golden_cases, load_expected
@@ -53,7 +53,7 @@ def notes(window: Window) -> list[tuple[int, str]]:
 
 
 def survey_of(root: Path, channel: str, crc: Crc) -> ChannelSurvey:
-    (survey,) = survey_channels(open_datastore(root), [channel], crc)
+    (survey,) = survey_channels(open_datastore(root, crc), [channel])
     return survey
 
 
@@ -88,8 +88,8 @@ def check_notes(window: Window, rows: list[Row]) -> None:
 def test_golden(case: str, golden: Path) -> None:
     """What the window shows of a golden store is what `messages` gives, with a scan's result or without."""
     root = golden / case / "datastore"
-    store = open_datastore(root)
-    crc = resolve_crc(store, ReadOptions())
+    store = open_store(root)
+    crc = store.crc
     for name in store.channel_names:
         files = store.channel(name)
         wanted = [m for m in MessageReader(files, crc).read(Selection()) if isinstance(m, StoredMessage)]
@@ -194,7 +194,7 @@ def test_any_damage(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
             apply_mutation(root, mutation)
         if mutation["op"] == "delete":
             gone.add(mutation["file"])
-    for verdict in verify(open_datastore(root), CRC).channels:
+    for verdict in verify(open_datastore(root)).channels:
         files = list_channel(root / verdict.name)
         exact = refine(None, files, CRC, survey=survey_of(root, verdict.name, CRC))
         rows = everything(exact)

@@ -14,7 +14,7 @@ from stantools.inspection.forecast.startup import subscription_outlook
 from stantools.inspection.verify import verify
 from stantools.store.directory import open_datastore
 from stantools.store.locks import Use
-from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.options import open_store
 from stantools.store.sublog import SubStatus
 from tests.conftest import golden_cases, load_expected
 from tests.inspection import forecast_golden as g
@@ -60,8 +60,8 @@ def test_the_sentence_says_what_the_server_did(case: str, golden: Path, golden_c
 
 
 def _check_advice(path: Path, ours: Forecast) -> None:
-    store = open_datastore(path)
-    found = verify(store, resolve_crc(store, ReadOptions())).findings
+    store = open_store(path)
+    found = verify(store).findings
     advice = advise(path, found, ours)
     bad = any(finding.severity is Severity.ERROR for finding in found)
     destroys = bool(losses(ours) or ours.destroys)

@@ -12,8 +12,7 @@ from stantools.browse.log_history import log_loss
 from stantools.inspection.overview import ClientList, ClientStatus, overview
 from stantools.inspection.records import FileKind
 from stantools.inspection.subscribers import as_ranges, first_ranges, queue_groups
-from stantools.store.directory import open_datastore
-from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.options import open_store
 from tests.cli.expected import healthy_cases, renamed
 from tests.conftest import load_expected
 
@@ -27,8 +26,8 @@ def test_the_first_ranges_are_the_first_of_all_ranges(found: set[int], most: int
 @pytest.mark.parametrize("case", healthy_cases())
 def test_groups_and_clients_of_golden_stores(case: str, golden: Path) -> None:
     expected = load_expected(case)
-    store = open_datastore(golden / case / "datastore")
-    result = overview(store, resolve_crc(store, ReadOptions()))
+    store = open_store(golden / case / "datastore")
+    result = overview(store)
     clients = ClientList(result.clients)
     for channel in result.channels:
         clients.add(channel)
@@ -53,8 +52,8 @@ def test_groups_and_clients_of_golden_stores(case: str, golden: Path) -> None:
 
 
 def test_clients_that_are_not_registered(golden: Path) -> None:
-    store = open_datastore(golden / "dmg_clients_missing" / "datastore")
-    result = overview(store, resolve_crc(store, ReadOptions()))
+    store = open_store(golden / "dmg_clients_missing" / "datastore")
+    result = overview(store)
     clients = ClientList(result.clients)
     for channel in result.channels:
         clients.add(channel)
@@ -80,8 +79,8 @@ def test_clients_that_are_not_registered(golden: Path) -> None:
 def test_what_a_damaged_log_costs(
     case: str, file: str, read: tuple[int, int] | None, found: tuple[int, int] | None, golden: Path
 ) -> None:
-    store = open_datastore(golden / case / "datastore")
-    crc = resolve_crc(store, ReadOptions())
+    store = open_store(golden / case / "datastore")
+    crc = store.crc
     kind = FileKind.CLIENTS if file == "clients.dat" else FileKind.SUBS
     loss = log_loss(store.path / file, kind, crc)
     if not case.startswith("dmg_"):

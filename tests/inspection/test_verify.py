@@ -28,7 +28,7 @@ from tests.mutations import fresh_copy, mutated_stores
 
 
 def run(root: Path, polynomial: int = 0xEDB88320, **options: Any) -> Verdict:
-    return verify(open_datastore(root), Crc(polynomial), **options)
+    return verify(open_datastore(root, Crc(polynomial)), **options)
 
 
 def contents(root: Path) -> dict[str, tuple[int, str]]:
@@ -171,7 +171,7 @@ def test_index_records_that_changed_places(tmp_path: Path, one: int, other: int)
     records = forecast_stores.read_index(file)
     records[one - 1], records[other - 1] = records[other - 1], records[one - 1]
     forecast_stores.write_index(file, records)
-    verdict = verify(open_datastore(tmp_path), forecast_stores.CRC)
+    verdict = verify(open_datastore(tmp_path, forecast_stores.CRC))
     (found,) = [each for each in verdict.findings if each.code.startswith("index-")]
     assert (found.code, found.severity, found.seq) == ("index-disorder", Severity.ERROR, one)
     assert (found.file, found.offset) == ("foo/msgs.1.idx", 4 + 32 * (one - 1))
@@ -226,7 +226,7 @@ def test_plain_and_native_kernels_agree(golden: Path, tmp_path: Path) -> None:
     script = (
         "import sys,json; from stantools.inspection.verify import verify; from stantools.format.crc import Crc;"
         "from stantools.store.directory import open_datastore;"
-        "v = verify(open_datastore(sys.argv[1]), Crc(0xEDB88320)).as_json(); v.pop('seconds'); print(json.dumps(v))"
+        "v = verify(open_datastore(sys.argv[1])).as_json(); v.pop('seconds'); print(json.dumps(v))"
     )
     outputs = [
         subprocess.run(

@@ -222,7 +222,7 @@ class History:
                 self.target.trouble /= 2
         assert [result.error for result in results if result.error] == []
         assert [note for note in self.told.notes if "not followed" in note] == []
-        store = open_source(open_datastore(self.root), CRC, SourceOptions(workers=1))
+        store = open_source(open_datastore(self.root, CRC), SourceOptions(workers=1))
         for channel in store.channels:
             name = channel.name.replace(".", "_")
             wanted = {s: d for batch in channel.read() for s, _, _, d in batch.messages()}

@@ -79,7 +79,7 @@ def migrate(
     """Plans and applies, as the command does."""
     key = (expected["options"].get("encryption") or {}).get("key")
     crc = Crc(expected["options"]["file_crc_poly"])
-    source = open_source(open_datastore(root), crc, SourceOptions(key=key.encode() if key else None))
+    source = open_source(open_datastore(root, crc), SourceOptions(key=key.encode() if key else None))
     options = PlanOptions(way=way, stream_prefix=prefix, subject_prefix=f"{prefix}.", decrypted=bool(key))
     plan = make_plan(source, options)
 

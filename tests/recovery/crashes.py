@@ -81,7 +81,7 @@ def digest(root: Path) -> str:
 
 
 def to_new_directory(root: Path) -> None:
-    plan = plan_compaction(open_datastore(root / "store"), Crc(), CompactOptions(slices=SliceLimits(12), workers=1))
+    plan = plan_compaction(open_datastore(root / "store"), CompactOptions(slices=SliceLimits(12), workers=1))
     done = (root / "new").exists()
     try:
         apply_compaction(plan, root / "new")
@@ -94,7 +94,7 @@ def in_place(root: Path) -> None:
     store = root / "store"
     if atomic.finish_replacement(store) is not None:
         return
-    plan = plan_compaction(open_datastore(store), Crc(), CompactOptions(slices=SliceLimits(12), workers=1))
+    plan = plan_compaction(open_datastore(store), CompactOptions(slices=SliceLimits(12), workers=1))
     backup = root / "backup"
     compact_in_place(plan, backup=backup if not backup.exists() else root / "backup2", quiet=0)
 

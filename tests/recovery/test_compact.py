@@ -55,7 +55,7 @@ def damaged() -> list[str]:
 
 
 def plan(root: Path, polynomial: int = IEEE, **options: Any) -> CompactionPlan:
-    return plan_compaction(open_datastore(root), Crc(polynomial), CompactOptions(**options))
+    return plan_compaction(open_datastore(root, Crc(polynomial)), CompactOptions(**options))
 
 
 def digest(root: Path) -> str:
@@ -69,25 +69,25 @@ def digest(root: Path) -> str:
 
 def folded(root: Path, polynomial: int = IEEE) -> dict[str, Any]:
     """All that a store means: identity, clients, subscriptions with what is pending, and every message."""
-    store, crc = open_datastore(root), Crc(polynomial)
+    store = open_datastore(root, Crc(polynomial))
     meaning: dict[str, Any] = {}
     if store.server:
         meaning["server"] = store.server.read_bytes()
     if store.clients:
-        clients = read_clients(memoryview(store.clients.read_bytes()), crc).clients
+        clients = read_clients(memoryview(store.clients.read_bytes()), store.crc).clients
         meaning["clients"] = {name: each.SerializeToString() for name, each in clients.items()}
     for channel in store.channels():
         subs = {}
         if channel.subs:
-            state = read_subs(memoryview(channel.subs.read_bytes()), crc)
+            state = read_subs(memoryview(channel.subs.read_bytes()), store.crc)
             subs = {n: (s.state.SerializeToString(), s.pending) for n, s in state.subscriptions.items()}
-        meaning[channel.name] = subs, all_messages(channel.path, channel.raw_name, crc)
+        meaning[channel.name] = subs, all_messages(channel.path, channel.raw_name, store.crc)
     return meaning
 
 
 def check_result(root: Path, polynomial: int = IEEE) -> None:
-    store, crc = open_datastore(root), Crc(polynomial)
-    verdict = verify(store, crc)
+    store = open_datastore(root, Crc(polynomial))
+    verdict = verify(store)
     assert {f.code for f in verdict.findings if f.severity != "info"} <= HARMLESS
     for version in ("0.23.2", "0.25.6"):
         options = ServerOptions(crc=Crc(polynomial), version=version, limits=NO_LIMITS)
@@ -310,7 +310,7 @@ def test_damaged_golden_stores_are_refused_or_keep_their_messages(golden_copy, t
     result = apply_compaction(planned, tmp_path / "new")
     check_result(result.path, polynomial)
     intact = load_expected(case)["salvage"]["messages"]
-    verdict = verify(open_datastore(result.path), Crc(polynomial))
+    verdict = verify(open_datastore(result.path, Crc(polynomial)))
     have = {channel.name: channel.intact.as_json() for channel in verdict.channels}
     assert {name: have[name] for name in intact} == {name: facts["intact"] for name, facts in intact.items()}
     assert digest(root) == before

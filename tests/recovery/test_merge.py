@@ -111,7 +111,7 @@ def test_the_merge_is_what_the_cluster_was(case: str, tmp_path: Path) -> None:
     check = check_new_store(plan, result)
     assert check.good, check
     assert exit_code(plan, check) == (5 if case in NO_STORE else 0)
-    view = overview(open_datastore(tmp_path / "new"), plan.crc)
+    view = overview(open_datastore(tmp_path / "new", plan.crc))
     assert view.server and not view.server.node_id
     assert view.server.cluster_id.decode() == load(case)["cluster_id"]
     assert {each.id.decode() for each in view.clients} == {each["id"] for each in wanted["clients"]}

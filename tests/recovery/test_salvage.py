@@ -63,15 +63,15 @@ def snapshot(root: Path) -> dict[str, str]:
 
 def salvage(root: Path, out: Path, polynomial: int = IEEE, **options: Any) -> SalvagePlan:
     options.setdefault("cluster_id", CLUSTER)
-    plan = plan_salvage(open_datastore(root), Crc(polynomial), SalvageOptions(**options))
+    plan = plan_salvage(open_datastore(root, Crc(polynomial)), SalvageOptions(**options))
     apply_salvage(plan, out)
     return plan
 
 
 def check(out: Path, polynomial: int = IEEE, versions: tuple[str, ...] = ("0.23.2",)) -> None:
     """The promise of salvage on its result."""
-    store, crc = open_datastore(out), Crc(polynomial)
-    verdict = verify(store, crc)
+    store = open_datastore(out, Crc(polynomial))
+    verdict = verify(store)
     assert verdict.clean, [(f.code, f.file, f.detail) for f in verdict.findings]
     for version in versions:
         prediction = forecast(store, ServerOptions(crc=Crc(polynomial), version=version), truncate=False)
@@ -258,7 +258,7 @@ def test_full_disk_leaves_nothing(
 ) -> None:
     root = golden_copy("dmg_length_flip_noidx")
     before = snapshot(root)
-    plan = plan_salvage(open_datastore(root), Crc(IEEE))
+    plan = plan_salvage(open_datastore(root))
 
     real, left = os.write, 0
 
@@ -295,7 +295,7 @@ def test_positions_beyond_the_last_message_are_taken_back(golden_copy: Callable[
     root = golden_copy("damage_base")
     for name in ("msgs.1.dat", "msgs.1.idx", "msgs.2.dat", "msgs.2.idx", "msgs.3.dat", "msgs.3.idx"):
         (root / "alpha" / name).unlink()
-    assert "subscription-ahead" in {f.code for f in verify(open_datastore(root), Crc(IEEE)).findings}
+    assert "subscription-ahead" in {f.code for f in verify(open_datastore(root)).findings}
     salvage(root, tmp_path / "new")
     check(tmp_path / "new")
     assert all(s.state.last_sent == 0 and not s.pending for s in subs(tmp_path / "new", "alpha").subscriptions.values())
@@ -313,9 +313,9 @@ def restarted(root: Path) -> Path:
 
 def test_generations_are_split(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     root = restarted(golden_copy("damage_base"))
-    assert "sequence-generations" in {f.code for f in verify(open_datastore(root), Crc(IEEE)).findings}
+    assert "sequence-generations" in {f.code for f in verify(open_datastore(root)).findings}
     salvage(root, tmp_path / "new")
-    verdict = verify(open_datastore(tmp_path / "new"), Crc(IEEE))
+    verdict = verify(open_datastore(tmp_path / "new"))
     assert {c.name: c.intact.as_json() for c in verdict.channels if "alpha" in c.name} == {
         "alpha": [[1, 3]],
         "alpha.generation-1": [[1, 40]],
@@ -328,7 +328,7 @@ def test_one_generation(
 ) -> None:
     root = restarted(golden_copy("damage_base"))
     plan = salvage(root, tmp_path / "new", generation=generation)
-    channels = {c.name: c.intact.as_json() for c in verify(open_datastore(tmp_path / "new"), Crc(IEEE)).channels}
+    channels = {c.name: c.intact.as_json() for c in verify(open_datastore(tmp_path / "new")).channels}
     assert channels == {"alpha": kept, "beta.two": [[1, 12]]}
     assert plan.lossy
 
@@ -345,10 +345,10 @@ def test_swapped_and_foreign_slices_go_home(golden_copy: Callable[[str], Path], 
     kept = a.read_bytes()
     a.write_bytes(b.read_bytes())
     b.write_bytes(kept)
-    assert "foreign-subject" in {f.code for f in verify(open_datastore(root), Crc(IEEE)).findings}
+    assert "foreign-subject" in {f.code for f in verify(open_datastore(root)).findings}
     salvage(root, tmp_path / "new")
     check(tmp_path / "new")
-    verdict = verify(open_datastore(tmp_path / "new"), Crc(IEEE))
+    verdict = verify(open_datastore(tmp_path / "new"))
     assert {c.name: c.intact.as_json() for c in verdict.channels} == {"alpha": [[1, 40]], "beta.two": [[1, 12]]}
 
 
@@ -368,7 +368,7 @@ def test_slices_in_the_wrong_order(golden_copy: Callable[[str], Path], tmp_path:
     alpha = root / "alpha"
     for suffix in ("dat", "idx"):
         (alpha / f"msgs.1.{suffix}").rename(alpha / f"msgs.9.{suffix}")
-    assert "sequence-disorder" in {f.code for f in verify(open_datastore(root), Crc(IEEE)).findings}
+    assert "sequence-disorder" in {f.code for f in verify(open_datastore(root)).findings}
     salvage(root, tmp_path / "new")
     check(tmp_path / "new")
 
@@ -379,7 +379,7 @@ def test_symlinked_and_archived(golden_copy: Callable[[str], Path], tmp_path: Pa
     shutil.copytree(golden_copy("damage_base") / "alpha", elsewhere)
     (root / "alpha").symlink_to(elsewhere, target_is_directory=True)
     salvage(root, tmp_path / "new", archived=True)
-    verdict = verify(open_datastore(tmp_path / "new"), Crc(IEEE))
+    verdict = verify(open_datastore(tmp_path / "new"))
     assert {c.name: c.intact.as_json() for c in verdict.channels} == {"alpha": [[1, 40]], "arch": [[1, 31]]}
 
 
@@ -402,7 +402,7 @@ def test_slices_under_other_names(golden_copy: Callable[[str], Path], tmp_path: 
     if not index:
         (root / "alpha" / "msgs.2.idx").unlink()
     if name.startswith("alpha/"):
-        verdict = verify(open_datastore(root), Crc(IEEE))
+        verdict = verify(open_datastore(root))
         (stray,) = [each for each in verdict.findings if each.code == "slice-stray"]
         assert (stray.file, stray.seq) == (name, 16)
         assert "sequences 16-30 of it are in no slice" in stray.detail
@@ -421,7 +421,7 @@ def test_copies_of_slices_and_what_only_contains_some(golden_copy: Callable[[str
     shutil.copy(root / "alpha" / "msgs.2.dat", root / "alpha" / "msgs.2.dat.orig")
     (root / "alpha" / "archive.tar").write_bytes(bytes(512) + (root / "alpha" / "msgs.1.dat").read_bytes())
     (root / "alpha" / "msgs.1.dat.bak").write_bytes(b"")
-    found = {each.code for each in verify(open_datastore(root), Crc(IEEE)).findings}
+    found = {each.code for each in verify(open_datastore(root)).findings}
     assert "foreign-file" in found and "slice-stray" not in found
     plan = salvage(root, tmp_path / "new")
     assert not plan.lossy
@@ -444,15 +444,15 @@ def test_other_messages_under_another_name_are_a_loss(golden_copy: Callable[[str
 def test_cluster_id(golden_copy: Callable[[str], Path]) -> None:
     root = golden_copy("dmg_server_missing")
     with pytest.raises(RefusedError, match="cluster id"):
-        plan_salvage(open_datastore(root), Crc(IEEE))
-    assert plan_salvage(open_datastore(root), Crc(IEEE), SalvageOptions(cluster_id="mine")).server.cluster_id == b"mine"
+        plan_salvage(open_datastore(root))
+    assert plan_salvage(open_datastore(root), SalvageOptions(cluster_id="mine")).server.cluster_id == b"mine"
     damaged = golden_copy("dmg_server_payload_flip")
-    assert plan_salvage(open_datastore(damaged), Crc(IEEE)).server.cluster_id == CLUSTER.encode()
+    assert plan_salvage(open_datastore(damaged)).server.cluster_id == CLUSTER.encode()
 
 
 def test_places_that_are_refused(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     root = golden_copy("damage_base")
-    plan = plan_salvage(open_datastore(root), Crc(IEEE))
+    plan = plan_salvage(open_datastore(root))
     with pytest.raises(RefusedError, match="inside"):
         apply_salvage(plan, root / "new")
     (tmp_path / "full").mkdir()
@@ -479,7 +479,7 @@ def counted(call):
     return run
 for name in ("fsync", "rename", "replace", "write", "writev", "mkdir", "open"):
     setattr(os, name, counted(getattr(os, name)))
-plan = plan_salvage(open_datastore(sys.argv[1]), Crc(0xEDB88320))
+plan = plan_salvage(open_datastore(sys.argv[1]))
 apply_salvage(plan, Path(sys.argv[2]))
 print("done")
 """

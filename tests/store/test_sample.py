@@ -70,15 +70,15 @@ def test_the_bytes_are_those_of_earlier_releases(tmp_path):
 def test_a_sample_is_healthy_and_a_server_takes_it_as_it_is(tmp_path, options):
     have = SampleOptions(**options)
     result = write_sample(tmp_path / "store", have)
-    store, crc = open_datastore(result.path), Crc(have.polynomial)
-    verdict = verify(store, crc)
+    store = open_datastore(result.path, Crc(have.polynomial))
+    verdict = verify(store)
     assert {f.code for f in verdict.findings if f.severity != "info"} <= ({"sequence-gap"} if have.gaps else set())
     assert sorted(store.channel_names) == sorted(result.channels) == sorted(have.names)
     for truncate in (False, True):
         predicted = forecast(store, ServerOptions(crc=Crc(have.polynomial)), truncate=truncate)
         assert predicted.starts, predicted.error
         assert set(predicted.as_json()["files_changed"]) <= {".truncate.lck"}
-    view = overview(store, crc)
+    view = overview(store)
     assert [len(channel.slices) for channel in view.channels] == [
         len(list((result.path / channel.name).glob("*.dat"))) - 1 for channel in view.channels
     ]
@@ -103,7 +103,7 @@ def test_what_is_in_it(tmp_path):
 
 
 def test_every_kind_of_subscription_is_there(tmp_path):
-    view = overview(open_datastore(sample(tmp_path / "store", messages=100)), IEEE)
+    view = overview(open_datastore(sample(tmp_path / "store", messages=100)))
     assert [bytes(client.id) for client in view.clients] == [b"app-1", b"app-2"]
     orders = next(channel for channel in view.channels if channel.name == "orders")
     states = orders.subscriptions
@@ -142,7 +142,7 @@ def test_every_damage_is_found(tmp_path, name):
     assert done.detail
     healthy = sample(tmp_path / "healthy", messages=40)
     assert digest(result.path) != digest(healthy)
-    verdict = verify(open_datastore(result.path), IEEE)
+    verdict = verify(open_datastore(result.path))
     assert verdict.findings, done
 
 

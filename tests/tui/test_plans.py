@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from stantools.cli.main import cli
 from stantools.errors import RefusedError, StantoolsError
-from stantools.format.crc import Crc
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
 from tests.tui.conftest import check_sizes, screen_text, until
@@ -32,7 +31,7 @@ class Quiet(Wizard[str]):
     VERB = "salvage"
 
     def __init__(self) -> None:
-        super().__init__(Source(Path("/somewhere/store"), Crc()), Field("out", "where", "new", parse=path))
+        super().__init__(Source(Path("/somewhere/store")), Field("out", "where", "new", parse=path))
         self.obstacles: list[StantoolsError] = []
         self.idle = ""
         self.problem: StantoolsError | None = None

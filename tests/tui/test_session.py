@@ -24,10 +24,10 @@ def test_golden(case: str, golden: Path) -> None:
     assert job.wait(60)
     assert job.state is State.DONE, job.problem
     assert session.stage is Stage.COMPLETE
-    verdict = verify(session.store, session.crc)
+    verdict = verify(session.store)
     assert list(session.findings()) == verdict.findings
     assert [facts.verdict for facts in session.channels.values()] == verdict.channels
-    looked = overview(session.store, session.crc)
+    looked = overview(session.store)
     assert session.overview is not None
     assert session.overview.as_json() == looked.as_json()
     assert session.forecasts is not None

@@ -98,7 +98,7 @@ class CompactWizard(Wizard[CompactionPlan]):
         store = source.open()
         self.look_for_uses(job, preview, "what is being written may not be in the result")
         job.begin_phase("checking", store.data_size(store.channel_names))
-        plan = plan_compaction(store, source.crc, options, progress=job.advance)
+        plan = plan_compaction(store, options, progress=job.advance)
         room = partial(check_room, target, room_needed(plan))
         if self.changes_store:
             preview.attempt(partial(check_exchangeable, target), room)

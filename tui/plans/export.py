@@ -13,7 +13,7 @@ from stantools.notation import format_size, format_time
 from stantools.pipeline.export.model import Layout, WrittenFile
 from stantools.pipeline.export.request import STDOUT, Export, Exporting
 from stantools.pipeline.export.targets import MANIFEST
-from stantools.pipeline.tables.model import Piece, Unreadable
+from stantools.pipeline.tables.model import Failed, Piece
 from stantools.pipeline.tables.options import TableOptions
 from stantools.secret import Secret
 from tui.cells import counted, name_text, number
@@ -109,10 +109,12 @@ class ExportWizard(Wizard[Export]):
 
     def run(self, job: Job[Outcome]) -> Outcome:
         """Writes the files; see `Wizard.run`."""
+        from stantools.pipeline.export.run import export_here
+
         plan = self.plan
         exporting = plan.exporting
         job.begin_phase("writing", plan.size)
-        result = plan.write_here(self.source.workers, job.advance)
+        result = export_here(plan, self.source.workers, job.advance)
         layout, written = result.layout, result.written
         code = ExitCode.CLEAN if result.clean else ExitCode.FINDINGS
         outcome = self.outcome(code, _WRITTEN, written.files)
@@ -164,5 +166,5 @@ def _describe(planned: Export, preview: Preview) -> None:
     preview.remark([_unreadable(each) for each in plan.unreadable], "more that cannot be read")
 
 
-def _unreadable(each: Unreadable) -> Remark:
+def _unreadable(each: Failed) -> Remark:
     return Remark("cannot be read", f"{each.message}{f' ({each.remedy})' if each.remedy else ''}", "bad")

@@ -211,7 +211,7 @@ class MigrateWizard(Wizard[_Made]):
             )
         job.begin_phase("reading", store.data_size(names))
         key = source.reading.encryption_key
-        found = read_source(store, source.crc, planning.taking(key), progress=job.advance)
+        found = read_source(store, planning.taking(key), progress=job.advance)
         job.begin_phase("asking the target")
         with opened(places, connecting, start=False, check=job.check) as target:
             wanted = planning.options(target.reference(), overrides, decrypted=key is not None)

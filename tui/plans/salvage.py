@@ -76,7 +76,7 @@ class SalvageWizard(Wizard[SalvagePlan]):
         names = store.chosen(options.patterns)
         self.look_for_uses(job, preview, "what is being written may look damaged")
         job.begin_phase("scanning", store.data_size(names))
-        plan = plan_salvage(store, source.crc, options, progress=job.advance)
+        plan = plan_salvage(store, options, progress=job.advance)
         preview.attempt(
             partial(check_outside, plan.source, out),
             partial(check_vacant, absolute(out)),

@@ -84,7 +84,7 @@ class TruncateWizard(Wizard[TruncationPlan]):
         self.look_for_uses(job, preview, "it may write what is being repaired")
         job.begin_phase("forecasting", store.data_size(store.channel_names))
         version = self.form.text("server-version")
-        server = own_server(store, source.crc, source.reading, version=version, workers=source.workers)
+        server = own_server(store, version=version, workers=source.workers)
         plan = plan_truncation(store, server, progress=job.advance)
         job.begin_phase("reading what would go")
         if plan.idle and not force:

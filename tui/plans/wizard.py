@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from stantools.errors import ExitCode, StantoolsError
-from stantools.format.crc import IEEE, Crc
+from stantools.format.crc import IEEE
 from stantools.nats.options import ConnectOptions
 from stantools.notation import format_size
 from stantools.recovery.place import free_bytes
-from stantools.store.directory import Datastore, open_datastore
-from stantools.store.era import refuse_0_1
+from stantools.store.directory import Datastore
 from stantools.store.locks import check_not_in_use
-from stantools.store.options import ReadOptions
+from stantools.store.options import ReadOptions, open_store
 from tui.cells import Cell, Role, name_text, store_name
 from tui.jobs import Job
 from tui.plans.form import Field, Form
@@ -133,14 +132,12 @@ class Source:
 
     Attributes:
         path: Its directory, as the user wrote it.
-        crc: Its CRC.
         reading: How it is read.
         workers: Files that are read at the same time.
         connecting: How to reach a NATS server, if the user has said so.
     """
 
     path: Path
-    crc: Crc
     reading: ReadOptions = field(default_factory=ReadOptions)
     workers: int = 2
     connecting: ConnectOptions | None = None
@@ -160,14 +157,12 @@ class Source:
         return self.path if self.path.name not in ("", "..") else self.path.resolve()
 
     def open(self) -> Datastore:
-        """Lists the store as it is now.
+        """Opens the store as it is now.
 
         Raises:
             StoreUnreadableError: It is no store any more.
         """
-        store = open_datastore(self.path)
-        refuse_0_1(store)
-        return store
+        return open_store(self.path, self.reading)
 
     def beside(self, suffix: str, *, new: bool = True) -> str:
         """Returns a path beside the store: the store's with a suffix; "" if it could not be typed.

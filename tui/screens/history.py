@@ -202,7 +202,7 @@ class HistoryScreen(ViewScreen):
 
         def read(job: Job[LogHistory]) -> LogHistory:
             job.total = path.stat().st_size
-            return read_history(path, session.crc, who, progress=job.advance)
+            return read_history(path, session.store.crc, who, progress=job.advance)
 
         self._job = self.watch_job(Job("history", read), self._done, self._progress)
         self._say(("reading …", "dim"))

@@ -208,13 +208,13 @@ class LiveCompareScreen(ViewScreen):
     async def _compare(self, job: Job[Compared]) -> Compared:
         """Compares as `stantools diff STORE URL#STREAM` does."""
         session, channels = self.session, self._channels
-        taking = taking_of(channels, key=session.reading.encryption_key, workers=session.workers)
+        taking = taking_of(channels, key=session.store.key, workers=session.workers)
         async with connect(self._streams.connecting, name="stantools tui") as connection:
             js = JetStream(connection)
             info = await stream_info(js, self._stream)
             job.begin_phase("reading the store", session.store.data_size(taking.patterns))
             # In a thread, so that the connection is kept alive meanwhile.
-            source = await asyncio.to_thread(open_source, session.store, session.crc, taking, progress=job.advance)
+            source = await asyncio.to_thread(open_source, session.store, taking, progress=job.advance)
             match = await match_stream(js, info, source, channels)
             job.begin_phase("reading the stream", match.source.count)
             proof = await match.prove(js, job.advance)

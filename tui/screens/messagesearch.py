@@ -74,7 +74,7 @@ class MessageSearch:
         if window is None:
             return
         at, count = table.cursor, len(window)
-        searcher = Searcher(window, query, session.crc, os.fsencode(table.channel), session.reading.encryption_key)
+        searcher = Searcher(window, query, session.store.crc, os.fsencode(table.channel), session.store.key)
 
         def work(job: Job[int | None]) -> int | None:
             try:

@@ -267,7 +267,7 @@ class MessageTable(RowTable):
         session = self._session
         try:
             self._files = session.store.channel(self.channel)
-            window = open_window(self._files, session.crc, key=session.reading.encryption_key, survey=self._known)
+            window = open_window(self._files, session.store.crc, key=session.store.key, survey=self._known)
         except StantoolsError as problem:
             self.state = problem.message
             self.post_message(self.Progress())
@@ -287,7 +287,7 @@ class MessageTable(RowTable):
         elif survey is not self._known and self._files is not None:
             self._known = survey
             self._refine()
-        window, key = self.window, self._session.reading.encryption_key
+        window, key = self.window, self._session.store.key
         if window is not None and window.key != key:
             if self._refining.job is not None:
                 self._refine()  # what is being found out would be read with the old key
@@ -314,8 +314,8 @@ class MessageTable(RowTable):
             files = session.store.channel(name)
             seen = _signature(files)
             job.total = sum(each.index_size or each.data_size for each in files.slices)
-            key = session.reading.encryption_key
-            window = refine(have, files, session.crc, key=key, survey=known, live=live, progress=job.advance)
+            key = session.store.key
+            window = refine(have, files, session.store.crc, key=key, survey=known, live=live, progress=job.advance)
             return window, seen
 
         def done(job: Job[tuple[Window, _Signature]]) -> None:

@@ -99,7 +99,7 @@ class PlansScreen(ViewScreen):
         if self._opening:
             return
         session = self.session
-        source = Source(session.path, session.crc, session.reading, session.workers, self.browser.connecting)
+        source = Source(session.path, session.reading, session.workers, self.browser.connecting)
         # What a wizard needs is loaded when it is opened for the first time, which takes longer than a key press may.
         self._opening = True
         self.begin(f"open {chosen.verb}", lambda _: chosen.make(source), self._opened, self._not_opened)

@@ -186,7 +186,7 @@ class RecordScreen(ViewScreen):
             return
         channel = os.fsencode(self._path.parent.name) if kind is FileKind.MESSAGES else b""
         try:
-            reader = RecordReader(self._path, kind, self.session.crc, channel)
+            reader = RecordReader(self._path, kind, self.session.store.crc, channel)
         except StoreUnreadableError as problem:
             self._problem = problem
             self._write()
@@ -198,7 +198,7 @@ class RecordScreen(ViewScreen):
             if survey is not None and not survey.error and survey.size == size:
                 return map_of_survey(survey)
             with mapped(path, sequential=True) as buffer:
-                return map_records(buffer, kind, session.crc, channel=channel, progress=job.advance)
+                return map_records(buffer, kind, session.store.crc, channel=channel, progress=job.advance)
 
         job: Job[RecordMap] = Job("records", work, total=size)
         self._reading.start(job, lambda job: self._opened(job, reader), self._write, dropped=reader.close)

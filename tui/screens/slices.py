@@ -270,7 +270,7 @@ class SlicesScreen(ViewScreen):
             self._update()
 
         def work(job: Job[SliceSurvey]) -> SliceSurvey:
-            return survey_slice(files, channel, session.crc, job.advance)
+            return survey_slice(files, channel, session.store.crc, job.advance)
 
         self.begin("scan", work, done, lambda: self._scanning.discard(path), files.data_size)
 

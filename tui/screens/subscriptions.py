@@ -192,7 +192,7 @@ class SubscriptionsScreen(TabbedView):
             self._losses[file] = loss
             self._write_problems()
 
-        self.begin("compare", lambda _: log_loss(path, kind, session.crc), done)
+        self.begin("compare", lambda _: log_loss(path, kind, session.store.crc), done)
 
     def _file(self, file: str) -> Path | None:
         path = self.session.store.path / file

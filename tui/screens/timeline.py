@@ -99,7 +99,7 @@ class TimelineScreen(ViewScreen):
 
         def work(job: Job[Timeline]) -> Timeline:
             files = session.store.channel(name)
-            return read_timeline(files, session.crc, survey=survey, progress=job.advance)
+            return read_timeline(files, session.store.crc, survey=survey, progress=job.advance)
 
         total = 2 * facts.overview.count if facts.overview else 0
         self._reads.start(Job("timeline", work, total=total), self._read_done, self._write)

@@ -12,7 +12,6 @@ from stantools.errors import UsageError
 from stantools.format.crc import Crc
 from stantools.store.directory import Datastore
 from stantools.store.limits import StoreLimits
-from stantools.store.options import ReadOptions
 from stantools.store.serverinfo import stored_cluster_id
 
 DEFAULT_CLUSTER_ID = "test-cluster"
@@ -147,25 +146,21 @@ class ServerOptions:
         return self.version == "0.25.6"
 
 
-def own_server(
-    store: Datastore, crc: Crc, reading: ReadOptions, *, version: str = SERVER_VERSIONS[0], workers: int = 2
-) -> ServerOptions:
+def own_server(store: Datastore, *, version: str = SERVER_VERSIONS[0], workers: int = 2) -> ServerOptions:
     """Returns the options of a start by the user who asks; what the store does not tell is the server's default.
 
     The cluster id is the store's own: a start with another one fails anyway.
 
     Args:
         store: The store.
-        crc: Its CRC.
-        reading: The encryption key.
         version: The server's version.
         workers: Threads of the forecast.
     """
     return ServerOptions(
         version=version,
-        crc=crc,
-        encryption_key=reading.encryption_key,
-        cluster_id=stored_cluster_id(store.server, crc) or DEFAULT_CLUSTER_ID,
+        crc=store.crc,
+        encryption_key=store.key,
+        cluster_id=stored_cluster_id(store.server, store.crc) or DEFAULT_CLUSTER_ID,
         access=CurrentUser(),
         workers=workers,
     )

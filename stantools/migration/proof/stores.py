@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.columns import MessageColumns
-from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.catalogue import finding
@@ -64,7 +63,7 @@ class Compared:
 
 
 class _Reader:
-    """Goes through the messages of one side."""
+    """Goes through the messages of one store."""
 
     def __init__(self, batches: Iterator[Batch], progress: Progress | None) -> None:
         self._batches = batches
@@ -161,21 +160,6 @@ def _places(columns: MessageColumns) -> tuple[npt.NDArray[np.int64], npt.NDArray
 _MANY = 6
 
 
-@dataclass(frozen=True)
-class Side:
-    """One of the two stores.
-
-    Attributes:
-        store: The store.
-        crc: Its CRC.
-        key: Its encryption key; None compares payloads as they are stored.
-    """
-
-    store: Datastore
-    crc: Crc
-    key: bytes | None = None
-
-
 @dataclass
 class StoresDifference:
     """What a comparison of two stores came to.
@@ -194,7 +178,12 @@ class StoresDifference:
 
 
 def compare_stores(
-    first: Side, second: Side, *, patterns: Sequence[str] = (), workers: int = 2, progress: Progress | None = None
+    first: Datastore,
+    second: Datastore,
+    *,
+    patterns: Sequence[str] = (),
+    workers: int = 2,
+    progress: Progress | None = None,
 ) -> StoresDifference:
     """Compares two stores; changes neither.
 
@@ -210,20 +199,18 @@ def compare_stores(
         DecryptError: A payload cannot be decrypted.
     """
     a, b = (
-        open_source(
-            side.store, side.crc, SourceOptions(tuple(patterns), key=side.key, workers=workers), progress=progress
-        )
-        for side in (first, second)
+        open_source(store, SourceOptions(tuple(patterns), key=store.key, workers=workers), progress=progress)
+        for store in (first, second)
     )
     result = StoresDifference(damaged=(a.lossy, b.lossy))
-    sides = (first, second)
+    stores = (first, second)
     if not patterns:
-        result.findings += root_differences(*sides)
+        result.findings += root_differences(*stores)
     finish = first.key is not None or second.key is not None
     for one, other in channel_pairs(a, b):
         if one and other:
             compared = compare_messages(one.read(finish=finish), other.read(finish=finish), progress)
-            add_channel(result, sides, one, compared)
+            add_channel(result, stores, one, compared)
         else:
             result.findings.append(only_in_one(one, other))
     return result
@@ -236,7 +223,7 @@ def channel_pairs(a: StoreSource, b: StoreSource) -> Iterator[tuple[ChannelSourc
     return ((ones.get(name), others.get(name)) for name in sorted(ones.keys() | others.keys()))
 
 
-def root_differences(first: Side, second: Side) -> list[Finding]:
+def root_differences(first: Datastore, second: Datastore) -> list[Finding]:
     """Compares what two stores hold besides channels: identity and clients."""
     return [*_identity(first, second), *_clients(first, second)]
 
@@ -249,7 +236,9 @@ def only_in_one(a: ChannelSource | None, b: ChannelSource | None) -> Finding:
     return finding(_ONLY[a is None], detail, channel=only.name)
 
 
-def add_channel(result: StoresDifference, sides: tuple[Side, Side], channel: ChannelSource, compared: Compared) -> None:
+def add_channel(
+    result: StoresDifference, stores: tuple[Datastore, Datastore], channel: ChannelSource, compared: Compared
+) -> None:
     """Adds what the comparison of a channel's messages came to, and compares its subscriptions."""
     result.channels += 1
     result.messages += compared.both
@@ -257,7 +246,7 @@ def add_channel(result: StoresDifference, sides: tuple[Side, Side], channel: Cha
         detail = f"{counted(ranges.count(), 'message')}: {describe_ranges(ranges)}"
         result.findings.append(finding(_CODES[kind], detail, channel=channel.name, seq=ranges.first))
     if not channel.origin:
-        result.findings += _subscriptions(sides, channel.name)
+        result.findings += _subscriptions(stores, channel.name)
 
 
 _ONLY = {False: "channel-missing", True: "channel-extra"}
@@ -270,35 +259,35 @@ _CODES = {
 }
 
 
-def _identity(first: Side, second: Side) -> Iterator[Finding]:
-    a, b = (_server(side) for side in (first, second))
+def _identity(first: Datastore, second: Datastore) -> Iterator[Finding]:
+    a, b = (_server(store) for store in (first, second))
     for text in _field_differences(a, b):
         yield finding("server-differs", text, file=SERVER_FILE)
 
 
-def _server(side: Side) -> pb.ServerInfo | None:
-    if side.store.server is None:
+def _server(store: Datastore) -> pb.ServerInfo | None:
+    if store.server is None:
         return None
-    with mapped(side.store.server) as buffer:
-        return read_server_info(memoryview(bytes(buffer)), side.crc).info
+    with mapped(store.server) as buffer:
+        return read_server_info(memoryview(bytes(buffer)), store.crc).info
 
 
-def _clients(first: Side, second: Side) -> Iterator[Finding]:
-    a, b = (_registered(side) for side in (first, second))
+def _clients(first: Datastore, second: Datastore) -> Iterator[Finding]:
+    a, b = (_registered(store) for store in (first, second))
     for name in sorted(a.keys() | b.keys()):
         for text in _field_differences(a.get(name), b.get(name)):
             yield finding("client-differs", f"client {name.decode('utf-8', 'replace')}: {text}", file=CLIENTS_FILE)
 
 
-def _registered(side: Side) -> Mapping[bytes, pb.ClientInfo]:
-    if side.store.clients is None:
+def _registered(store: Datastore) -> Mapping[bytes, pb.ClientInfo]:
+    if store.clients is None:
         return {}
-    with mapped(side.store.clients) as buffer:
-        return salvage_clients(buffer, side.crc).clients
+    with mapped(store.clients) as buffer:
+        return salvage_clients(buffer, store.crc).clients
 
 
-def _subscriptions(sides: tuple[Side, Side], channel: str) -> Iterator[Finding]:
-    a, b = (_folded(side, channel) for side in sides)
+def _subscriptions(stores: tuple[Datastore, Datastore], channel: str) -> Iterator[Finding]:
+    a, b = (_folded(store, channel) for store in stores)
     for number in sorted(a.keys() | b.keys()):
         one, other = a.get(number), b.get(number)
         state = (one or other or next(iter(a.values()))).state
@@ -310,15 +299,15 @@ def _subscriptions(sides: tuple[Side, Side], channel: str) -> Iterator[Finding]:
             yield finding("subscription-differs", detail, channel=channel, seq=number)
 
 
-def _folded(side: Side, channel: str) -> Mapping[int, Subscription]:
+def _folded(store: Datastore, channel: str) -> Mapping[int, Subscription]:
     try:
-        files = side.store.channel(channel)
+        files = store.channel(channel)
     except StoreUnreadableError:
         return {}  # its messages lie in the directory of another channel
     if files.subs is None:
         return {}
     with mapped(files.subs) as buffer:
-        return salvage_subs(buffer, side.crc).subscriptions
+        return salvage_subs(buffer, store.crc).subscriptions
 
 
 def _named(state: pb.SubState) -> str:

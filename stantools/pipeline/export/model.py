@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stantools.errors import UsageError
-from stantools.pipeline.tables.model import Table, Unreadable
+from stantools.pipeline.tables.model import Failed, Table
 from stantools.store.sublog import SubStatus
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class Result:
     target: str | None
     layout: Layout
     written: Written
-    unreadable: list[Unreadable]
+    unreadable: list[Failed]
 
     @property
     def clean(self) -> bool:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from stantools.errors import StantoolsError, UsageError
 from stantools.options import ARCHIVED, CHANNELS, SEQUENCES, SINCE, SIZE, UNTIL, option
-from stantools.pipeline.tables.model import Mode, Piece, Table
+from stantools.pipeline.tables.model import Failed, Mode, Piece, Table
 
 if TYPE_CHECKING:
-    from stantools.pipeline.export.model import Layout, Result
+    from stantools.pipeline.export.model import Layout
     from stantools.pipeline.tables.options import TableOptions
     from stantools.pipeline.tables.planning import Plan
-    from stantools.progress import Progress
-    from stantools.work import Work
 
 #: The target that is standard output.
 STDOUT: Final = "-"
@@ -236,6 +234,11 @@ class Export:
         """Bytes to be read."""
         return sum(split.cost for split in self.plan.splits)
 
+    @property
+    def unreadable(self) -> list[Failed]:
+        """What cannot be read, each once."""
+        return list(dict.fromkeys(self.plan.unreadable))
+
     def check_target(self) -> None:
         """Checks, before anything is read, that the export can go where it is to go.
 
@@ -270,42 +273,3 @@ class Export:
         stores, _ = discover(replace(options, table=Table.SLICES))
         if not any(True for store in stores for _ in store.channels(options.channels)):
             raise options.no_channel()
-
-    def write(self, work: Work, progress: Progress | None) -> Result:
-        """Writes into a directory.
-
-        Args:
-            work: Runs the parts.
-            progress: Told bytes of input as they are done.
-
-        Raises:
-            StoreUnreadableError: The mode is FAILFAST, and something is damaged or cannot be read.
-            StoreUnwritableError: It cannot be written, or there is something already.
-            RefusedError: What is to be replaced is no export, or another run is writing there.
-        """
-        from stantools.pipeline.export.run import export_to_directory
-
-        target, overwrite = self.exporting.target, self.exporting.overwrite
-        if not work.here:
-            target = target.absolute()  # tasks have other working directories
-        return export_to_directory(
-            self.plan, self.options, self.layout, target, work=work, overwrite=overwrite, progress=progress
-        )
-
-    def write_here(self, workers: int, progress: Progress | None) -> Result:
-        """Writes what was asked for in this process, into a directory or a single file; raises as `write`.
-
-        Args:
-            workers: Threads.
-            progress: Told bytes of input as they are done.
-        """
-        from stantools.work import Threads
-
-        if not self.exporting.single:
-            return self.write(Threads(workers), progress)
-        from stantools.pipeline.export.run import export_to_file
-
-        target, overwrite = self.exporting.target, self.exporting.overwrite
-        return export_to_file(
-            self.plan, self.options, self.layout, target, workers=workers, overwrite=overwrite, progress=progress
-        )

@@ -28,7 +28,8 @@ from stantools.pipeline.export import targets, text
 from stantools.pipeline.export.files import File, compressed
 from stantools.pipeline.export.model import Format, Layout, Result, Written, WrittenFile
 from stantools.pipeline.export.parts import write_part
-from stantools.pipeline.tables.model import ReadCounter, Split, Unreadable
+from stantools.pipeline.export.request import Export
+from stantools.pipeline.tables.model import ReadCounter, Split
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.read import read_split
 from stantools.progress import Progress
@@ -38,19 +39,12 @@ from stantools.work import GivenUpError, Threads, Work, each
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stantools.pipeline.tables.planning import Plan
-
 #: Where attempts of tasks write.
 _ATTEMPTS: Final = "_attempts"
 #: Pieces that a thread prepares ahead of what is being written.
 _AHEAD: Final = 2
 #: So often a thread that has to wait looks whether there is still somebody to work for, in seconds.
 _LOOK: Final = 0.2
-
-
-def reading(options: TableOptions, layout: Layout) -> TableOptions:
-    """Returns how a table has to be read for an export."""
-    return replace(options, table=layout.table, columns=layout.read_columns)
 
 
 @dataclass(frozen=True)
@@ -82,25 +76,19 @@ class Done:
     written: Written
 
 
-def export_to_directory(
-    plan: Plan,
-    options: TableOptions,
-    layout: Layout,
-    target: Path,
-    *,
-    work: Work | None = None,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Result:
+def export_here(export: Export, workers: int, progress: Progress | None) -> Result:
+    """Writes what was asked for in this process, into a directory or a single file; see `export_to_directory`."""
+    if export.exporting.single:
+        return export_to_file(export, workers=workers, progress=progress)
+    return export_to_directory(export, work=Threads(workers), progress=progress)
+
+
+def export_to_directory(export: Export, *, work: Work | None = None, progress: Progress | None = None) -> Result:
     """Writes a table into a directory, which appears when it is complete.
 
     Args:
-        plan: What is read, planned with the same options.
-        options: How it is read, see `reading`.
-        layout: What is in the files.
-        target: The directory, on a file system that all who work for it see.
+        export: What is exported; its target is on a file system that all who work for it see.
         work: Runs it; two threads if not given.
-        overwrite: Replace an earlier export.
         progress: Told bytes of input as they are done.
 
     Raises:
@@ -109,13 +97,17 @@ def export_to_directory(
         RefusedError: What is to be replaced is no export, or another run is writing there.
     """
     work = work or Threads(2)
-    targets.check_outside(target, plan)
+    # Tasks have other working directories.
+    target = export.exporting.target if work.here else export.exporting.target.absolute()
+    layout, options = export.layout, export.options
+    targets.check_outside(target, export.plan)
     written = Written()
-    with targets.new_export(target, overwrite=overwrite) as directory:
+    with targets.new_export(target, overwrite=export.exporting.overwrite) as directory:
         attempts = None if work.here else directory / _ATTEMPTS
         if attempts:
             attempts.mkdir()
-        parts = [Part(number, split, options, layout, directory, attempts) for number, split in enumerate(plan.splits)]
+        splits = enumerate(export.plan.splits)
+        parts = [Part(number, split, options, layout, directory, attempts) for number, split in splits]
         inside = work.inside(progress)
         write = write_split if inside is None else partial(write_split, progress=inside)
         # Here each alone: what fails is told before others are begun.
@@ -129,7 +121,7 @@ def export_to_directory(
         if attempts:
             with writing(directory):
                 shutil.rmtree(attempts)
-        return finished(directory, Result(str(target), layout, written, _unreadable(plan)), options)
+        return finished(directory, Result(str(target), layout, written, export.unreadable), options)
 
 
 def _cost(part: Part) -> int:
@@ -187,21 +179,13 @@ def finished(directory: Path, result: Result, options: TableOptions) -> Result:
     return result
 
 
-def export_to_file(
-    plan: Plan,
-    options: TableOptions,
-    layout: Layout,
-    target: Path,
-    *,
-    workers: int = 2,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Result:
+def export_to_file(export: Export, *, workers: int = 2, progress: Progress | None = None) -> Result:
     """Writes a table into one file, in its order; see `export_to_directory`."""
-    targets.check_outside(target, plan)
+    target, layout = export.exporting.target, export.layout
+    targets.check_outside(target, export.plan)
     written = Written()
-    run = _Run(plan, options, progress)
-    with targets.new_file(target, overwrite=overwrite) as path:
+    run = _Run(export, progress)
+    with targets.new_file(target, overwrite=export.exporting.overwrite) as path:
         if layout.format is Format.PARQUET:
             with File(path, layout) as file, closing(run.ordered(workers)) as batches:
                 for batch in batches:
@@ -210,34 +194,25 @@ def export_to_file(
                 size = file.close()
         else:
             with targets.writer(path) as output:
-                size = _write_text(run, layout, output, written, workers)
+                size = _write_text(run, output, written, workers)
     written.files.append(WrittenFile(target.name, written.rows, size))
-    return Result(str(target), layout, written, _unreadable(plan))
+    return Result(str(target), layout, written, export.unreadable)
 
 
 def export_to_stream(
-    plan: Plan,
-    options: TableOptions,
-    layout: Layout,
-    write: Callable[[Any], object],
-    *,
-    workers: int = 2,
-    progress: Progress | None = None,
+    export: Export, write: Callable[[Any], object], *, workers: int = 2, progress: Progress | None = None
 ) -> Result:
     """Writes a table as text into a stream, in its order; see `export_to_directory`.
 
     Args:
-        plan: What is read.
-        options: How it is read.
-        layout: Its format is `NDJSON` or `CSV`.
+        export: What is exported; its format is `NDJSON` or `CSV`.
         write: Takes bytes.
         workers: Threads.
         progress: Told bytes of input as they are done.
     """
     written = Written()
-    run = _Run(plan, options, progress)
-    _write_text(run, layout, write, written, workers)
-    return Result(None, layout, written, _unreadable(plan))
+    _write_text(_Run(export, progress), write, written, workers)
+    return Result(None, export.layout, written, export.unreadable)
 
 
 def manifest(result: Result, options: TableOptions) -> dict[str, Any]:
@@ -262,14 +237,9 @@ def manifest(result: Result, options: TableOptions) -> dict[str, Any]:
         "rows": result.written.rows,
         "status": dict(sorted(result.written.tally.items())),
         "bytes": result.written.size,
-        "failed": [as_json(each) for each in result.unreadable],
+        "failed": [each.as_json() for each in result.unreadable],
         "files": [{"path": file.path, "rows": file.rows, "bytes": file.size} for file in result.written.files],
     }
-
-
-def as_json(unreadable: Unreadable) -> dict[str, str]:
-    """Returns what cannot be read as the jobs over many stores have it under `failed`."""
-    return {"path": unreadable.path, "message": unreadable.message, "remedy": unreadable.remedy}
 
 
 def empty_file(directory: Path, layout: Layout) -> WrittenFile:
@@ -279,13 +249,13 @@ def empty_file(directory: Path, layout: Layout) -> WrittenFile:
     return WrittenFile(file.path.name, 0, file.close())
 
 
-def _write_text(run: _Run, layout: Layout, write: Callable[[Any], object], written: Written, workers: int) -> int:
+def _write_text(run: _Run, write: Callable[[Any], object], written: Written, workers: int) -> int:
     def encoded(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
         data = text.encode(batch.select(layout.file_columns), layout.format)
         return batch.select(told), compressed(data, layout.compression)
 
+    layout, size = run.layout, 0
     told = layout.health_columns
-    size = 0
     if first := text.heading(layout.file_schema, layout.format):
         write(data := compressed(first, layout.compression))
         size += len(data)
@@ -295,11 +265,6 @@ def _write_text(run: _Run, layout: Layout, write: Callable[[Any], object], writt
             write(data)
             size += len(data)
     return size
-
-
-def _unreadable(plan: Plan) -> list[Unreadable]:
-    """Returns what could not be read, each once."""
-    return list(dict.fromkeys(plan.unreadable))
 
 
 def read_with_progress(split: Split, options: TableOptions, progress: Progress | None) -> Iterator[pa.RecordBatch]:
@@ -320,17 +285,17 @@ def _same(batch: pa.RecordBatch) -> Any:
 
 
 class _Run:
-    """Reads the splits of a plan in threads.
+    """Reads the splits of an export in threads.
 
     Args:
-        plan: The plan.
-        options: How it is read.
+        export: The export.
         progress: Told bytes of input as they are done.
     """
 
-    def __init__(self, plan: Plan, options: TableOptions, progress: Progress | None) -> None:
-        self._splits = plan.splits
-        self._options = options
+    def __init__(self, export: Export, progress: Progress | None) -> None:
+        self.layout = export.layout
+        self._splits = export.plan.splits
+        self._options = export.options
         self._progress = progress
         self._stop = threading.Event()
 

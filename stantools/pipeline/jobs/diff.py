@@ -20,7 +20,6 @@ from stantools.inspection.findings import Severity
 from stantools.inspection.survey import ChannelRef
 from stantools.migration.proof.stores import (
     Compared,
-    Side,
     StoresDifference,
     add_channel,
     channel_pairs,
@@ -29,13 +28,13 @@ from stantools.migration.proof.stores import (
     root_differences,
 )
 from stantools.migration.source import ChannelSource, Key, SourceOptions, StoreSource, open_source
-from stantools.pipeline.jobs.outcome import Failed, JobResult
+from stantools.pipeline.jobs.outcome import JobResult
 from stantools.pipeline.jobs.surveys import channels_of, survey_stores
 from stantools.pipeline.tables.discovery import discover
-from stantools.pipeline.tables.model import StoreRef, Unreadable
+from stantools.pipeline.tables.model import Failed, StoreRef
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote
-from stantools.store.directory import open_datastore
+from stantools.store.directory import Datastore, open_datastore
 from stantools.work import Failure, Work
 
 #: A channel with more payload bytes than this is compared in ranges of sequences.
@@ -104,7 +103,7 @@ def match_stores(first: TableOptions, second: TableOptions) -> tuple[list[Pair],
         UsageError: Something is no store that can be compared.
     """
     (ones, unreadable), (others, more) = _by_name(first), _by_name(second)
-    failed = [Failed.unreadable(each) for each in (*unreadable, *more)]
+    failed = [*unreadable, *more]
     if len(ones) == len(others) == 1:
         return [Pair(*ones.values(), *others.values())], failed
     for mine, theirs, where in ((ones, others, second), (others, ones, first)):
@@ -115,7 +114,7 @@ def match_stores(first: TableOptions, second: TableOptions) -> tuple[list[Pair],
     return [Pair(ref, others[name]) for name, ref in ones.items() if name in others], failed
 
 
-def _by_name(options: TableOptions) -> tuple[dict[str, StoreRef], Sequence[Unreadable]]:
+def _by_name(options: TableOptions) -> tuple[dict[str, StoreRef], Sequence[Failed]]:
     """Returns the stores of one side by their path below what was given, and what cannot be read of it."""
     found, unreadable = discover(options)
     base = options.paths[0]
@@ -148,7 +147,7 @@ class DiffPlan:
     failed: list[Failed]
     options: TableOptions
     pairs: list[Pair] = field(default_factory=list)
-    sides: list[tuple[Side, Side]] = field(default_factory=list)
+    sides: list[tuple[Datastore, Datastore]] = field(default_factory=list)
     channels: list[list[ChannelRef]] = field(default_factory=list)
 
     @property
@@ -166,13 +165,13 @@ def plan_diff(pairs: Sequence[Pair], failed: Sequence[Failed], options: TableOpt
     plan = DiffPlan(list(failed), options)
     for pair in pairs:
         try:
-            first, second = (Side(open_datastore(ref.root), Crc(ref.polynomial)) for ref in (pair.first, pair.second))
+            first, second = (open_datastore(ref.root, Crc(ref.polynomial)) for ref in (pair.first, pair.second))
         except StoreUnreadableError as error:
             plan.failed.append(Failed.of(pair.first.root, error))
             continue
         plan.pairs.append(pair)
         plan.sides.append((first, second))
-        plan.channels += (channels_of(side.store, side.crc.polynomial, options.channels) for side in (first, second))
+        plan.channels += (channels_of(side, side.crc.polynomial, options.channels) for side in (first, second))
     if options.channels and plan.pairs and not any(plan.channels):
         raise options.no_channel()
     return plan
@@ -217,9 +216,9 @@ def _open_pairs(work: Work, plan: DiffPlan, result: JobResult[PairDifference], p
             continue
         for side, survey in zip(sides, found, strict=True):
             try:
-                sources.append(open_source(side.store, side.crc, taking, surveys=survey.channels))
+                sources.append(open_source(side, taking, surveys=survey.channels))
             except StantoolsError as error:
-                result.failed.append(Failed.of(str(side.store.path), error))
+                result.failed.append(Failed.of(str(side.path), error))
                 break
         else:
             matched = list(channel_pairs(*sources))
@@ -244,7 +243,7 @@ class _OpenPair:
 
     number: int
     pair: Pair
-    sides: tuple[Side, Side]
+    sides: tuple[Datastore, Datastore]
     matched: list[tuple[ChannelSource | None, ChannelSource | None]]
     damaged: tuple[bool, bool]
     compared: dict[int, Compared] = field(default_factory=dict)

@@ -49,7 +49,7 @@ def export_by_spark(spark: SparkSession, export: Export) -> Result:
         UsageError: It cannot be done with Spark's writer.
         StantoolsError: As from `export_to_directory`, or what Spark says.
     """
-    exporting, layout, unreadable = export.exporting, export.layout, list(export.plan.unreadable)
+    exporting, layout, unreadable = export.exporting, export.layout, export.unreadable
     if layout.format is not Format.PARQUET:
         raise UsageError(f"Spark's writer is for Parquet here, not for {layout.format}", "leave --writer out")
     if "://" in exporting.to:

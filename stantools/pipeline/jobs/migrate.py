@@ -37,7 +37,7 @@ from stantools.migration.targets.target import Destination
 from stantools.migration.workflow import exit_code, refuse_problems
 from stantools.notation import counted
 from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources, find_obstacles, prepared_stream
-from stantools.pipeline.jobs.outcome import Failed
+from stantools.pipeline.tables.model import Failed
 from stantools.recovery.salvage.model import ChannelPlan
 from stantools.store.durable import writing
 from stantools.work import Failure, Work

@@ -23,8 +23,8 @@ from stantools.migration.targets.loading import ApplyOptions
 from stantools.migration.targets.target import Destination
 from stantools.migration.workflow import read_source
 from stantools.nats.subjects import overlap
-from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.tables.discovery import discover
+from stantools.pipeline.tables.model import Failed
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote
 from stantools.recovery.salvage.model import ChannelPlan
@@ -69,7 +69,7 @@ class Sources:
             StoreUnreadableError: There is nothing at all.
         """
         found, unreadable = discover(self.options)
-        stores, failed = [], [Failed.unreadable(each) for each in unreadable]
+        stores, failed = [], unreadable
         for store in found:
             root, loose = store.ref.root, store.loose is not None
             if loose or is_remote(root):
@@ -197,7 +197,7 @@ def prepared_stream(
 def _plan(item: Unplanned, *, sources: Sources, planning: PlanOptions) -> PlannedStore:
     """In a task: plans one store."""
     root = Path(item.root)
-    store = open_datastore(root)
+    store = open_datastore(root, Crc(item.polynomial))
     refuse_0_1(store)
     notes = [
         Note(
@@ -208,7 +208,7 @@ def _plan(item: Unplanned, *, sources: Sources, planning: PlanOptions) -> Planne
         )
         for use in check_not_in_use(root, force=True)
     ]
-    source = read_source(store, Crc(item.polynomial), sources.taking())
+    source = read_source(store, sources.taking())
     name = safe_name(root.name)
     planning = replace(
         planning,

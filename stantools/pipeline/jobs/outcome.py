@@ -5,38 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from stantools.errors import ExitCode, StantoolsError
-from stantools.pipeline.tables.model import Unreadable
-from stantools.work import Failure
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A store, or a part of one, that a job could not deal with.
-
-    Attributes:
-        path: What it is: the store's root, or what lies in it.
-        message: Why, naming the file.
-        remedy: What to do.
-    """
-
-    path: str
-    message: str
-    remedy: str = ""
-
-    @classmethod
-    def unreadable(cls, part: Unreadable) -> Failed:
-        """Takes over what was found unreadable before the job began."""
-        return cls(part.path, part.message, part.remedy)
-
-    @classmethod
-    def of(cls, path: str, problem: Failure | StantoolsError) -> Failed:
-        """Takes over what a task said, or what was raised here."""
-        return cls(path, problem.message, problem.remedy)
-
-    def as_json(self) -> dict[str, str]:
-        """Returns it as every job has it under `failed`."""
-        return {"path": self.path, "message": self.message, "remedy": self.remedy}
+from stantools.errors import ExitCode
+from stantools.pipeline.tables.model import Failed
 
 
 class StoreResult(Protocol):

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import Crc
-from stantools.pipeline.jobs.outcome import Failed, JobResult
+from stantools.pipeline.jobs.outcome import JobResult
 from stantools.pipeline.jobs.salvagejob import SalvageJob, StoreWork, batches
 from stantools.pipeline.jobs.salvageplaces import (
     Reports,
@@ -29,7 +29,7 @@ from stantools.pipeline.jobs.surveys import survey_stores
 from stantools.pipeline.jobs.verify import StoreVerdict, plan_verify, run_verify
 from stantools.pipeline.tables.found import FoundStore
 from stantools.pipeline.tables.listing import LocalPlace
-from stantools.pipeline.tables.model import StoreRef
+from stantools.pipeline.tables.model import Failed, StoreRef
 from stantools.pipeline.tables.options import TableOptions
 from stantools.recovery.salvage.apply import Build, CopyItem, SalvageResult, building, copy_channels, result_of
 from stantools.recovery.salvage.check import Start, check_start, checked
@@ -261,8 +261,8 @@ class _Run:
             try:
                 if survey.failure:
                     raise survey.failure.error()
-                store = open_datastore(work.ref.root)
-                plan = plan_salvage(store, Crc(work.ref.polynomial), self._job.options, surveys=survey.channels)
+                store = open_datastore(work.ref.root, Crc(work.ref.polynomial))
+                plan = plan_salvage(store, self._job.options, surveys=survey.channels)
             except (StantoolsError, OSError) as error:
                 self._fail(work, error)
                 continue
@@ -409,7 +409,7 @@ class _NewStore:
 
     def start(self) -> Start:
         """In a task: finds out how a server would start with it."""
-        return check_start(open_datastore(self.root), Crc(self.polynomial), self.cluster_id)
+        return check_start(open_datastore(self.root, Crc(self.polynomial)), self.cluster_id)
 
 
 def _checked(verdict: StoreVerdict, failed: Sequence[Failed], start: Failure | Start) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from pathlib import Path
 from stantools.errors import StantoolsError, UsageError
 from stantools.escaping import escape
 from stantools.inspection.survey import ChannelRef
-from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.salvageplaces import Reports, check_folder, is_ours, store_names
 from stantools.pipeline.jobs.surveys import channels_of
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.found import FoundStore
-from stantools.pipeline.tables.model import StoreRef
+from stantools.pipeline.tables.model import Failed, StoreRef
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote
 from stantools.recovery.options import SalvageOptions
@@ -98,7 +97,7 @@ def plan_job(
     found, unreadable = discover(options)
     job = _listed(found, salvage, None if out is None else Path(out).absolute(), dry_run=dry_run)
     job.force = force
-    job.failed[:0] = [Failed.unreadable(each) for each in unreadable]
+    job.failed[:0] = unreadable
     if not job.stores and not job.failed:
         if salvage.patterns:
             raise replace(options, channels=salvage.patterns).no_channel()

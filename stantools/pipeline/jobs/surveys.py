@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelRef, ChannelSurvey, survey_each, survey_itself
-from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.tables.listing import listed
+from stantools.pipeline.tables.model import Failed
 from stantools.progress import Progress
 from stantools.recovery.salvage.plan import channels_to_survey
 from stantools.store.directory import Datastore

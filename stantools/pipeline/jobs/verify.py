@@ -26,11 +26,11 @@ from stantools.inspection.verify import (
     verify_channel,
     verify_root,
 )
-from stantools.pipeline.jobs.outcome import Failed, JobResult
+from stantools.pipeline.jobs.outcome import JobResult
 from stantools.pipeline.tables.copies import copied_part
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.found import FoundChannel, FoundStore
-from stantools.pipeline.tables.model import SliceRef, StorePart, StoreRef, Table, Unreadable
+from stantools.pipeline.tables.model import Failed, SliceRef, StorePart, StoreRef, Table
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import Remote, is_remote, split_url, temporary_directory
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles, open_datastore
@@ -96,7 +96,7 @@ def plan_verify(options: TableOptions, found: Sequence[FoundStore] | None = None
     """
     options = replace(options, table=Table.FINDINGS)
     found, unreadable = discover(options) if found is None else (found, [])
-    plan = VerifyPlan(failed=[Failed.unreadable(each) for each in unreadable])
+    plan = VerifyPlan(failed=unreadable)
     has_channels = False
     for number, store in enumerate(found):
         plan.stores.append(store.ref)
@@ -149,17 +149,17 @@ def run_verify(
 
 
 def _channel_item(
-    store: FoundStore, channel: FoundChannel | Unreadable, options: TableOptions
+    store: FoundStore, channel: FoundChannel | Failed, options: TableOptions
 ) -> ChannelRef | Task[ChannelReport]:
     """Says how a channel is verified; that it cannot be listed is a finding."""
     ref = store.ref
-    if isinstance(channel, Unreadable):
+    if isinstance(channel, Failed):
         assert channel.channel is not None
         name, size = channel.channel, 0
     else:
         name, size = channel.name, channel.size()
     crc = Crc(ref.polynomial, options.check_crc)
-    if store.loose is None or isinstance(channel, Unreadable):
+    if store.loose is None or isinstance(channel, Failed):
         if is_remote(ref.root):
             return Task(size, partial(_verify_remote, StorePart(ref, name, None, size), options))
         return ChannelRef(f"{ref.root}/{name}", crc, size=size)
@@ -186,7 +186,7 @@ def _loose_report(directory: Path, survey: ChannelSurvey, crc: Crc) -> ChannelRe
 def _verify_root(store: StoreRef, options: TableOptions) -> RootReport:
     """In a task: verifies the files in a store's root."""
     with copied_part(StorePart(store, None, None, 0), options) as root:
-        return verify_root(open_datastore(root), Crc(store.polynomial, options.check_crc))
+        return verify_root(open_datastore(root, Crc(store.polynomial, options.check_crc)))
 
 
 def _verify_remote(part: StorePart, options: TableOptions) -> ChannelReport:
@@ -194,7 +194,7 @@ def _verify_remote(part: StorePart, options: TableOptions) -> ChannelReport:
     assert part.channel is not None
     crc = Crc(part.store.polynomial, options.check_crc)
     with copied_part(part, options) as root:
-        (survey,) = survey_channels(Datastore(root), [part.channel], crc, workers=1)
+        (survey,) = survey_channels(Datastore(root, crc=crc), [part.channel], workers=1)
         return verify_channel(root, survey, crc, registered_clients(root, crc))
 
 

@@ -24,7 +24,7 @@ from stantools.format.crc import Crc
 from stantools.inspection.records import FileKind, kind_of
 from stantools.pipeline.tables.found import HEADS, FoundChannel, FoundStore, slices_by_channel
 from stantools.pipeline.tables.listing import Entry, LocalPlace, Place, expand_braces, is_pattern, listed
-from stantools.pipeline.tables.model import Mode, StoreRef, Table, Unreadable, plain_text
+from stantools.pipeline.tables.model import Failed, Mode, StoreRef, Table, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote, local_path, remote_place, sampled
 from stantools.store.directory import (
@@ -47,7 +47,7 @@ _MOST = 200_000
 _REMEDY = "name the directory given to the server as -dir, a directory of such, or a slice (msgs.N.dat or .bak)"
 
 
-def discover(options: TableOptions) -> tuple[list[FoundStore], list[Unreadable]]:
+def discover(options: TableOptions) -> tuple[list[FoundStore], list[Failed]]:
     """Finds the stores and slices that the paths of the options mean, in their order, each once.
 
     Nothing but directories is read, and the few records that tell a polynomial or a channel.
@@ -99,7 +99,7 @@ class _Search:
         self._listed = 0
         self._loose: dict[str, FoundStore] = {}
         self.stores: list[FoundStore] = []
-        self.unreadable: list[Unreadable] = []
+        self.unreadable: list[Failed] = []
 
     def path(self, path: str) -> None:
         """Takes one path of the options."""
@@ -264,7 +264,7 @@ class _Search:
         return resolve_file_crc(Path(first.name), memoryview(head), self._reading).polynomial
 
     def _cannot(self, path: str, error: StoreUnreadableError) -> None:
-        self.unreadable.append(Unreadable(path, None, "", error.message, error.remedy))
+        self.unreadable.append(Failed.of(path, error))
 
     def _nothing(self, place: Place, path: str) -> StoreUnreadableError:
         if isinstance(place, LocalPlace):

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
-from stantools.pipeline.tables.model import Piece, StoreRef, Unreadable
+from stantools.pipeline.tables.model import Failed, Piece, StoreRef
 from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, Lost, Offsets, not_followed
 from stantools.pipeline.tables.watch import Allowance, ChannelWatch
 from stantools.store.directory import subject_matches
@@ -37,10 +37,10 @@ _MOST_TOLD = 20
 #: Seconds between two searches for new stores.
 _SEARCH_SECONDS = 60.0
 
-Found = tuple[Sequence[StoreRef], Sequence[Unreadable]]
+Found = tuple[Sequence[StoreRef], Sequence[Failed]]
 #: What a file looks like from outside; None if it is not there.
 _Sign = tuple[int, int, int] | None
-FollowWork = Piece | Lost | Unreadable
+FollowWork = Piece | Lost | Failed
 _Answer = TypeVar("_Answer")
 
 
@@ -238,11 +238,11 @@ class Follower:
             known = start.unreadable.get(root, {})
             for name, reason in sorted(reasons.items()):
                 if known.get(name) != reason:
-                    found.append(Unreadable(root, name or None, "", reason))
+                    found.append(Failed(root, reason, channel=name or None))
         for root, files in sorted(end.aside.items()):
             known = start.aside.get(root, {})
             found += [not_followed(root, file, files[file]) for file in sorted(files.keys() - known.keys())]
-        _tell([each.message for each in found if isinstance(each, Lost | Unreadable)])
+        _tell([each.message for each in found if isinstance(each, Lost | Failed)])
         return found
 
     # Inside.

@@ -16,7 +16,7 @@ from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.pipeline.tables.listing import Entry, Place, listed
-from stantools.pipeline.tables.model import SliceRef, StoreRef, Unreadable
+from stantools.pipeline.tables.model import Failed, SliceRef, StoreRef
 from stantools.store.directory import INDEX_NAME, SLICE_NAME, slice_number, subject_matches
 from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
@@ -63,7 +63,7 @@ class FoundStore:
     loose: list[FoundChannel] | None = None
     archived: bool = False
 
-    def channels(self, patterns: tuple[str, ...] = ()) -> Iterator[FoundChannel | Unreadable]:
+    def channels(self, patterns: tuple[str, ...] = ()) -> Iterator[FoundChannel | Failed]:
         """Lists its channels.
 
         Args:
@@ -77,12 +77,12 @@ class FoundStore:
             return
         yield from listed(self._channel, [name for name in self.channel_names if _wanted(name, patterns)])
 
-    def _channel(self, name: str) -> FoundChannel | Unreadable:
+    def _channel(self, name: str) -> FoundChannel | Failed:
         directory = self.place.join(self.ref.root, name)
         try:
             return FoundChannel(self.ref, name, directory, tuple(self.place.entries(directory)))
         except StoreUnreadableError as error:
-            return Unreadable(self.ref.root, name, "", error.message, error.remedy)
+            return Failed(self.ref.root, error.message, error.remedy, name)
 
     def slices(self, channel: FoundChannel, *, archived: bool = False) -> list[SliceRef]:
         """Returns the slices of a channel by number, an archived one before a live one of the same number.

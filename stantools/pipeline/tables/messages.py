@@ -20,7 +20,7 @@ from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag
 from stantools.inspection.messages import Selection, chosen
 from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.batches import REMEDY, MessageRows, Status, gathered, odd_row
-from stantools.pipeline.tables.model import Piece, ReadCounter, SliceRef, Unreadable
+from stantools.pipeline.tables.model import Failed, Piece, ReadCounter, SliceRef
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.pieces import selection_of
 from stantools.pipeline.tables.sliceindex import checked, crc_of, end_of, good_records, records_of, unchecked_records
@@ -70,7 +70,7 @@ def read_piece(
         yield from gathered(reader.read(), options)
 
 
-def read_unreadable(part: Unreadable, options: TableOptions) -> Iterator[pa.RecordBatch]:
+def read_unreadable(part: Failed, options: TableOptions) -> Iterator[pa.RecordBatch]:
     """Yields the row of the messages table for something that cannot be read.
 
     Raises:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 if TYPE_CHECKING:
+    from stantools.errors import StantoolsError
     from stantools.store.directory import SliceFiles
+    from stantools.work import Failure
 
 
 @overload
@@ -149,35 +151,44 @@ class StorePart:
 
 
 @dataclass(frozen=True)
-class Unreadable:
-    """Something that belongs to the table and cannot be read.
+class Failed:
+    """Something that cannot be read, or that a job could not deal with; the rest is done.
 
     Attributes:
         root: The store, as far as it is known, else the path as it was given.
-        channel: The channel, or None.
-        file: The file relative to the root, or "".
         message: Why, naming the path.
         remedy: What to do.
+        channel: The channel, or None.
+        file: The file relative to the root, or "".
         cost: Nothing has to be read for it.
         damaged: Only a part of the file cannot be read; the table has what is intact in it.
     """
 
     root: str
-    channel: str | None
-    file: str
     message: str
     remedy: str = ""
+    channel: str | None = None
+    file: str = ""
     cost: int = 0
     damaged: bool = False
+
+    @classmethod
+    def of(cls, path: str, problem: Failure | StantoolsError) -> Failed:
+        """Takes over what a task said, or what was raised here."""
+        return cls(path, problem.message, problem.remedy)
 
     @property
     def path(self) -> str:
         """Where it is, for reports."""
         return "/".join((self.root, self.file or self.channel or "")).removesuffix("/")
 
+    def as_json(self) -> dict[str, str]:
+        """Returns it as every report has it under `failed`."""
+        return {"path": self.path, "message": self.message, "remedy": self.remedy}
+
 
 #: One thing to read.
-Work = Piece | StorePart | Unreadable
+Work = Piece | StorePart | Failed
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.found import FoundChannel, FoundStore
 from stantools.pipeline.tables.listing import Entry, listed
 from stantools.pipeline.tables.model import (
+    Failed,
     Mode,
     Piece,
     ReadCounter,
@@ -24,7 +25,6 @@ from stantools.pipeline.tables.model import (
     StorePart,
     StoreRef,
     Table,
-    Unreadable,
     Work,
     plain_text,
 )
@@ -64,7 +64,7 @@ class Plan:
     """
 
     splits: list[Split]
-    unreadable: list[Unreadable]
+    unreadable: list[Failed]
     stores: list[StoreRef]
 
 
@@ -83,14 +83,14 @@ def plan(options: TableOptions, counter: ReadCounter | None = None) -> Plan:
     work: list[Work] = []
     for store in stores:
         for part in _parts(store, options):
-            if isinstance(part, Unreadable):
+            if isinstance(part, Failed):
                 unreadable.append(part)
                 if options.mode is Mode.FAILFAST:
                     raise StoreUnreadableError(part.message, part.remedy)
             work.append(part)
     work += missing
     if options.mode is Mode.DROPMALFORMED:
-        work = [part for part in work if not isinstance(part, Unreadable)]
+        work = [part for part in work if not isinstance(part, Failed)]
     if options.table is Table.MESSAGES:
         work = _cut(work, options, counter)
     splits = pack(work, [_weight(part, options.table) for part in work], options)
@@ -139,10 +139,8 @@ def _parts(store: FoundStore, options: TableOptions) -> Iterator[Work]:
     table = options.table
     if table in (Table.SUBSCRIPTIONS, Table.CLIENTS) and store.loose is not None:
         root = store.ref.root
-        yield Unreadable(
+        yield Failed(
             root,
-            None,
-            "",
             f"{root}: holds slices and no store, so it has no {table}",
             "name the directory given to the server as -dir, or leave these out",
         )
@@ -152,7 +150,7 @@ def _parts(store: FoundStore, options: TableOptions) -> Iterator[Work]:
         yield from _root_parts(store, table)
         subscriptions = False
         for channel in store.channels(options.channels):
-            if not isinstance(channel, Unreadable):
+            if not isinstance(channel, Failed):
                 parts = list(_channel_parts(store, channel, options))
                 subscriptions |= table is Table.SUBSCRIPTIONS and bool(parts)
                 yield from parts

@@ -18,7 +18,7 @@ from stantools.pipeline.tables.batches import gathered, odd_row
 from stantools.pipeline.tables.copies import copied_part, copied_pieces
 from stantools.pipeline.tables.follow import FollowWork
 from stantools.pipeline.tables.messages import read_piece, read_unreadable
-from stantools.pipeline.tables.model import Mode, Piece, ReadCounter, Split, StorePart, Table, Unreadable, plain_text
+from stantools.pipeline.tables.model import Failed, Mode, Piece, ReadCounter, Split, StorePart, Table, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.positions import REMOVED, Lost
 from stantools.pipeline.tables.storetables import (
@@ -60,7 +60,7 @@ def read_split(split: Split, options: TableOptions, counter: ReadCounter | None 
 
 def _messages(split: Split, options: TableOptions, counter: ReadCounter | None) -> Iterator[pa.RecordBatch]:
     for part in split.work:
-        if isinstance(part, Unreadable):
+        if isinstance(part, Failed):
             yield from read_unreadable(part, options)
         elif isinstance(part, Piece):
             yield from _piece(part, options, counter)
@@ -73,7 +73,7 @@ def _piece(piece: Piece, options: TableOptions, counter: ReadCounter | None) -> 
         except StoreUnreadableError as error:
             ref = piece.slice
             # A file on this machine that cannot be read is reported by `read_piece`.
-            unreadable = Unreadable(ref.store.root, ref.channel, ref.name, error.message, error.remedy)
+            unreadable = Failed(ref.store.root, error.message, error.remedy, ref.channel, ref.name)
             yield from read_unreadable(unreadable, options)
             return
         for each in pieces:
@@ -83,24 +83,24 @@ def _piece(piece: Piece, options: TableOptions, counter: ReadCounter | None) -> 
 def _rows(split: Split, options: TableOptions) -> Iterator[Row]:
     known = KnownClients()
     for part in split.work:
-        if isinstance(part, Unreadable):
+        if isinstance(part, Failed):
             yield from _unreadable(part, options)
         elif isinstance(part, StorePart):
             try:
                 with copied_part(part, options) as root:
                     for row in READERS[options.table](LocalPart(part, root, options, known)):
-                        if isinstance(row, Unreadable):
+                        if isinstance(row, Failed):
                             yield from _unreadable(row, options)
                         else:
                             yield row
             except StoreUnreadableError as error:
                 if options.mode is Mode.FAILFAST:
                     raise
-                unreadable = Unreadable(part.store.root, part.channel, part.file or "", error.message, error.remedy)
+                unreadable = Failed(part.store.root, error.message, error.remedy, part.channel, part.file or "")
                 yield from _unreadable(unreadable, options)
 
 
-def _unreadable(part: Unreadable, options: TableOptions) -> Iterator[Row]:
+def _unreadable(part: Failed, options: TableOptions) -> Iterator[Row]:
     """Yields the row for something that cannot be read."""
     if options.mode is Mode.FAILFAST:
         raise StoreUnreadableError(part.message, part.remedy)
@@ -143,7 +143,7 @@ def read_work(
 def _followed(each: FollowWork, options: TableOptions, counter: ReadCounter | None) -> Iterator[pa.RecordBatch]:
     if isinstance(each, Lost):
         yield from _lost(each, options)
-    elif isinstance(each, Unreadable):
+    elif isinstance(each, Failed):
         yield from read_unreadable(each, options)
     elif (piece := _where_it_is(each)) is None:
         ref = each.slice

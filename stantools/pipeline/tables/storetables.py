@@ -30,7 +30,7 @@ from stantools.inspection.verify import loose_findings, registered_clients, veri
 from stantools.notation import counted
 from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.listing import LocalPlace
-from stantools.pipeline.tables.model import Mode, StorePart, Table, Unreadable, plain_text
+from stantools.pipeline.tables.model import Failed, Mode, StorePart, Table, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.schema import SCHEMAS
 from stantools.store.directory import (
@@ -94,13 +94,13 @@ class LocalPart:
         assert self.part.channel is not None
         return list_channel(self.root / self.part.channel)
 
-    def damaged(self, file: str, problems: Iterable[str], channel: str | None = None) -> Iterator[Unreadable]:
+    def damaged(self, file: str, problems: Iterable[str], channel: str | None = None) -> Iterator[Failed]:
         """Says what is wrong with a file of which only what is intact makes rows."""
         root = self.part.store.root
         for problem in problems:
             complete = problem.startswith(root)  # the whole file cannot be read
             message = problem if complete else f"{root}/{file}: {problem}"
-            yield Unreadable(root, channel, file, message, _REMEDY, damaged=not complete)
+            yield Failed(root, message, _REMEDY, channel, file, damaged=not complete)
 
     def directories(self) -> list[Path]:
         """Returns the channel directories of the store.
@@ -217,7 +217,7 @@ def _plain(value: Any) -> Any:
     return plain_text(value) if isinstance(value, str) else value
 
 
-def _subscriptions(here: LocalPart) -> Iterator[Row | Unreadable]:
+def _subscriptions(here: LocalPart) -> Iterator[Row | Failed]:
     """Yields the subscriptions of one channel, or says what is wrong with the store's clients.dat.
 
     Where subs.dat is damaged, they come from what is intact in it, and that is said.
@@ -263,7 +263,7 @@ def _subscription_row(each: Subscriber) -> Row:
     }
 
 
-def _clients(here: LocalPart) -> Iterator[Row | Unreadable]:
+def _clients(here: LocalPart) -> Iterator[Row | Failed]:
     """Yields the clients that clients.dat folds to, and those that only own subscriptions.
 
     Where a file is damaged, they come from what is intact in it, and that is said.
@@ -329,7 +329,7 @@ def _findings(here: LocalPart) -> Iterator[Row]:
         yield _finding_row(here.store, each)
 
 
-def unreadable_finding(part: Unreadable) -> Row:
+def unreadable_finding(part: Failed) -> Row:
     """Returns the finding for a store that cannot be read at all."""
     return _finding_row(
         plain_text(part.root), finding("file-unreadable", part.message, file=part.file, channel=part.channel)
@@ -354,10 +354,10 @@ def _finding_row(store: str, each: Finding) -> Row:
 def _found(here: LocalPart) -> list[Finding]:
     crc = here.crc
     if here.part.channel is None:
-        return verify_root(open_datastore(here.root), crc).findings
+        return verify_root(open_datastore(here.root, crc)).findings
     if here.part.file is not None:
         return list(_slice_findings(here))
-    (survey,) = survey_channels(Datastore(here.root), [here.part.channel], crc, workers=1)
+    (survey,) = survey_channels(Datastore(here.root, crc=crc), [here.part.channel], workers=1)
     return verify_channel(here.root, survey, crc, registered_clients(here.root, crc)).findings
 
 

@@ -246,7 +246,7 @@ def _check_result(plan: CompactionPlan, content: Path, progress: Progress | None
         if progress:
             progress(0)
 
-    verdict = verify(open_datastore(content), plan.crc, workers=plan.options.workers, progress=still_wanted)
+    verdict = verify(open_datastore(content, plan.crc), workers=plan.options.workers, progress=still_wanted)
     tolerated = HARMLESS | {finding.code for finding in plan.findings}
     problems = [f for f in verdict.findings if f.severity != Severity.INFO and f.code not in tolerated]
     wrong = [f"{f.file}: {f.detail}" for f in problems]

@@ -126,13 +126,12 @@ class CompactionPlan:
 
 
 def plan_compaction(
-    store: Datastore, crc: Crc, options: CompactOptions | None = None, *, progress: Progress | None = None
+    store: Datastore, options: CompactOptions | None = None, *, progress: Progress | None = None
 ) -> CompactionPlan:
     """Reads and checks a whole store, and works out what a compaction would leave of it.
 
     Args:
         store: The store.
-        crc: Its CRC.
         options: How to compact.
         progress: Told the number of bytes as they are read.
 
@@ -141,15 +140,15 @@ def plan_compaction(
         StoreUnreadableError: It cannot be read.
     """
     options = options or CompactOptions()
-    crc = crc.checking  # what keeps good records must know which are good
-    plan = CompactionPlan(store, crc, options, stamp=stamp(store))
-    verdict = verify(store, crc, workers=options.workers, progress=progress)
+    store = store.checking
+    plan = CompactionPlan(store, store.crc, options, stamp=stamp(store))
+    verdict = verify(store, workers=options.workers, progress=progress)
     _refuse_damage(store, verdict.findings, options)
     plan.findings = verdict.findings
     clients = set()
     if store.clients:
         with mapped(store.clients) as buffer:
-            state = read_clients(buffer, crc)
+            state = read_clients(buffer, store.crc)
             plan.bytes_before += len(buffer)
         clients = set(state.clients)
         plan.clients = len(clients)

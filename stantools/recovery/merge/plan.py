@@ -109,6 +109,8 @@ class _Merge:
             found = " and ".join(sorted(map(polynomial_name, polynomials)))
             raise RefusedError(f"the stores have different CRC polynomials: {found}", "give --crc-poly")
         self._crc = Crc(next(iter(polynomials), IEEE))
+        for store in filter(None, self._stores):
+            store.crc = self._crc
         self._nodes = [
             MergedNode(self._name(*each), each[0], each[1]) for each in zip(files, reports, self._stores, strict=True)
         ]
@@ -129,7 +131,7 @@ class _Merge:
 
     def _name(self, files: NodeFiles, report: NodeReport | None, store: Datastore | None) -> str:
         """Returns the id of a node, or the name of its directory where nothing tells the id."""
-        server = find_identity(store, self._crc, "?")[0] if store and store.server else None
+        server = find_identity(store, "?")[0] if store and store.server else None
         known = text(server.node_id) if server else ""
         return known or (report.node_id if report else "") or files.path.absolute().name
 
@@ -139,7 +141,7 @@ class _Merge:
         found = []
         for node, store in zip(self._nodes, self._stores, strict=True):
             if store and store.server:
-                found.append(find_identity(store, self._crc, "?")[0])
+                found.append(find_identity(store, "?")[0])
                 if not node.report and not found[-1].node_id and found[-1].cluster_id != b"?":
                     raise RefusedError(
                         f"{store.path}: is the store of a server that is in no cluster",
@@ -199,7 +201,7 @@ class _Merge:
             workers=self._options.workers,
             keep_positions=True,
         )
-        found = plan_salvage(store, self._crc, options, progress=progress)
+        found = plan_salvage(store, options, progress=progress)
         node.messages = found.messages
         for each in found.dropped:
             if not each.file.endswith((CLIENTS_FILE, SUBS_FILE)):

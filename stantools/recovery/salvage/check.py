@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stantools.errors import ExitCode
-from stantools.format.crc import IEEE, Crc
+from stantools.format.crc import IEEE
 from stantools.inspection.findings import Finding
 from stantools.inspection.forecast import ServerOptions, forecast
 from stantools.inspection.forecast.options import DEFAULT_CLUSTER_ID
@@ -93,19 +93,18 @@ def check_new_store(plan: SalvagePlan, result: SalvageResult, *, progress: Progr
     """
     for channel in plan.channels:
         channel.subscriptions.release()  # those that are read back need the room
-    store = open_datastore(result.path)
-    verdict = verify(store, plan.crc, workers=plan.options.workers, progress=progress)
+    store = open_datastore(result.path, plan.crc)
+    verdict = verify(store, workers=plan.options.workers, progress=progress)
     cluster_id = plan.server.cluster_id.decode("utf-8", "surrogateescape")
-    start = check_start(store, plan.crc, cluster_id, workers=plan.options.workers)
+    start = check_start(store, cluster_id, workers=plan.options.workers)
     return NewStoreCheck(tuple(verdict.findings), verdict.clean, start)
 
 
-def check_start(store: Datastore, crc: Crc, cluster_id: str, *, workers: int = 1) -> Start:
+def check_start(store: Datastore, cluster_id: str, *, workers: int = 1) -> Start:
     """Forecasts the start of a server on a new store, and finds out how it has to be started.
 
     Args:
         store: The store.
-        crc: Its CRC.
         cluster_id: Its cluster id.
         workers: Slices that are looked at at the same time.
 
@@ -113,24 +112,24 @@ def check_start(store: Datastore, crc: Crc, cluster_id: str, *, workers: int = 1
         StoreUnreadableError: It cannot be read.
     """
     limits = StoreLimits(channel=UNLIMITED)
-    server = ServerOptions(crc=crc, cluster_id=cluster_id, limits=limits, workers=workers)
+    server = ServerOptions(crc=store.crc, cluster_id=cluster_id, limits=limits, workers=workers)
     start = forecast(store, server, lookups=False)
     options = ["-cid", cluster_id] if cluster_id != DEFAULT_CLUSTER_ID else []
-    if crc.polynomial != IEEE:
-        options += ["-file_crc_poly", str(crc.polynomial)]
+    if store.crc.polynomial != IEEE:
+        options += ["-file_crc_poly", str(store.crc.polynomial)]
     # The default limits would have the server remove the oldest messages of a channel.
     if any(channel.count > DEFAULT_MAX_MSGS for channel in start.channels.values()):
         options += ["-mm", "0"]
     if any(channel.bytes > DEFAULT_MAX_BYTES for channel in start.channels.values()):
         options += ["-mb", "0"]
-    if any(_encrypted(store, crc)):
+    if any(_encrypted(store)):
         options.append(ENCRYPT)
     return Start(start.starts and start.recovered, start.error, tuple(options))
 
 
-def _encrypted(store: Datastore, crc: Crc) -> Iterator[bool]:
+def _encrypted(store: Datastore) -> Iterator[bool]:
     for channel in map(store.channel, store.channel_names):
-        yield from (summarise(each, channel.raw_name, crc).encrypted for each in channel.slices)
+        yield from (summarise(each, channel.raw_name, store.crc).encrypted for each in channel.slices)
 
 
 def exit_code(plan: SalvagePlan, check: NewStoreCheck | None) -> ExitCode:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from stantools.errors import RefusedError, StoreUnreadableError
-from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.directory import Datastore
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import guess_cluster_id, new_server_info, read_server_info
 
 
-def find_identity(store: Datastore, crc: Crc, cluster_id: str | None) -> tuple[pb.ServerInfo, str]:
+def find_identity(store: Datastore, cluster_id: str | None) -> tuple[pb.ServerInfo, str]:
     """Returns the server record for the new store and, if it is not the old one, where it comes from.
 
     Raises:
@@ -18,7 +17,7 @@ def find_identity(store: Datastore, crc: Crc, cluster_id: str | None) -> tuple[p
     """
     data = _read(store)
     if data is not None:
-        server = read_server_info(memoryview(data), crc)
+        server = read_server_info(memoryview(data), store.crc)
         if server.info is not None:
             return server.info, "" if not server.error else f"the record was read in spite of: {server.error}"
     guessed = guess_cluster_id(data or b"")

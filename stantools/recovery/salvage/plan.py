@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
-from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.runs import Generation, History, Run, arrange, same_records
 from stantools.inspection.survey import (
@@ -65,7 +64,6 @@ class _Source:
 
 def plan_salvage(
     store: Datastore,
-    crc: Crc,
     options: SalvageOptions | None = None,
     *,
     progress: Progress | None = None,
@@ -75,7 +73,6 @@ def plan_salvage(
 
     Args:
         store: The store, in any state.
-        crc: Its CRC.
         options: See `SalvageOptions`.
         progress: Told the number of bytes as they are read.
         surveys: Those of the channels of `channels_to_survey`, in that order, if they were made already.
@@ -85,23 +82,21 @@ def plan_salvage(
         UsageError: There is no such generation.
     """
     options = options or SalvageOptions()
-    crc = crc.checking  # what keeps good records must know which are good
-    server, note = find_identity(store, crc, options.cluster_id)
-    plan = SalvagePlan(store.path, crc, options, server, note)
-    clients = _clients(store, crc, plan)
+    store = store.checking
+    server, note = find_identity(store, options.cluster_id)
+    plan = SalvagePlan(store.path, store.crc, options, server, note)
+    clients = _clients(store, plan)
     plan.clients = list(clients.clients.values())
     sources: dict[bytes, _Source] = {}
     foreign: list[Run] = []
-    strays, inner = _root_strays(store, crc, plan), []
+    strays, inner = _root_strays(store, plan), []
     if surveys is None:
         names = channels_to_survey(store, options.patterns)
-        surveys = survey_channels(
-            store, names, crc, workers=options.workers, archived=options.archived, progress=progress
-        )
+        surveys = survey_channels(store, names, workers=options.workers, archived=options.archived, progress=progress)
     for survey in surveys:
         in_root = (run.sequences for _, stray in strays for run in stray.runs if run.subject == survey.files.raw_name)
         foreign += _collect(store, survey, sources, plan, Ranges.union(in_root))
-        _read_subs(survey, sources, crc, plan)
+        _read_subs(survey, sources, plan)
         inner += [(survey.files.raw_name, stray) for stray in survey.strays]
     _rename_back(sources, foreign, plan)
     for run in foreign:
@@ -135,13 +130,13 @@ def _rename_back(sources: dict[bytes, _Source], foreign: list[Run], plan: Salvag
         )
 
 
-def _clients(store: Datastore, crc: Crc, plan: SalvagePlan) -> ClientsState:
+def _clients(store: Datastore, plan: SalvagePlan) -> ClientsState:
     if store.clients is None:
         plan.changes.append(f"{CLIENTS_FILE} is missing: no clients are known")
         return ClientsState()
     try:
         with mapped(store.clients) as buffer:
-            state = salvage_clients(buffer, crc)
+            state = salvage_clients(buffer, plan.crc)
     except StoreUnreadableError as error:
         plan.dropped.append(Dropped(CLIENTS_FILE, -1, 0, error.message))
         return ClientsState()
@@ -158,9 +153,9 @@ def _leave_log_damage(plan: SalvagePlan, file: str, state: ClientsState | SubsSt
             plan.dropped.append(Dropped(file, damage.offset, damage.length, damage.detail, loss=loss))
 
 
-def _root_strays(store: Datastore, crc: Crc, plan: SalvagePlan) -> list[tuple[bytes, SliceSurvey]]:
+def _root_strays(store: Datastore, plan: SalvagePlan) -> list[tuple[bytes, SliceSurvey]]:
     """Returns the files in the root that prove to be slices; of the others it is noted that they stay behind."""
-    surveys = [survey_slice(each, b"", crc) for each in possible_slices(store.foreign)]
+    surveys = [survey_slice(each, b"", plan.crc) for each in possible_slices(store.foreign)]
     found = [survey for survey in surveys if survey.runs]
     taken = {survey.files.data for survey in found}
     for path in (*store.leftovers, *store.foreign, *store.raft_logs):
@@ -303,7 +298,7 @@ def _held_something(survey: SliceSurvey, neighbours: Neighbours) -> bool:
     return not (consecutive or survey.index.agrees())
 
 
-def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _Source], crc: Crc, plan: SalvagePlan) -> None:
+def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan) -> None:
     path = survey.files.subs
     if survey.files.raw_name not in sources:
         return
@@ -313,7 +308,7 @@ def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _Source], crc: Crc, p
     file = f"{survey.files.name}/{path.name}"
     try:
         with mapped(path) as buffer:
-            state = salvage_subs(buffer, crc)
+            state = salvage_subs(buffer, plan.crc)
     except StoreUnreadableError as error:
         plan.dropped.append(Dropped(file, -1, 0, error.message))
         return

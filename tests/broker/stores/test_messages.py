@@ -217,7 +217,7 @@ def test_file(steps, allowed, parts, buffer_size, sync, read_buffer):
             lasting=True,
         )
         assert not [
-            each for each in verify(open_datastore(directory / "store"), IEEE).findings if each.severity != "info"
+            each for each in verify(open_datastore(directory / "store", IEEE)).findings if each.severity != "info"
         ]
     finally:
         shutil.rmtree(directory)

@@ -56,7 +56,7 @@ def small_store(root: Path, rows: dict[str, list[Record]] = ROWS) -> Path:
 def prepared(root: Path, *, key: str | None = None, poly: int | None = None, **options: Any) -> list[PreparedStream]:
     """Plans a store and joins plan and store."""
     crc = Crc() if poly is None else Crc(poly)
-    source = open_source(open_datastore(root), crc, SourceOptions(key=key.encode() if key else None))
+    source = open_source(open_datastore(root, crc), SourceOptions(key=key.encode() if key else None))
     plan = make_plan(source, PlanOptions(decrypted=key is not None, **options))
     return prepare(plan, source)
 

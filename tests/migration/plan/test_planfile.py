@@ -486,7 +486,7 @@ def test_plans_of_golden_stores_come_back(golden: Path, case: str) -> None:
     from stantools.store.directory import open_datastore
 
     try:
-        source = open_source(open_datastore(golden / case / "datastore"), CRC)
+        source = open_source(open_datastore(golden / case / "datastore", CRC))
     except StoreUnreadableError:
         pytest.skip("its files are not readable")
     plan = make_plan(source, PlanOptions(), now_ns=NOW)

@@ -58,7 +58,7 @@ def write_store(
 
 
 def opened(root: Path, *patterns: str) -> StoreSource:
-    return open_source(open_datastore(root), CRC, SourceOptions(patterns))
+    return open_source(open_datastore(root, CRC), SourceOptions(patterns))
 
 
 def single(root: Path, channel: str, subject: bytes | None = None) -> SingleSource:

@@ -15,18 +15,17 @@ from stantools.format.encryption import ChannelCipher, Cipher
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.findings import Finding
 from stantools.migration.proof import stores
-from stantools.migration.proof.stores import Side, StoresDifference, compare_stores
+from stantools.migration.proof.stores import StoresDifference, compare_stores
 from stantools.recovery.salvage import SalvageOptions, apply_salvage, plan_salvage
 from stantools.store.directory import open_datastore
-from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.options import ReadOptions, open_store
 from tests.migration.proof.stores import CRC, T0, Record, records, write_store
 
 
 def compare(a: Path, b: Path, *patterns: str, key: bytes | None = None) -> StoresDifference:
     sides = []
     for path in (a, b):
-        store = open_datastore(path)
-        sides.append(Side(store, resolve_crc(store, ReadOptions()), key))
+        sides.append(open_store(path, ReadOptions(encryption_key=key)))
     return compare_stores(*sides, patterns=patterns)
 
 
@@ -41,12 +40,11 @@ def told(findings: list[Finding]) -> list[tuple[str, str | None, str]]:
 def test_a_golden_store_and_its_salvage(golden: Path, case: str, tmp_path: Path) -> None:
     """Other files, the same content."""
     root = golden / case / "datastore"
-    store = open_datastore(root)
-    crc = resolve_crc(store, ReadOptions())
-    apply_salvage(plan_salvage(store, crc, SalvageOptions()), tmp_path / "new")
+    store = open_store(root)
+    apply_salvage(plan_salvage(store, SalvageOptions()), tmp_path / "new")
     found = compare(root, tmp_path / "new")
     assert told(found.findings) == []
-    assert found.messages == sum(channel.sequences.count() for channel in plan_salvage(store, crc).channels)
+    assert found.messages == sum(channel.sequences.count() for channel in plan_salvage(store).channels)
     assert found.damaged == (False, False)
 
 
@@ -166,7 +164,7 @@ def test_progress_counts_what_is_compared(tmp_path: Path) -> None:
     a = write_store(tmp_path / "a", {"foo": records(100)})
     size = (a / "foo" / "msgs.1.dat").stat().st_size
     seen: list[int] = []
-    side = Side(open_datastore(a), CRC)
+    side = open_datastore(a, CRC)
     compare_stores(side, side, patterns=["foo"], progress=seen.append)
     assert 4 * (size - 4) <= sum(seen) <= 4 * size
 

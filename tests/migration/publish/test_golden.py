@@ -64,7 +64,7 @@ def test_golden_stores(
             key = (expected["options"].get("encryption") or {}).get("key")
             crc = Crc(expected["options"]["file_crc_poly"])
             taking = SourceOptions(key=key.encode() if key else None)
-            source = open_source(open_datastore(golden_copy(case)), crc, taking)
+            source = open_source(open_datastore(golden_copy(case), crc), taking)
             options = PlanOptions(
                 way=Way.PUBLISH,
                 stream_prefix=case,

@@ -48,7 +48,7 @@ def write_store(root: Path, channels: Mapping[str, Sequence[Record]]) -> Path:
 
 
 def opened(root: Path, *patterns: str, **options: Any) -> StoreSource:
-    return open_source(open_datastore(root), CRC, SourceOptions(patterns, **options))
+    return open_source(open_datastore(root, CRC), SourceOptions(patterns, **options))
 
 
 def planned(root: Path, *rules: str, streaming: bool = False, prefix: str = "", **chosen: Any) -> ReplayPlan:

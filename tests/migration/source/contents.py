@@ -90,7 +90,7 @@ def write_slices(
 
 def opened(root: Path, **options: Any) -> StoreSource:
     """Opens a store as a source."""
-    return open_source(open_datastore(root), options.pop("crc", CRC), SourceOptions(**options))
+    return open_source(open_datastore(root, options.pop("crc", CRC)), SourceOptions(**options))
 
 
 def only(source: StoreSource) -> ChannelSource:

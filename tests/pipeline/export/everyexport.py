@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 KEY = b"testkey"
@@ -11,10 +12,15 @@ KEY = b"testkey"
 def main(way: str, out: Path, stores: tuple[str, ...]) -> None:
     from stantools.pipeline.export import run
     from stantools.pipeline.export.model import Compression, Format, Layout
+    from stantools.pipeline.export.request import Export, Exporting
     from stantools.pipeline.tables.model import Table
     from stantools.pipeline.tables.options import TableOptions
     from stantools.pipeline.tables.planning import plan
     from stantools.secret import Secret
+
+    def export_of(layout: Layout, target: Path) -> Export:
+        reading = replace(options, table=layout.table, columns=layout.read_columns)
+        return Export(Exporting(str(target)), layout, reading, planned)
 
     out.mkdir()
     for table in Table:
@@ -25,10 +31,10 @@ def main(way: str, out: Path, stores: tuple[str, ...]) -> None:
                 for compression in (Compression.NONE, Compression.GZIP):
                     layout = Layout(table, format, compression)
                     target = out / f"{table}{'-opened' if key else ''}{layout.suffix}"
-                    run.export_to_file(planned, run.reading(options, layout), layout, target)
+                    run.export_to_file(export_of(layout, target))
             if table is Table.MESSAGES:
                 layout = Layout(table, Format.CSV, Compression.GZIP, by=("channel", "date"))
-                run.export_to_directory(planned, run.reading(options, layout), layout, out / f"by{bool(key)}")
+                run.export_to_directory(export_of(layout, out / f"by{bool(key)}"))
     loaded = {name for name, module in sys.modules.items() if module and name.partition(".")[0] == "pyarrow"}
     assert bool(loaded) == (way == "with"), loaded
 

@@ -20,6 +20,7 @@ import pytest
 from stantools.errors import StoreUnreadableError, StoreUnwritableError
 from stantools.pipeline.export import run, targets, text
 from stantools.pipeline.export.model import Compression, Format, Layout
+from stantools.pipeline.export.request import Export, Exporting
 from stantools.pipeline.tables.model import Mode, Table
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import Plan, plan
@@ -40,8 +41,9 @@ class Read(NamedTuple):
     plan: Plan
     rows: pa.Table
 
-    def how(self, layout: Layout) -> tuple[Plan, TableOptions, Layout]:
-        return self.plan, run.reading(self.options, layout), layout
+    def export(self, layout: Layout, target: Path | str = "-", *, overwrite: bool = False) -> Export:
+        options = replace(self.options, table=layout.table, columns=layout.read_columns)
+        return Export(Exporting(str(target), overwrite=overwrite), layout, options, self.plan)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def test_every_row_of_every_golden_store_in_order(stores: Read, tmp_path: Path) 
     splits, count = len(stores.plan.splits), stores.rows.num_rows
     assert splits > 10 and count > 5_000
     done: list[int] = []
-    result = run.export_to_directory(*stores.how(ALL), tmp_path / "out", progress=done.append)
+    result = run.export_to_directory(stores.export(ALL, tmp_path / "out"), progress=done.append)
     written, rows = result.written, stores.rows
     assert pa.concat_tables(pq.read_table(tmp_path / "out" / f.path) for f in written.files).equals(rows)
     assert [f.size for f in written.files] == [(tmp_path / "out" / f.path).stat().st_size for f in written.files]
@@ -84,7 +86,7 @@ def test_every_row_of_every_golden_store_in_order(stores: Read, tmp_path: Path) 
 
 def test_by_store_channel_and_day(stores: Read, tmp_path: Path) -> None:
     layout = Layout(by=("store", "channel", "date"), columns=("store", "channel", "seq", "slice", "offset", "status"))
-    run.export_to_directory(*stores.how(layout), tmp_path / "out")
+    run.export_to_directory(stores.export(layout, tmp_path / "out"))
     kinds = pa.schema([("store", pa.string()), ("channel", pa.string()), ("date", pa.string())])
     hive = ds.partitioning(kinds, flavor="hive")
     rows = ds.dataset(tmp_path / "out", format="parquet", partitioning=hive).to_table().to_pylist()
@@ -100,15 +102,15 @@ def test_single_files_and_streams(stores: Read, tmp_path: Path, workers: int) ->
     wanted = b"".join(bytes(text.encode(batch, Format.NDJSON)) for batch in stores.rows.to_batches())
     done: list[int] = []
     how = {"workers": workers, "progress": done.append}
-    result = run.export_to_file(*stores.how(NDJSON), tmp_path / "x.ndjson", **how)
+    result = run.export_to_file(stores.export(NDJSON, tmp_path / "x.ndjson"), **how)
     assert (tmp_path / "x.ndjson").read_bytes() == wanted
     assert result.written.tally == Counter(stores.rows.column("status").to_pylist())
     assert [(f.path, f.rows, f.size) for f in result.written.files] == [("x.ndjson", stores.rows.num_rows, len(wanted))]
     assert sum(done) == sum(split.cost for split in stores.plan.splits)
     pieces: list[bytes] = []
-    run.export_to_stream(*stores.how(NDJSON), lambda data: pieces.append(bytes(data)), workers=workers)
+    run.export_to_stream(stores.export(NDJSON), lambda data: pieces.append(bytes(data)), workers=workers)
     assert b"".join(pieces) == wanted
-    run.export_to_file(*stores.how(ALL), tmp_path / "x.parquet", workers=workers)
+    run.export_to_file(stores.export(ALL, tmp_path / "x.parquet"), workers=workers)
     assert pq.read_table(tmp_path / "x.parquet").equals(stores.rows)
 
 
@@ -118,7 +120,7 @@ def test_every_table_in_every_format(sample: Read, tmp_path: Path, table: Table)
     tables = read(options)
     for format in Format:
         layout = Layout(table, format, Compression.ZSTD)
-        result = run.export_to_directory(*tables.how(layout), tmp_path / format)
+        result = run.export_to_directory(tables.export(layout, tmp_path / format))
         assert result.written.rows == tables.rows.num_rows and result.clean
         if format is Format.PARQUET:
             assert ds.dataset(tmp_path / format, format="parquet").to_table().equals(tables.rows)
@@ -127,7 +129,7 @@ def test_every_table_in_every_format(sample: Read, tmp_path: Path, table: Table)
 def test_without_rows_there_is_a_file_with_the_columns(sample: Read, tmp_path: Path) -> None:
     options = replace(sample.options, channels=("nobody",))
     for layout in (ALL, Layout(by=("channel",))):
-        result = run.export_to_directory(*read(options).how(layout), tmp_path / f"out{len(layout.by)}")
+        result = run.export_to_directory(read(options).export(layout, tmp_path / f"out{len(layout.by)}"))
         assert [f.path for f in result.written.files] == ["part-00000.parquet"]
         assert pq.read_table(tmp_path / f"out{len(layout.by)}" / "part-00000.parquet").equals(
             ALL.file_schema.empty_table()
@@ -138,7 +140,7 @@ def test_mode_failfast_leaves_nothing(stores: Read, tmp_path: Path) -> None:
     options = replace(stores.options, mode=Mode.FAILFAST)
     for layout, export in ((ALL, run.export_to_directory), (NDJSON, run.export_to_file), (ALL, run.export_to_file)):
         with pytest.raises(StoreUnreadableError):
-            export(*stores._replace(options=options).how(layout), tmp_path / "out")
+            export(stores._replace(options=options).export(layout, tmp_path / "out"))
         assert list(tmp_path.iterdir()) == []
     assert threading.active_count() < 5
 
@@ -157,7 +159,7 @@ def test_a_failure_in_one_thread_stops_all(sample: Read, tmp_path: Path, monkeyp
     assert len(planned.splits) > 1
     for layout, export in ((ALL, run.export_to_directory), (NDJSON, run.export_to_file)):
         with pytest.raises(StoreUnwritableError, match="no room"):
-            export(*sample.how(layout), tmp_path / "out")
+            export(sample.export(layout, tmp_path / "out"))
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
@@ -166,7 +168,7 @@ def test_a_reader_that_goes_away_ends_the_threads(stores: Read) -> None:
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        run.export_to_stream(*stores.how(NDJSON), closed)
+        run.export_to_stream(stores.export(NDJSON), closed)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("export")]
 
 
@@ -176,7 +178,7 @@ def test_what_cannot_be_read_is_a_row(sample: Read, tmp_path: Path, monkeypatch:
 
     monkeypatch.setitem(READERS, Table.SUBSCRIPTIONS, unreadable)
     subs = read(replace(sample.options, table=Table.SUBSCRIPTIONS))
-    result = run.export_to_directory(*subs.how(Layout(Table.SUBSCRIPTIONS)), tmp_path / "out")
+    result = run.export_to_directory(subs.export(Layout(Table.SUBSCRIPTIONS), tmp_path / "out"))
     assert not result.clean
     assert result.written.damaged(Table.SUBSCRIPTIONS) == 4
     assert targets.read_manifest(tmp_path / "out")["status"] == {"unreadable": 4}
@@ -260,7 +262,7 @@ def test_no_room(sample: Read, tmp_path: Path) -> None:
         for layout, export in ((ALL, run.export_to_directory), (NDJSON, run.export_to_file), (ALL, run.export_to_file)):
             layout = replace(layout, compression=Compression.NONE)
             with pytest.raises(StoreUnwritableError, match="No space left on device") as caught:
-                export(*sample.how(layout), place / "out")
+                export(sample.export(layout, place / "out"))
             assert "free some space" in caught.value.remedy
             assert list(place.iterdir()) == []
     finally:

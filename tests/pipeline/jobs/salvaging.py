@@ -55,7 +55,7 @@ def run_job(
 
 def salvage_here(root: Path, out: Path, polynomial: int, **options: Any) -> SalvagePlan:
     """Does what the local verb does."""
-    plan = plan_salvage(open_datastore(root), Crc(polynomial), SalvageOptions(**options))
+    plan = plan_salvage(open_datastore(root, Crc(polynomial)), SalvageOptions(**options))
     apply_salvage(plan, out)
     return plan
 

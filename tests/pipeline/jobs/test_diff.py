@@ -12,14 +12,13 @@ import pytest
 
 from stantools.errors import ExitCode
 from stantools.inspection import survey
-from stantools.migration.proof.stores import Side, compare_stores
+from stantools.migration.proof.stores import compare_stores
 from stantools.pipeline.jobs import diff
 from stantools.pipeline.jobs.diff import Pair, plan_diff, run_diff
 from stantools.pipeline.spark.tasks import SparkWork
 from stantools.pipeline.tables.model import StoreRef
 from stantools.pipeline.tables.options import TableOptions
-from stantools.store.directory import open_datastore
-from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.options import open_store
 from tests.conftest import golden_cases
 from tests.pipeline.jobs.jobcommand import run, sample
 
@@ -31,11 +30,6 @@ pytestmark = pytest.mark.xdist_group("spark")
 LOCAL = "local[2]"
 
 
-def side(store: Path) -> Side:
-    opened = open_datastore(store)
-    return Side(opened, resolve_crc(opened, ReadOptions()))
-
-
 def test_golden_stores_are_compared_as_by_the_local_diff(
     spark: SparkSession, golden: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,7 +37,7 @@ def test_golden_stores_are_compared_as_by_the_local_diff(
     monkeypatch.setattr(diff, "RANGE_BYTES", 500)
     stores = [golden / case / "datastore" for case in golden_cases()[::3]]
     paths = [(one, other) for one, other in pairwise(stores) if one.is_dir() and other.is_dir()]
-    sides = {store: side(store) for store in stores if store.is_dir()}
+    sides = {store: open_store(store) for store in stores if store.is_dir()}
     refs = {store: StoreRef(str(store), each.crc.polynomial) for store, each in sides.items()}
     plan = plan_diff([Pair(refs[one], refs[other]) for one, other in paths], [], TableOptions(()))
     result = run_diff(SparkWork(spark), plan)

@@ -21,7 +21,6 @@ from stantools.cli.main import cli
 from stantools.errors import StoreUnwritableError
 from stantools.pipeline.export import run as export
 from stantools.pipeline.export.model import Layout, Written
-from stantools.pipeline.export.run import reading
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import plan
 from stantools.store.limits import SliceLimits
@@ -175,7 +174,7 @@ def test_an_executor_that_is_killed_loses_nothing(tmp_path: Path) -> None:
 
 def test_a_task_that_is_repeated_counts_once(named: Path, tmp_path: Path) -> None:
     layout = Layout(by=("channel",))
-    options = reading(TableOptions((str(named),)), layout)
+    options = TableOptions((str(named),), columns=layout.read_columns)
     planned = plan(options)
     attempts = tmp_path / "_attempts"
     attempts.mkdir()
@@ -190,7 +189,7 @@ def test_a_task_that_is_repeated_counts_once(named: Path, tmp_path: Path) -> Non
 
 
 def test_a_task_that_fails_takes_its_files_away(named: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = reading(TableOptions((str(named),)), Layout())
+    options = TableOptions((str(named),), columns=Layout().read_columns)
     part = export.Part(0, plan(options).splits[0], options, Layout(), tmp_path, tmp_path)
 
     def full(*_: Any) -> None:

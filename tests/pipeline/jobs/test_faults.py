@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from stantools.cli.main import cli
 from stantools.errors import ExitCode
-from stantools.pipeline.jobs.outcome import Failed
-from stantools.pipeline.tables.model import Unreadable
+from stantools.pipeline.tables.model import Failed
 
 
 def run(*words: str) -> Any:
@@ -44,8 +43,8 @@ def test_an_export_to_nowhere(to: str, tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_named_as_closely_as_it_is_known() -> None:
     parts = [
-        Unreadable("/s", None, "", "m"),
-        Unreadable("/s", "c", "", "m"),
-        Unreadable("/s", "c", "c/msgs.1.dat", "m"),
+        Failed("/s", "m"),
+        Failed("/s", "m", channel="c"),
+        Failed("/s", "m", channel="c", file="c/msgs.1.dat"),
     ]
-    assert [Failed.unreadable(part).path for part in parts] == ["/s", "/s/c", "/s/c/msgs.1.dat"]
+    assert [part.path for part in parts] == ["/s", "/s/c", "/s/c/msgs.1.dat"]

@@ -16,7 +16,6 @@ from click.testing import CliRunner
 
 from stantools.cli.main import cli
 from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
-from stantools.format.crc import Crc
 from stantools.inspection import survey
 from stantools.pipeline.jobs import salvage, salvagejob
 from stantools.pipeline.jobs.salvageplaces import REPORTS, store_names
@@ -135,7 +134,7 @@ def test_attempts_of_the_same_task_do_not_disturb_each_other(store: Path, tmp_pa
 
 
 def test_what_tasks_have_written_is_looked_at(store: Path, tmp_path: Path) -> None:
-    plan = plan_salvage(open_datastore(store), Crc(IEEE), SalvageOptions())
+    plan = plan_salvage(open_datastore(store), SalvageOptions())
     new = building(plan, tmp_path / "new", group=1 << 30)
     with pytest.raises(StoreUnwritableError, match="were written"), new as build:
         build.take(0, copy_channels(build.items[0]))

@@ -12,8 +12,7 @@ import pytest
 from stantools.errors import ExitCode
 from stantools.inspection import survey
 from stantools.inspection.verify import verify
-from stantools.store.directory import open_datastore
-from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.options import open_store
 from tests.conftest import golden_cases
 from tests.pipeline.jobs.jobcommand import run, sample
 
@@ -26,8 +25,7 @@ LOCAL = ("--master", "local[2]")
 
 
 def local(store: Path) -> dict[str, Any]:
-    opened = open_datastore(store)
-    found: dict[str, Any] = json.loads(json.dumps(verify(opened, resolve_crc(opened, ReadOptions())).as_json()))
+    found: dict[str, Any] = json.loads(json.dumps(verify(open_store(store)).as_json()))
     return stripped(found)
 
 

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from stantools.errors import RefusedError, StantoolsError, UsageError
-from stantools.format.crc import IEEE, Crc
 from stantools.migration.plan.options import OriginHeaders, PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import prepare
@@ -136,7 +135,7 @@ def test_from_a_store(spark: SparkSession, start_server: Callable[..., Any], gol
     server = start_server(config={"max_payload": 8 << 20})
     store = golden / "basic" / "datastore"
     jetstream.write(read(spark, store, mode="DROPMALFORMED"), servers=server.url, subject_prefix="old")
-    source = open_source(open_datastore(store), Crc(IEEE))
+    source = open_source(open_datastore(store))
     options = PlanOptions(subject_prefix="old.", origin_headers=OriginHeaders.ON)
     plan = make_plan(source, options, (2, 15, 1))
     proven = 0

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.format.crc import IEEE, Crc
 from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import prepare
@@ -74,7 +73,7 @@ def test_a_store(start_server: Callable[..., Any], golden: Path) -> None:
     """Proven as `stantools migrate verify` proves it."""
     server = start_server(config={"max_payload": 8 << 20})
     store = golden / "basic" / "datastore"
-    source = open_source(open_datastore(store), Crc(IEEE))
+    source = open_source(open_datastore(store))
     listed = {channel.name: channel for channel in source.channels if channel.count}
     for name, channel in listed.items():
         rest = [

@@ -17,9 +17,8 @@ import pytest
 from stantools.cli.pipeline import submit_file
 from stantools.errors import ExitCode
 from stantools.inspection.verify import verify
-from stantools.store.directory import open_datastore
 from stantools.store.limits import SliceLimits
-from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.options import open_store
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.conftest import skip_without_spark
 from tests.sparkcluster import descendants, standalone
@@ -48,8 +47,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected(store: Path) -> dict[str, Any]:
-    opened = open_datastore(store)
-    found: dict[str, Any] = json.loads(json.dumps(verify(opened, resolve_crc(opened, ReadOptions())).as_json()))
+    found: dict[str, Any] = json.loads(json.dumps(verify(open_store(store)).as_json()))
     return {key: value for key, value in found.items() if key != "seconds"}
 
 

@@ -15,7 +15,7 @@ from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.pipeline.tables.follow import Follower, FollowWork, Limit
-from stantools.pipeline.tables.model import Piece, StoreRef, Unreadable
+from stantools.pipeline.tables.model import Failed, Piece, StoreRef
 from stantools.pipeline.tables.positions import Lost, Offsets
 from stantools.store.limits import SliceLimits
 from stantools.store.mapping import mapped
@@ -176,7 +176,7 @@ class Reader:
         self.got: list[int] = []
         self.rows: list[tuple[str, str, int, int]] = []
         self.lost: list[Lost] = []
-        self.unreadable: list[Unreadable] = []
+        self.unreadable: list[Failed] = []
         self.damaged: list[Damage] = []
         self.batches = 0
         self.restart()
@@ -212,7 +212,7 @@ class Reader:
         for each in work:
             if isinstance(each, Lost):
                 self.lost.append(each)
-            elif isinstance(each, Unreadable):
+            elif isinstance(each, Failed):
                 self.unreadable.append(each)
             else:
                 self.read(each)

@@ -15,7 +15,7 @@ from stantools.pipeline.tables import listing
 from stantools.pipeline.tables.discovery import absolute, discover
 from stantools.pipeline.tables.found import FoundStore
 from stantools.pipeline.tables.listing import Entry, LocalPlace, expand_braces
-from stantools.pipeline.tables.model import Mode, Table, Unreadable
+from stantools.pipeline.tables.model import Failed, Mode, Table
 from stantools.pipeline.tables.options import TableOptions
 from stantools.store.limits import SliceLimits
 from stantools.store.sample import SampleOptions, write_sample
@@ -40,7 +40,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-def found(*paths: Path | str, **values: object) -> tuple[list[FoundStore], list[Unreadable]]:
+def found(*paths: Path | str, **values: object) -> tuple[list[FoundStore], list[Failed]]:
     return discover(TableOptions(tuple(map(str, paths)), **values))  # type: ignore[arg-type]
 
 
@@ -54,7 +54,7 @@ def slices_of(store: FoundStore, *, archived: bool = False) -> list[tuple[str, s
     """Channel and name of each slice."""
     result = []
     for channel in store.channels():
-        assert not isinstance(channel, Unreadable)
+        assert not isinstance(channel, Failed)
         result += [(channel.name, Path(ref.data).name) for ref in store.slices(channel, archived=archived)]
     return result
 
@@ -66,7 +66,7 @@ def test_a_store(stores: Path) -> None:
     assert store.channel_names == ["audit.log", "orders"]
     assert slices_of(store) == [(c, f"msgs.{n}.dat") for c in ("audit.log", "orders") for n in (1, 2, 3, 4)]
     (channel,) = store.channels(("orders",))
-    assert not isinstance(channel, Unreadable)
+    assert not isinstance(channel, Failed)
     ref = store.slices(channel)[0]
     assert ref.data == f"{stores}/a/orders/msgs.1.dat"
     assert ref.index == f"{stores}/a/orders/msgs.1.idx"

@@ -21,7 +21,7 @@ from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER
 from stantools.format.proto import store_pb2 as pb
 from stantools.pipeline.tables import batches
 from stantools.pipeline.tables.messages import read_piece, read_unreadable
-from stantools.pipeline.tables.model import Mode, Piece, SliceRef, StoreRef, Unreadable, plain_text
+from stantools.pipeline.tables.model import Failed, Mode, Piece, SliceRef, StoreRef, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.schema import MESSAGES
 from stantools.secret import Secret
@@ -273,7 +273,7 @@ def test_files_without_their_version(tmp_path: Path) -> None:
 
 
 def test_unreadable_roots() -> None:
-    part = Unreadable("/no/store", None, "", "/no/store: there is no such directory", "name another")
+    part = Failed("/no/store", "/no/store: there is no such directory", "name another")
     (batch,) = read_unreadable(part, OPTIONS)
     assert batch.schema == MESSAGES
     assert batch.to_pylist() == [dict.fromkeys(MESSAGES.names) | {"store": "/no/store", "status": "unreadable"}]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import ExitCode
-from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.stats.sums import HOUR, SCHEMA, Kind, bucket_of, percentile, sums_of
 from stantools.pipeline.spark.failures import clear_errors
 from stantools.pipeline.spark.tasks import frame_of
+from stantools.pipeline.tables.model import Failed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stantools.errors import StoreUnreadableError
-from stantools.pipeline.tables.model import Mode, Piece, Split, Table, Unreadable, plain_text
+from stantools.pipeline.tables.model import Failed, Mode, Piece, Split, Table, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.read import read_split
 
@@ -101,7 +101,7 @@ def _rows(part: object, options: TableOptions) -> list[Row]:
         except StoreUnreadableError as problem:
             return [_unreadable(part.slice.store.root, part.slice.channel, problem.message)]
         return sums.rows()
-    if isinstance(part, Unreadable):
+    if isinstance(part, Failed):
         return [_unreadable(part.root, part.channel, part.message)]
     raise TypeError(f"statistics are made of messages, not of {part!r}")
 
