@@ -14,17 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Payloads:
-    """Payloads that lie somewhere in a buffer.
+    """Payloads that lie somewhere in a buffer."""
 
-    Attributes:
-        data: The buffer. It does not change for as long as the block lives.
-        starts: Where each payload begins.
-        sizes: Bytes of each.
-    """
-
-    data: Buffer
-    starts: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.uint32]
+    data: Buffer  #: The buffer. It does not change for as long as the block lives.
+    starts: npt.NDArray[np.int64]  #: where each payload begins
+    sizes: npt.NDArray[np.uint32]  #: bytes of each
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -43,14 +37,10 @@ class Records(Payloads):
 
     Where the buffer comes from `hot.kernels.encode_records` or a data file, eight bytes in front of each payload are
     its record header (filestore.md section 2.1), so that the bytes can be written to a slice as they are.
-
-    Attributes:
-        sequences: Sequence of each message, strictly rising.
-        timestamps: Timestamp of each, nanoseconds since the epoch.
-        total: Bytes of all payloads, where it is known that the buffer holds their records and nothing else, one behind
-            the other; otherwise -1.
     """
 
-    sequences: npt.NDArray[np.uint64]
-    timestamps: npt.NDArray[np.int64]
+    sequences: npt.NDArray[np.uint64]  #: sequence of each message, strictly rising
+    timestamps: npt.NDArray[np.int64]  #: timestamp of each, nanoseconds since the epoch
+    #: Bytes of all payloads, where it is known that the buffer holds their records and nothing else, one behind the
+    #: other; otherwise -1.
     total: int = -1

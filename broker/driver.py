@@ -52,13 +52,12 @@ class LoopDriver:
         on_fatal: Called when the rules cannot go on.
 
     Attributes:
-        server: The rules; to be set before the loop runs.
         hold_back: Called when a commit is due: nothing is to be written before it is over, so that an answer and what
             follows from it leave in one write.
         let_go: Called after the commit: all of that is to be written now.
     """
 
-    server: Rules
+    server: Rules  #: the rules; to be set before the loop runs
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None]) -> None:
         self._loop = loop

@@ -21,44 +21,28 @@ from stantools.secret import Secret
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What users are told of an option, and what it may hold.
+    """What users are told of an option, and what it may hold."""
 
-    Attributes:
-        help: What it does, in a sentence.
-        default: Its value if it is not given. False makes a flag of it, an empty tuple lets it be repeated.
-        flags: Its names on the command line; the field's name if there are none.
-        kind: What it holds: `str`, `int`, `float`, `Path`, or `Secret`: it is found in a variable or in a file, whose
-            names are given, and `help` is what it is.
-        read: Reads what `kind` does not: raises ValueError saying what is wrong with a text.
-        choices: The words that it may be; of an enumeration, the value is a member.
-        any_case: The case of these words does not matter.
-        least: The smallest number, itself included unless `above` is set.
-        most: The biggest number.
-        above: The number has to be above `least`.
-        metavar: What stands for its value in help texts.
-        written: The default as users write it, if it is not the default's own text.
-        variable: The environment variable that it comes from if it is not given.
-        quiet: Help texts do not name the default.
-        required: It has to be given.
-        notes: What is said besides of the variable and the file that a `Secret` is given by.
-    """
-
-    help: str
-    default: Any = None
-    flags: tuple[str, ...] = ()
+    help: str  #: what it does, in a sentence
+    default: Any = None  #: Its value if it is not given. False makes a flag of it, an empty tuple lets it be repeated.
+    flags: tuple[str, ...] = ()  #: its names on the command line; the field's name if there are none
+    #: What it holds: `str`, `int`, `float`, `Path`, or `Secret`: it is found in a variable or in a file, whose names
+    #: are given, and `help` is what it is.
     kind: type = str
+    #: Reads what `kind` does not: raises ValueError saying what is wrong with a text.
     read: Callable[[str], Any] | None = None
+    #: The words that it may be; of an enumeration, the value is a member.
     choices: tuple[str, ...] | type[enum.StrEnum] = ()
-    any_case: bool = False
-    least: float | None = None
-    most: float | None = None
-    above: bool = False
-    metavar: str | None = None
-    written: str | None = None
-    variable: str = ""
-    quiet: bool = False
-    required: bool = False
-    notes: tuple[str, str] = ("", "")
+    any_case: bool = False  #: the case of these words does not matter
+    least: float | None = None  #: the smallest number, itself included unless `above` is set
+    most: float | None = None  #: the biggest number
+    above: bool = False  #: the number has to be above `least`
+    metavar: str | None = None  #: what stands for its value in help texts
+    written: str | None = None  #: the default as users write it, if it is not the default's own text
+    variable: str = ""  #: the environment variable that it comes from if it is not given
+    quiet: bool = False  #: help texts do not name the default
+    required: bool = False  #: it has to be given
+    notes: tuple[str, str] = ("", "")  #: what is said besides of the variable and the file that a `Secret` is given by
 
     def flag(self, name: str) -> str:
         """Returns its name on the command line, without dashes in front, for the name of its field."""

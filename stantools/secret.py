@@ -15,17 +15,11 @@ _KEY_SIZE = 1 << 16
 
 @dataclass(frozen=True)
 class Secret:
-    """A secret. It can be sent to another machine, where variables and files are looked up anew.
+    """A secret. It can be sent to another machine, where variables and files are looked up anew."""
 
-    Attributes:
-        value: The secret itself.
-        variable: The environment variable that holds it.
-        file: The file that holds it; a line break at its end does not count.
-    """
-
-    value: bytes | None = field(default=None, repr=False)
-    variable: str | None = None
-    file: Path | None = None
+    value: bytes | None = field(default=None, repr=False)  #: the secret itself
+    variable: str | None = None  #: the environment variable that holds it
+    file: Path | None = None  #: the file that holds it; a line break at its end does not count
 
     @property
     def given(self) -> bool:

@@ -33,18 +33,12 @@ _AHEAD = 4
 
 @dataclass(frozen=True)
 class Failure:
-    """An item that could not be dealt with; the others were.
+    """An item that could not be dealt with; the others were."""
 
-    Attributes:
-        message: Why.
-        remedy: What to do.
-        exit_code: As the command line would give it.
-        cause: What was raised, where it was raised in this process.
-    """
-
-    message: str
-    remedy: str = ""
-    exit_code: int = ExitCode.UNREACHABLE
+    message: str  #: why
+    remedy: str = ""  #: what to do
+    exit_code: int = ExitCode.UNREACHABLE  #: as the command line would give it
+    #: What was raised, where it was raised in this process.
     cause: StantoolsError | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -108,26 +102,17 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class Task(Generic[R_co]):
-    """A piece of work that brings its own function.
+    """A piece of work that brings its own function."""
 
-    Attributes:
-        size: Bytes that it reads, about.
-        work: What is done.
-    """
-
-    size: int
-    work: Callable[[], R_co]
+    size: int  #: bytes that it reads, about
+    work: Callable[[], R_co]  #: what is done
 
 
 @dataclass(frozen=True)
 class Threads:
-    """Work in threads of this process.
+    """Work in threads of this process."""
 
-    Attributes:
-        workers: Threads; with one, or fewer, the caller does the work itself when it wants a result.
-    """
-
-    workers: int
+    workers: int  #: threads; with one, or fewer, the caller does the work itself when it wants a result
     _given_up: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
 
     @property

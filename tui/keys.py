@@ -18,17 +18,11 @@ DARK, LIGHT = "stantools-dark", "stantools-light"
 
 @dataclass(frozen=True)
 class Settings:
-    """What a settings file holds.
+    """What a settings file holds."""
 
-    Attributes:
-        keymap: Binding id -> keys, with commas between them.
-        theme: Name of a theme; "" leaves the usual one.
-        problems: What could not be used, in words.
-    """
-
-    keymap: Mapping[str, str] = field(default_factory=dict)
-    theme: str = ""
-    problems: tuple[str, ...] = ()
+    keymap: Mapping[str, str] = field(default_factory=dict)  #: binding id -> keys, with commas between them
+    theme: str = ""  #: name of a theme; "" leaves the usual one
+    problems: tuple[str, ...] = ()  #: what could not be used, in words
 
 
 def read_settings(path: Path, *, must_exist: bool = False) -> Settings:

@@ -14,27 +14,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Column(Generic[_T]):
-    """A column of a table of things of one kind.
+    """A column of a table of things of one kind."""
 
-    Attributes:
-        title: Its heading.
-        width: In characters; of a column that grows, the least.
-        cell: Makes the cell of a thing.
-        order: What rows are sorted by, the first first; None if they cannot be sorted by this column.
-        key: Its name for the program; the title if it is not given.
-        right: Aligned to the right.
-        grows: Takes a share of what is left of the line.
-        wide: It is only there where there is room (True), or where there is none (False).
-    """
-
-    title: str
-    width: int
-    cell: Callable[[_T], Cell]
+    title: str  #: its heading
+    width: int  #: in characters; of a column that grows, the least
+    cell: Callable[[_T], Cell]  #: makes the cell of a thing
+    #: What rows are sorted by, the first first; None if they cannot be sorted by this column.
     order: Callable[[_T], Any] | None = None
-    key: str = ""
-    right: bool = False
-    grows: bool = False
-    wide: bool | None = None
+    key: str = ""  #: its name for the program; the title if it is not given
+    right: bool = False  #: aligned to the right
+    grows: bool = False  #: takes a share of what is left of the line
+    wide: bool | None = None  #: it is only there where there is room (True), or where there is none (False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or self.title)
@@ -75,13 +65,9 @@ def count_column(
 
 
 class RowSource(ABC, Generic[_T]):
-    """Where the rows of a table come from. All methods are called by the user interface and must answer at once.
+    """Where the rows of a table come from. All methods are called by the user interface and must answer at once."""
 
-    Attributes:
-        columns: The columns that are shown.
-    """
-
-    columns: Sequence[Column[_T]] = ()
+    columns: Sequence[Column[_T]] = ()  #: the columns that are shown
 
     @abstractmethod
     def __len__(self) -> int: ...

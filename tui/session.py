@@ -45,21 +45,13 @@ class Stage(enum.IntEnum):
 
 @dataclass
 class ChannelFacts:
-    """What is known of a channel.
+    """What is known of a channel."""
 
-    Attributes:
-        name: The channel.
-        overview: What its indexes and logs say; None while nobody has looked.
-        survey: What is really in its slices; None while they are not scanned.
-        verdict: Which messages are there.
-        findings: What is wrong.
-    """
-
-    name: str
-    overview: ChannelOverview | None = None
-    survey: ChannelSurvey | None = None
-    verdict: ChannelVerdict | None = None
-    findings: list[Finding] = field(default_factory=list)
+    name: str  #: the channel
+    overview: ChannelOverview | None = None  #: what its indexes and logs say; None while nobody has looked
+    survey: ChannelSurvey | None = None  #: what is really in its slices; None while they are not scanned
+    verdict: ChannelVerdict | None = None  #: which messages are there
+    findings: list[Finding] = field(default_factory=list)  #: what is wrong
 
     @property
     def state(self) -> str:
@@ -86,26 +78,16 @@ class ChannelFacts:
 
 @dataclass
 class Totals:
-    """What is known of all channels together; kept up to date while they are read.
+    """What is known of all channels together; kept up to date while they are read."""
 
-    Attributes:
-        by_index: Messages that the indexes name.
-        disk_bytes: Bytes of all files of channels.
-        intact: Messages that are there and right.
-        damaged: Messages of which something is there, but not right.
-        missing: Messages of which nothing is there.
-        unharmed: Channels without damage.
-        severities: How many findings of each severity.
-        first: The first findings of each severity, at most `MOST_FIRST`.
-    """
-
-    by_index: int = 0
-    disk_bytes: int = 0
-    intact: int = 0
-    damaged: int = 0
-    missing: int = 0
-    unharmed: int = 0
-    severities: dict[str, int] = field(default_factory=dict)
+    by_index: int = 0  #: messages that the indexes name
+    disk_bytes: int = 0  #: bytes of all files of channels
+    intact: int = 0  #: messages that are there and right
+    damaged: int = 0  #: messages of which something is there, but not right
+    missing: int = 0  #: messages of which nothing is there
+    unharmed: int = 0  #: channels without damage
+    severities: dict[str, int] = field(default_factory=dict)  #: how many findings of each severity
+    #: The first findings of each severity, at most `MOST_FIRST`.
     first: dict[str, list[Finding]] = field(default_factory=dict)
 
     def add_findings(self, findings: list[Finding]) -> None:

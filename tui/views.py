@@ -42,25 +42,15 @@ OF_A_CHANNEL = frozenset({View.MESSAGES, View.TIMELINE, View.SLICES})
 
 @dataclass(frozen=True)
 class Place:
-    """Where a view is to look; everything that is not given is left to the view.
+    """Where a view is to look; everything that is not given is left to the view."""
 
-    Attributes:
-        channel: Name of a channel.
-        seq: A sequence in it.
-        timestamp: A time in it, nanoseconds since 1970.
-        file: A file, as findings name it: relative to the store, with slashes.
-        offset: A byte in that file.
-        code: A finding code.
-        plan: A verb that changes something: salvage, compact, truncate-bad-eof, export, migrate.
-    """
-
-    channel: str | None = None
-    seq: int | None = None
-    timestamp: int | None = None
-    file: str | None = None
-    offset: int | None = None
-    code: str | None = None
-    plan: str | None = None
+    channel: str | None = None  #: name of a channel
+    seq: int | None = None  #: a sequence in it
+    timestamp: int | None = None  #: a time in it, nanoseconds since 1970
+    file: str | None = None  #: a file, as findings name it: relative to the store, with slashes
+    offset: int | None = None  #: a byte in that file
+    code: str | None = None  #: a finding code
+    plan: str | None = None  #: a verb that changes something: salvage, compact, truncate-bad-eof, export, migrate
 
 
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)\s*%")

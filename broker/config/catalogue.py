@@ -58,27 +58,16 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the command line, a key of the configuration file, or both.
+    """An option of the command line, a key of the configuration file, or both."""
 
-    Attributes:
-        to: The setting that it changes.
-        kind: Type of its value; sizes are checked later than other types (server-operations.md section 10).
-        help: What it is for.
-        flags: Its names on the command line, without dashes.
-        keys: Its names in the file, in lower case.
-        default: What the setting is otherwise; None for what is zero, false or empty.
-        state: What becomes of it.
-        remark: What else there is to know.
-    """
-
-    to: str
-    kind: Kind
-    help: str
-    flags: tuple[str, ...]
-    keys: tuple[str, ...]
-    default: Setting | None = None
-    state: State = State.WORKS
-    remark: str = ""
+    to: str  #: the setting that it changes
+    kind: Kind  #: type of its value; sizes are checked later than other types (server-operations.md section 10)
+    help: str  #: what it is for
+    flags: tuple[str, ...]  #: its names on the command line, without dashes
+    keys: tuple[str, ...]  #: its names in the file, in lower case
+    default: Setting | None = None  #: what the setting is otherwise; None for what is zero, false or empty
+    state: State = State.WORKS  #: what becomes of it
+    remark: str = ""  #: what else there is to know
 
     @property
     def shown_default(self) -> str:

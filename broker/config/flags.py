@@ -32,17 +32,12 @@ class FlagError(StantoolsError):
 
 @dataclass(slots=True)
 class CommandLine:
-    """What was given.
+    """What was given."""
 
-    Attributes:
-        settings: Setting to value, for the options that were given. Sizes are texts, see `sizes`.
-        names: Setting to the name of the option that set it.
-        rest: What follows the options.
-    """
-
+    #: Setting to value, for the options that were given. Sizes are texts, see `sizes`.
     settings: dict[str, Setting] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    rest: tuple[str, ...] = ()
+    names: dict[str, str] = field(default_factory=dict)  #: setting to the name of the option that set it
+    rest: tuple[str, ...] = ()  #: what follows the options
 
     def sizes(self) -> None:
         """Turns the texts of sizes into numbers.

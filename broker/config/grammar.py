@@ -67,19 +67,12 @@ def parse_file(path: str, environ: Mapping[str, str]) -> dict[str, Node]:
 
 @dataclass(slots=True)
 class _Surroundings:
-    """What a file shares with those that it includes.
+    """What a file shares with those that it includes."""
 
-    Attributes:
-        environ: Variables of the environment.
-        including: Files that are being read, outermost first.
-        included: How many have been.
-        resolving: Variables of the environment that are being parsed.
-    """
-
-    environ: Mapping[str, str]
-    including: list[str] = field(default_factory=list)
-    included: int = 0
-    resolving: list[str] = field(default_factory=list)
+    environ: Mapping[str, str]  #: variables of the environment
+    including: list[str] = field(default_factory=list)  #: files that are being read, outermost first
+    included: int = 0  #: how many have been
+    resolving: list[str] = field(default_factory=list)  #: variables of the environment that are being parsed
 
 
 def _parse_file(path: str, source: str, surroundings: _Surroundings) -> dict[str, Node]:

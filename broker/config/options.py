@@ -20,21 +20,13 @@ SQL = "SQL"
 
 @dataclass(frozen=True, slots=True)
 class ClientTLSOptions:
-    """TLS of the streaming server's own connections (server-operations.md section 15).
+    """TLS of the streaming server's own connections (server-operations.md section 15)."""
 
-    Attributes:
-        cert: Client certificate, PEM.
-        key: Its private key, PEM.
-        ca: Whom the NATS server's certificate has to be from, PEM; None for the system's.
-        server_name: Name that the certificate has to carry; empty for the host of the URL.
-        skip_verify: Trust any certificate.
-    """
-
-    cert: Path | None = None
-    key: Path | None = None
-    ca: Path | None = None
-    server_name: str = ""
-    skip_verify: bool = False
+    cert: Path | None = None  #: client certificate, PEM
+    key: Path | None = None  #: its private key, PEM
+    ca: Path | None = None  #: whom the NATS server's certificate has to be from, PEM; None for the system's
+    server_name: str = ""  #: name that the certificate has to carry; empty for the host of the URL
+    skip_verify: bool = False  #: trust any certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +34,15 @@ class ConnectionOptions:
     """How the streaming server connects to NATS (server-operations.md section 15).
 
     To the embedded server they only say who the streaming server is, by user, token, nkey or client certificate.
-
-    Attributes:
-        urls: URLs of the external NATS server, as given; empty for the embedded one.
-        user: Name of the user.
-        password: Password.
-        token: Token.
-        nkey_seed_file: File with the seed of an nkey.
-        credentials: File with a JWT and its seed.
-        tls: TLS; None without.
     """
 
-    urls: str = ""
-    user: str = ""
+    urls: str = ""  #: URLs of the external NATS server, as given; empty for the embedded one
+    user: str = ""  #: name of the user
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
-    nkey_seed_file: str = ""
-    credentials: str = ""
-    tls: ClientTLSOptions | None = None
+    nkey_seed_file: str = ""  #: file with the seed of an nkey
+    credentials: str = ""  #: file with a JWT and its seed
+    tls: ClientTLSOptions | None = None  #: TLS; None without
 
     @property
     def url_list(self) -> tuple[str, ...]:
@@ -69,93 +52,54 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class MonitoringOptions:
-    """Where monitoring is served (server-operations.md section 14).
+    """Where monitoring is served (server-operations.md section 14)."""
 
-    Attributes:
-        host: Address to listen on.
-        port: Port; 0 without monitoring, -1 for a free one.
-        https: With the TLS of the embedded NATS server.
-        base_path: In front of the paths of NATS; the streaming paths are not affected.
-        problem: Why it cannot be served: a fatal line, without `STREAM: `, once the NATS server has started.
-    """
-
-    host: str = "0.0.0.0"
-    port: int = 0
-    https: bool = False
-    base_path: str = "/"
-    problem: str = ""
+    host: str = "0.0.0.0"  #: address to listen on
+    port: int = 0  #: port; 0 without monitoring, -1 for a free one
+    https: bool = False  #: with the TLS of the embedded NATS server
+    base_path: str = "/"  #: in front of the paths of NATS; the streaming paths are not affected
+    problem: str = ""  #: why it cannot be served: a fatal line, without `STREAM: `, once the NATS server has started
 
 
 @dataclass(frozen=True, slots=True)
 class LoggingOptions:
-    """What is logged, and where to (server-operations.md section 13).
+    """What is logged, and where to (server-operations.md section 13)."""
 
-    Attributes:
-        file: Log file; empty for stderr or syslog.
-        size_limit: Bytes after which the file is rotated; 0 for never.
-        timestamps: Lines of stderr and files carry date and time.
-        utc: In UTC instead of local time.
-        syslog: Log to the local syslog.
-        remote_syslog: URL of a remote one (`udp://host:514`, `tcp://…`, `unix:///path`); empty without.
-        nats_debug: Debug lines of the NATS server.
-        nats_trace: Trace lines of the NATS server.
-        streaming_debug: Debug lines of the streaming server.
-        streaming_trace: Trace lines of the streaming server.
-    """
-
-    file: str = ""
-    size_limit: int = 0
-    timestamps: bool = True
-    utc: bool = False
-    syslog: bool = False
-    remote_syslog: str = ""
-    nats_debug: bool = False
-    nats_trace: bool = False
-    streaming_debug: bool = False
-    streaming_trace: bool = False
+    file: str = ""  #: log file; empty for stderr or syslog
+    size_limit: int = 0  #: bytes after which the file is rotated; 0 for never
+    timestamps: bool = True  #: lines of stderr and files carry date and time
+    utc: bool = False  #: in UTC instead of local time
+    syslog: bool = False  #: log to the local syslog
+    remote_syslog: str = ""  #: URL of a remote one (`udp://host:514`, `tcp://…`, `unix:///path`); empty without
+    nats_debug: bool = False  #: debug lines of the NATS server
+    nats_trace: bool = False  #: trace lines of the NATS server
+    streaming_debug: bool = False  #: debug lines of the streaming server
+    streaming_trace: bool = False  #: trace lines of the streaming server
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """Options of the whole process.
+    """Options of the whole process."""
 
-    Attributes:
-        streaming: Of the streaming server.
-        nats: Of the embedded NATS server.
-        store: `MEMORY` or `FILE`; something else only with a `failure`.
-        directory: Store directory as given; shown in the banner even if the store is in memory.
-        file: Of the file store; None for other stores.
-        limits: What the store may hold.
-        encryption: Encryption at rest; None without.
-        connection: How the streaming server reaches NATS; `connection.urls` is empty for the embedded server.
-        streams: JetStream streams in the embedded server; None without.
-        monitoring: HTTP monitoring.
-        logging: Log options.
-        pid_file: Where to write the process id; empty without.
-        ports_file_dir: Where to write the file of ports; empty without.
-        config_file: File that configures NATS, as given; empty without.
-        warnings: Lines of the streaming logger at level WRN when the server starts.
-        nats_warnings: The same of the NATS logger; none with an external server.
-        failure: Why the server cannot start: a line `Failed to start: <failure>` of the streaming logger at the level
-            FTL instead of the start of the store, and exit code 1. Empty if nothing is wrong.
-    """
-
-    streaming: StreamingOptions = field(default_factory=StreamingOptions)
-    nats: NatsOptions = field(default_factory=NatsOptions)
-    store: str = MEMORY
-    directory: str = ""
-    file: FileOptions | None = None
-    limits: StoreLimits = field(default_factory=StoreLimits)
-    encryption: EncryptionOptions | None = None
+    streaming: StreamingOptions = field(default_factory=StreamingOptions)  #: of the streaming server
+    nats: NatsOptions = field(default_factory=NatsOptions)  #: of the embedded NATS server
+    store: str = MEMORY  #: `MEMORY` or `FILE`; something else only with a `failure`
+    directory: str = ""  #: store directory as given; shown in the banner even if the store is in memory
+    file: FileOptions | None = None  #: of the file store; None for other stores
+    limits: StoreLimits = field(default_factory=StoreLimits)  #: what the store may hold
+    encryption: EncryptionOptions | None = None  #: encryption at rest; None without
+    #: How the streaming server reaches NATS; `connection.urls` is empty for the embedded server.
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
-    streams: StreamsOptions | None = None
-    monitoring: MonitoringOptions = field(default_factory=MonitoringOptions)
-    logging: LoggingOptions = field(default_factory=LoggingOptions)
-    pid_file: str = ""
-    ports_file_dir: str = ""
-    config_file: str = ""
-    warnings: tuple[str, ...] = ()
-    nats_warnings: tuple[str, ...] = ()
+    streams: StreamsOptions | None = None  #: JetStream streams in the embedded server; None without
+    monitoring: MonitoringOptions = field(default_factory=MonitoringOptions)  #: HTTP monitoring
+    logging: LoggingOptions = field(default_factory=LoggingOptions)  #: log options
+    pid_file: str = ""  #: where to write the process id; empty without
+    ports_file_dir: str = ""  #: where to write the file of ports; empty without
+    config_file: str = ""  #: file that configures NATS, as given; empty without
+    warnings: tuple[str, ...] = ()  #: lines of the streaming logger at level WRN when the server starts
+    nats_warnings: tuple[str, ...] = ()  #: the same of the NATS logger; none with an external server
+    #: Why the server cannot start: a line `Failed to start: <failure>` of the streaming logger at the level FTL instead
+    #: of the start of the store, and exit code 1. Empty if nothing is wrong.
     failure: str = ""
 
 

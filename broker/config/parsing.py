@@ -46,21 +46,13 @@ _EXPECTED: Final = {
 
 @dataclass(slots=True)
 class Configured:
-    """What the command line and the files say, before options are made from it.
+    """What the command line and the files say, before options are made from it."""
 
-    Attributes:
-        flags: The command line.
-        nats: The NATS part of the files.
-        streaming: Their streaming part.
-        settings: Everything merged.
-        nats_path: File that configures NATS, as given; empty without.
-    """
-
-    flags: CommandLine
-    nats: NatsFile = field(default_factory=NatsFile)
-    streaming: StreamingFile = field(default_factory=StreamingFile)
-    settings: Settings = field(default_factory=lambda: Settings({}, {}, {}))
-    nats_path: str = ""
+    flags: CommandLine  #: the command line
+    nats: NatsFile = field(default_factory=NatsFile)  #: the NATS part of the files
+    streaming: StreamingFile = field(default_factory=StreamingFile)  #: their streaming part
+    settings: Settings = field(default_factory=lambda: Settings({}, {}, {}))  #: everything merged
+    nats_path: str = ""  #: file that configures NATS, as given; empty without
 
 
 def parse(argv: Sequence[str], environ: Environment | None = None) -> Parsed:

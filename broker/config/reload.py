@@ -33,18 +33,14 @@ class ReloadProblem(StantoolsError):  # noqa: N818 (it is a refusal)
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What a reload comes to.
+    """What a reload comes to."""
 
-    Attributes:
-        options: The options that hold now: `nats`, `logging` and the files are new, the rest is as before. The NATS
-            server may still refuse its part; then nothing may change.
-        lines: Lines for the log of the NATS server at level INF, about what is not part of its own options.
-        warnings: Lines for the same, at level WRN.
-    """
-
+    #: The options that hold now: `nats`, `logging` and the files are new, the rest is as before. The NATS server may
+    #: still refuse its part; then nothing may change.
     options: BrokerOptions
+    #: Lines for the log of the NATS server at level INF, about what is not part of its own options.
     lines: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  #: lines for the same, at level WRN
 
 
 def reload_options(old: BrokerOptions, argv: Sequence[str], environ: Environment | None = None) -> Reloaded:

@@ -22,34 +22,24 @@ _FILE_WINS: Final = frozenset(("cluster.peers", "encryption_key"))
 
 @dataclass(slots=True)
 class NatsFile:
-    """What a file says about the NATS server.
+    """What a file says about the NATS server."""
 
-    Attributes:
-        settings: Setting to value; only what is there. Durations are nanoseconds.
-        authorization: Who may connect; None if the file says nothing.
-        tls: TLS for clients; None if the file says nothing.
-        unavailable: What there is in the file that the server cannot do yet, for people.
-        warnings: What the log should say at the start.
-    """
-
+    #: Setting to value; only what is there. Durations are nanoseconds.
     settings: dict[str, Setting] = field(default_factory=dict)
-    authorization: Authorization | None = None
-    tls: TLSOptions | None = None
+    authorization: Authorization | None = None  #: who may connect; None if the file says nothing
+    tls: TLSOptions | None = None  #: TLS for clients; None if the file says nothing
+    #: What there is in the file that the server cannot do yet, for people.
     unavailable: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)  #: what the log should say at the start
 
 
 @dataclass(slots=True)
 class StreamingFile:
-    """What a file says about streaming.
+    """What a file says about streaming."""
 
-    Attributes:
-        settings: Setting to value; only what is there. Durations are nanoseconds.
-        channels: What names and patterns of channels set.
-    """
-
+    #: Setting to value; only what is there. Durations are nanoseconds.
     settings: dict[str, Setting] = field(default_factory=dict)
-    channels: dict[str, PatternLimits] = field(default_factory=dict)
+    channels: dict[str, PatternLimits] = field(default_factory=dict)  #: what names and patterns of channels set
 
 
 class Settings:

@@ -58,21 +58,13 @@ Plain = str | bool | int | float | datetime | list["Plain"] | dict[str, "Plain"]
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A value and its place.
+    """A value and its place."""
 
-    Attributes:
-        value: The value; arrays and maps hold nodes.
-        line: Line of the key, for elements of arrays of the value; from 1.
-        column: Where it begins in its line, as the original counts: from 0 in the first line, from 1 in others.
-        source: Path of the file as given; empty for text from elsewhere.
-        used: A variable refers to it, so that it is no mistake if nobody knows the key.
-    """
-
-    value: str | bool | int | float | datetime | list[Node] | dict[str, Node]
-    line: int = 1
-    column: int = 0
-    source: str = ""
-    used: bool = False
+    value: str | bool | int | float | datetime | list[Node] | dict[str, Node]  #: the value; arrays and maps hold nodes
+    line: int = 1  #: line of the key, for elements of arrays of the value; from 1
+    column: int = 0  #: where it begins in its line, as the original counts: from 0 in the first line, from 1 in others
+    source: str = ""  #: path of the file as given; empty for text from elsewhere
+    used: bool = False  #: a variable refers to it, so that it is no mistake if nobody knows the key
 
     @property
     def place(self) -> str:
@@ -317,17 +309,11 @@ def reason(problem: OSError | ValueError) -> str:
 
 @dataclass(slots=True)
 class Problems:
-    """What was found so far.
+    """What was found so far."""
 
-    Attributes:
-        errors: Texts with their place.
-        warnings: Texts with their place; no reason not to start.
-        unavailable: What the server cannot do yet.
-    """
-
-    errors: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    unavailable: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)  #: texts with their place
+    warnings: list[str] = field(default_factory=list)  #: texts with their place; no reason not to start
+    unavailable: list[str] = field(default_factory=list)  #: what the server cannot do yet
 
     def error(self, node: Node, text: str) -> None:
         """Takes note of an error."""

@@ -86,19 +86,12 @@ def integer(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer.
+    """An answer."""
 
-    Attributes:
-        status: Status code of HTTP.
-        body: Its content.
-        kind: What the content is, empty if there is none.
-        headers: More header fields.
-    """
-
-    status: int = 200
-    body: bytes = b""
-    kind: str = ""
-    headers: dict[str, str] = field(default_factory=dict)
+    status: int = 200  #: status code of HTTP
+    body: bytes = b""  #: its content
+    kind: str = ""  #: what the content is, empty if there is none
+    headers: dict[str, str] = field(default_factory=dict)  #: more header fields
 
 
 def problem(status: int, text: str) -> Reply:

@@ -209,19 +209,12 @@ def _seconds(time: str) -> float:
 
 @dataclass(slots=True)
 class Family:
-    """All samples of one name.
+    """All samples of one name."""
 
-    Attributes:
-        name: Its name; counters end with `_total`.
-        kind: `gauge` or `counter`.
-        help: What it says, in one line, with the unit.
-        samples: Values with their labels.
-    """
-
-    name: str
-    kind: str
-    help: str
-    samples: list[tuple[dict[str, str], float]] = field(default_factory=list)
+    name: str  #: its name; counters end with `_total`
+    kind: str  #: `gauge` or `counter`
+    help: str  #: what it says, in one line, with the unit
+    samples: list[tuple[dict[str, str], float]] = field(default_factory=list)  #: values with their labels
 
     def add(self, value: float, **labels: str) -> None:
         """Adds a sample."""

@@ -77,10 +77,9 @@ class MonitoringServer:
     Attributes:
         host: Where it listens, as given to `start`.
         port: The port, 0 before `start`.
-        loading: Done when requests are answered.
     """
 
-    loading: asyncio.Task[None] | None = None
+    loading: asyncio.Task[None] | None = None  #: done when requests are answered
 
     def __init__(
         self,

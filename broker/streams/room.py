@@ -9,15 +9,10 @@ from broker.streams.errors import ApiError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What all streams may take together, in bytes.
+    """What all streams may take together, in bytes."""
 
-    Attributes:
-        memory: In memory.
-        file: In files.
-    """
-
-    memory: int
-    file: int
+    memory: int  #: in memory
+    file: int  #: in files
 
     def of(self, storage: str) -> int:
         """Returns the limit of a storage type."""

@@ -142,31 +142,18 @@ _INT64 = (-(2**63), 2**63 - 1)
 
 @dataclass(frozen=True)
 class Bucket:
-    """What lies in a stretch of time.
+    """What lies in a stretch of time."""
 
-    Attributes:
-        start: Its first nanosecond.
-        stop: The first nanosecond behind it.
-        count: Messages.
-        bytes: Their records' payloads.
-        largest: Bytes of the largest one.
-        first_seq: The lowest sequence, 0 if there is no message.
-        last_seq: The highest sequence.
-        missing: Sequences of which nothing is there.
-        damaged: Sequences whose record is damaged.
-        gap: It lies, at least in part, between two messages with others missing or damaged between them.
-    """
-
-    start: int
-    stop: int
-    count: int
-    bytes: int
-    largest: int
-    first_seq: int
-    last_seq: int
-    missing: int
-    damaged: int
-    gap: bool
+    start: int  #: its first nanosecond
+    stop: int  #: the first nanosecond behind it
+    count: int  #: messages
+    bytes: int  #: their records' payloads
+    largest: int  #: bytes of the largest one
+    first_seq: int  #: the lowest sequence, 0 if there is no message
+    last_seq: int  #: the highest sequence
+    missing: int  #: sequences of which nothing is there
+    damaged: int  #: sequences whose record is damaged
+    gap: bool  #: it lies, at least in part, between two messages with others missing or damaged between them
 
     @property
     def mean(self) -> float:

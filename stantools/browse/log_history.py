@@ -63,19 +63,12 @@ class PendingCount:
 
 @dataclass(frozen=True, slots=True)
 class HistoryRecord:
-    """A record of a subscription or client, or a damaged range among them.
+    """A record of a subscription or client, or a damaged range among them."""
 
-    Attributes:
-        record: What lies there.
-        id: Id of the subscription; None for clients, and for damage that does not tell.
-        sequence: The message that was sent or acknowledged.
-        pending: Messages that are pending after it; 0 for clients.
-    """
-
-    record: FileRecord
-    id: int | None = None
-    sequence: int | None = None
-    pending: int = 0
+    record: FileRecord  #: what lies there
+    id: int | None = None  #: id of the subscription; None for clients, and for damage that does not tell
+    sequence: int | None = None  #: the message that was sent or acknowledged
+    pending: int = 0  #: messages that are pending after it; 0 for clients
 
 
 def subscription_history(buffer: Buffer, crc: Crc, ids: Container[int] = ()) -> Iterator[HistoryRecord]:
@@ -245,29 +238,17 @@ def _concerns(message: object, who: int | bytes) -> bool:
 
 @dataclass(frozen=True)
 class LogLoss:
-    """How far the server gets in a log, beside all that is in it.
+    """How far the server gets in a log, beside all that is in it."""
 
-    Attributes:
-        offset: Where the server stops reading.
-        size: Size of the file in bytes.
-        error: Why it refuses to start with it; "" if it goes on.
-        read: Clients or subscriptions that the server has then.
-        read_records: Good records before `offset`.
-        found: Clients or subscriptions that every intact record adds up to.
-        found_records: Good records in the whole file.
-        damages: Damaged ranges.
-        repaired: Of them, records that prove themselves and can be kept.
-    """
-
-    offset: int
-    size: int
-    error: str
-    read: int
-    read_records: int
-    found: int
-    found_records: int
-    damages: int
-    repaired: int
+    offset: int  #: where the server stops reading
+    size: int  #: size of the file in bytes
+    error: str  #: why it refuses to start with it; "" if it goes on
+    read: int  #: clients or subscriptions that the server has then
+    read_records: int  #: good records before `offset`
+    found: int  #: clients or subscriptions that every intact record adds up to
+    found_records: int  #: good records in the whole file
+    damages: int  #: damaged ranges
+    repaired: int  #: of them, records that prove themselves and can be kept
 
 
 def log_loss(path: Path, kind: FileKind, crc: Crc) -> LogLoss | None:

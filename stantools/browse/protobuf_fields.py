@@ -20,38 +20,23 @@ _MASK64 = (1 << 64) - 1
 
 @dataclass
 class WireField:
-    """A field.
-
-    Attributes:
-        number: Its number.
-        wire: How it is stored; for bytes, what they probably are.
-        offset: Where its tag begins in the whole payload.
-        size: Bytes with its tag.
-        value: A number, or the bytes.
-        fields: What is in a message or a group.
-    """
+    """A field."""
 
     number: int
-    wire: Wire
-    offset: int
-    size: int
-    value: int | bytes = 0
-    fields: list[WireField] = field(default_factory=list)
+    wire: Wire  #: how it is stored; for bytes, what they probably are
+    offset: int  #: where its tag begins in the whole payload
+    size: int  #: bytes with its tag
+    value: int | bytes = 0  #: a number, or the bytes
+    fields: list[WireField] = field(default_factory=list)  #: what is in a message or a group
 
 
 @dataclass
 class WireMessage:
-    """What could be read of some bytes.
+    """What could be read of some bytes."""
 
-    Attributes:
-        fields: The fields, in order.
-        end: Bytes that were read; those behind make no sense.
-        problem: Why it ended before the end, "" if it did not.
-    """
-
-    fields: list[WireField]
-    end: int
-    problem: str = ""
+    fields: list[WireField]  #: the fields, in order
+    end: int  #: bytes that were read; those behind make no sense
+    problem: str = ""  #: why it ended before the end, "" if it did not
 
 
 def read_wire(data: bytes) -> WireMessage:
@@ -167,19 +152,12 @@ def guesses(found: WireField) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class MessageHead:
-    """The beginning of a stored message (msgs.N.dat, filestore.md section 3.5).
-
-    Attributes:
-        subject: Its subject.
-        reply: Its reply subject.
-        data: As much of the payload as is there.
-        data_size: Bytes that the whole payload has.
-    """
+    """The beginning of a stored message (msgs.N.dat, filestore.md section 3.5)."""
 
     subject: bytes = b""
-    reply: bytes = b""
-    data: bytes = b""
-    data_size: int = 0
+    reply: bytes = b""  #: its reply subject
+    data: bytes = b""  #: as much of the payload as is there
+    data_size: int = 0  #: bytes that the whole payload has
 
 
 def message_head(head: bytes) -> MessageHead:

@@ -57,21 +57,13 @@ class PartRole(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some bytes of a record.
+    """Some bytes of a record."""
 
-    Attributes:
-        start: Offset of the first one in the file.
-        end: Offset behind the last one.
-        name: What it is.
-        value: What it says, harmless to print; for `WRONG` also what was expected.
-        role: What it is for.
-    """
-
-    start: int
-    end: int
-    name: str
-    value: str
-    role: PartRole
+    start: int  #: offset of the first one in the file
+    end: int  #: offset behind the last one
+    name: str  #: what it is
+    value: str  #: what it says, harmless to print; for `WRONG` also what was expected
+    role: PartRole  #: what it is for
 
 
 def record_parts(record: bytes, kind: FileKind, crc: Crc, *, offset: int, length: int | None = None) -> list[Part]:

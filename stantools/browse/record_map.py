@@ -39,63 +39,39 @@ _STRETCH = 4096
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Good records that follow each other.
+    """Good records that follow each other."""
 
-    Attributes:
-        row: Number of the first one in the file, from 0.
-        rows: How many there are.
-        start: Offset of the first one.
-        end: Offset behind the last one.
-    """
-
-    row: int
-    rows: int
-    start: int
-    end: int
+    row: int  #: number of the first one in the file, from 0
+    rows: int  #: how many there are
+    start: int  #: offset of the first one
+    end: int  #: offset behind the last one
 
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """The version of the file, the record of a file that has only one, or a range that is no good record.
+    """The version of the file, the record of a file that has only one, or a range that is no good record."""
 
-    Attributes:
-        row: Its number in the file.
-        start: Its first byte.
-        end: The first byte behind it.
-        type: What it is; of damage, which.
-        ok: It is as it should be.
-        detail: What is wrong.
-        sequence: The sequence that was stored here, as far as that can be told.
-    """
-
-    row: int
-    start: int
-    end: int
-    type: str
-    ok: bool
-    detail: str = ""
-    sequence: int | None = None
+    row: int  #: its number in the file
+    start: int  #: its first byte
+    end: int  #: the first byte behind it
+    type: str  #: what it is; of damage, which
+    ok: bool  #: it is as it should be
+    detail: str = ""  #: what is wrong
+    sequence: int | None = None  #: the sequence that was stored here, as far as that can be told
 
     rows = 1
 
 
 @dataclass
 class RecordMap:
-    """Where the records of a file lie.
+    """Where the records of a file lie."""
 
-    Attributes:
-        kind: What the file holds.
-        size: Its bytes.
-        entries: Stretches and single ranges, in order; together they cover the file.
-        rows: Records and damaged ranges.
-        flaws: Those of the single ranges that are no good records.
-    """
-
-    kind: FileKind
-    size: int = 0
+    kind: FileKind  #: what the file holds
+    size: int = 0  #: its bytes
+    #: Stretches and single ranges, in order; together they cover the file.
     entries: list[Stretch | Single] = field(default_factory=list)
-    rows: int = 0
-    flaws: list[Single] = field(default_factory=list)
+    rows: int = 0  #: records and damaged ranges
+    flaws: list[Single] = field(default_factory=list)  #: those of the single ranges that are no good records
 
     def add_stretch(self, rows: int, start: int, end: int) -> None:
         """Adds good records."""

@@ -42,24 +42,15 @@ MOST = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """A record, or a range that is none, as a row of a list.
+    """A record, or a range that is none, as a row of a list."""
 
-    Attributes:
-        offset: Its first byte.
-        length: Its bytes.
-        type: What it is.
-        ok: It is good.
-        sequence: Of the message, if it has or had one.
-        detail: What is wrong.
-        fields: What it says: of a message its timestamp and the size of its data.
-    """
-
-    offset: int
-    length: int
-    type: str
-    ok: bool
-    sequence: int | None = None
-    detail: str = ""
+    offset: int  #: its first byte
+    length: int  #: its bytes
+    type: str  #: what it is
+    ok: bool  #: it is good
+    sequence: int | None = None  #: of the message, if it has or had one
+    detail: str = ""  #: what is wrong
+    #: What it says: of a message its timestamp and the size of its data.
     fields: dict[str, Any] = field(default_factory=dict)
 
 

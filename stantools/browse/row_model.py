@@ -36,25 +36,15 @@ class NoteKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Note:
-    """A row between the messages.
+    """A row between the messages."""
 
-    Attributes:
-        kind: What it tells.
-        text: In words, without the sequences.
-        file: The slice, without its directory; "" if it concerns none.
-        offset: First byte concerned, None if there is none.
-        length: Bytes concerned.
-        first: First sequence concerned, 0 if that is not known.
-        last: Last sequence concerned.
-    """
-
-    kind: NoteKind
-    text: str
-    file: str = ""
-    offset: int | None = None
-    length: int | None = None
-    first: int = 0
-    last: int = 0
+    kind: NoteKind  #: what it tells
+    text: str  #: in words, without the sequences
+    file: str = ""  #: the slice, without its directory; "" if it concerns none
+    offset: int | None = None  #: first byte concerned, None if there is none
+    length: int | None = None  #: bytes concerned
+    first: int = 0  #: first sequence concerned, 0 if that is not known
+    last: int = 0  #: last sequence concerned
 
     @property
     def messages(self) -> int:
@@ -90,36 +80,23 @@ def gap(first: int, last: int) -> Note:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Messages that lie side by side in one slice, with one subject and strictly rising sequences.
+    """Messages that lie side by side in one slice, with one subject and strictly rising sequences."""
 
-    Attributes:
-        files: The slice.
-        subject: Subject of the records.
-        count: How many messages.
-        start: Offset of the first record.
-        end: Offset behind the last one.
-        first: Sequence of the first message.
-        last: Sequence of the last one.
-        first_timestamp: Of the first message, in nanoseconds.
-        last_timestamp: Of the last one.
-        index_from: Number of the first message's record in the index; None if the index is not to be used.
-        marks: Positions of messages here and there, the first is 0; from there on the data can be read.
-        offsets: Offsets of the records at the marks.
-        breaks: Positions of the messages in front of which sequences are missing, rising.
-    """
-
-    files: SliceFiles
-    subject: bytes
-    count: int
-    start: int
-    end: int
-    first: int
-    last: int
-    first_timestamp: int
-    last_timestamp: int
+    files: SliceFiles  #: the slice
+    subject: bytes  #: subject of the records
+    count: int  #: how many messages
+    start: int  #: offset of the first record
+    end: int  #: offset behind the last one
+    first: int  #: sequence of the first message
+    last: int  #: sequence of the last one
+    first_timestamp: int  #: of the first message, in nanoseconds
+    last_timestamp: int  #: of the last one
+    #: Number of the first message's record in the index; None if the index is not to be used.
     index_from: int | None = None
+    #: Positions of messages here and there, the first is 0; from there on the data can be read.
     marks: Positions = field(default_factory=lambda: NO_POSITIONS)
-    offsets: Positions = field(default_factory=lambda: NO_POSITIONS)
+    offsets: Positions = field(default_factory=lambda: NO_POSITIONS)  #: offsets of the records at the marks
+    #: Positions of the messages in front of which sequences are missing, rising.
     breaks: Positions = field(default_factory=lambda: NO_POSITIONS)
 
     @property
@@ -140,23 +117,14 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Proven:
-    """A message whose record header is damaged and whose payload is proven by its CRC.
+    """A message whose record header is damaged and whose payload is proven by its CRC."""
 
-    Attributes:
-        files: The slice.
-        offset: Of the damaged record.
-        start: Offset of its payload.
-        size: The payload's true length in bytes.
-        sequence: Of the message.
-        timestamp: Of the message, in nanoseconds.
-    """
-
-    files: SliceFiles
-    offset: int
-    start: int
-    size: int
-    sequence: int
-    timestamp: int
+    files: SliceFiles  #: the slice
+    offset: int  #: of the damaged record
+    start: int  #: offset of its payload
+    size: int  #: the payload's true length in bytes
+    sequence: int  #: of the message
+    timestamp: int  #: of the message, in nanoseconds
 
 
 Piece = Stretch | Proven | Note
@@ -164,19 +132,12 @@ Piece = Stretch | Proven | Note
 
 @dataclass(frozen=True)
 class SliceParts:
-    """One slice as pieces.
+    """One slice as pieces."""
 
-    Attributes:
-        name: Name of its data file, or of its index if there is no other.
-        mark: What tells whether the files are still the same: sizes, inodes, times of change.
-        pieces: In the order of the file.
-        exact: Everything that can be known is known: only a look at every record can still find damage.
-    """
-
-    name: str
-    mark: tuple[int, ...]
-    pieces: tuple[Piece, ...]
-    exact: bool = True
+    name: str  #: name of its data file, or of its index if there is no other
+    mark: tuple[int, ...]  #: what tells whether the files are still the same: sizes, inodes, times of change
+    pieces: tuple[Piece, ...]  #: in the order of the file
+    exact: bool = True  #: everything that can be known is known: only a look at every record can still find damage
 
 
 def joined(parts: list[SliceParts], channel: bytes) -> list[Piece]:

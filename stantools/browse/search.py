@@ -41,19 +41,12 @@ _REGION = 1 << 20
 
 @dataclass(frozen=True)
 class Query:
-    """What to look for.
+    """What to look for."""
 
-    Attributes:
-        pattern: Found in a payload or a reply subject.
-        fixed: It is a text or bytes: where it is found does not depend on what is around.
-        text: As the user wrote it.
-        case: Upper and lower case differ.
-    """
-
-    pattern: re.Pattern[bytes]
-    fixed: bool
-    text: str
-    case: bool
+    pattern: re.Pattern[bytes]  #: found in a payload or a reply subject
+    fixed: bool  #: it is a text or bytes: where it is found does not depend on what is around
+    text: str  #: as the user wrote it
+    case: bool  #: upper and lower case differ
 
 
 def parse_query(text: str, *, case: bool | None = None) -> Query:

@@ -117,17 +117,11 @@ def cells(found: Sequence[Segment], size: int, width: int) -> list[State]:
 
 @dataclass(frozen=True)
 class IndexState:
-    """How an index compares with its data file, in few words.
+    """How an index compares with its data file, in few words."""
 
-    Attributes:
-        level: `clean`, `warning` or `error`.
-        short: For a narrow column.
-        text: The whole of it.
-    """
-
-    level: str
-    short: str
-    text: str
+    level: str  #: `clean`, `warning` or `error`
+    short: str  #: for a narrow column
+    text: str  #: the whole of it
 
 
 def index_state(survey: SliceSurvey) -> IndexState:

@@ -92,41 +92,23 @@ _SAMPLES = 8
 
 @dataclass(frozen=True, slots=True)
 class WindowMessage:
-    """A message in a row.
-
-    Attributes:
-        sequence: Its sequence.
-        timestamp: Nanoseconds since 1970.
-        subject: As stored.
-        reply: Reply subject, empty if there is none.
-        data: Payload, decrypted if a key was given and fits; only its beginning if `whole` is False.
-        size: Bytes of the payload as it is stored.
-        file: The slice, without its directory.
-        offset: Of its record.
-        record_size: Bytes of the record without its header.
-        crc: The CRC in the record's header.
-        flags: What is special about the record.
-        error: Why the payload could not be decrypted; "" if it could, or no key was given.
-        encrypted: It was decrypted, or it is encrypted as far as one can tell.
-        whole: All of the record was read, and it is good.
-        proven: The record's header is damaged, and its payload is good nevertheless.
-    """
+    """A message in a row."""
 
     sequence: int
-    timestamp: int
-    subject: bytes
-    reply: bytes
-    data: bytes
-    size: int
-    file: str
-    offset: int
-    record_size: int
-    crc: int
-    flags: Flag
-    error: str = ""
-    encrypted: bool = False
-    whole: bool = True
-    proven: bool = False
+    timestamp: int  #: nanoseconds since 1970
+    subject: bytes  #: as stored
+    reply: bytes  #: reply subject, empty if there is none
+    data: bytes  #: payload, decrypted if a key was given and fits; only its beginning if `whole` is False
+    size: int  #: bytes of the payload as it is stored
+    file: str  #: the slice, without its directory
+    offset: int  #: of its record
+    record_size: int  #: bytes of the record without its header
+    crc: int  #: the CRC in the record's header
+    flags: Flag  #: what is special about the record
+    error: str = ""  #: why the payload could not be decrypted; "" if it could, or no key was given
+    encrypted: bool = False  #: it was decrypted, or it is encrypted as far as one can tell
+    whole: bool = True  #: all of the record was read, and it is good
+    proven: bool = False  #: the record's header is damaged, and its payload is good nevertheless
 
 
 Row = WindowMessage | Note

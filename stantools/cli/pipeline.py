@@ -120,14 +120,7 @@ def job(name: str, *formats: str) -> Callable[[_F], click.Command]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a job runs.
-
-    Attributes:
-        master: A Spark master; None is all cores here, or what spark-submit was told.
-        remote: A Spark Connect server instead.
-        conf: Spark's settings, as KEY=VALUE.
-        partitions: Into how many tasks the work is cut; None leaves that to us.
-    """
+    """Where a job runs."""
 
     master: str | None = option(
         "Where Spark runs: local[2], spark://HOST:PORT, yarn, k8s://…; by default local[*,4]: all cores here, "

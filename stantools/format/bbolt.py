@@ -59,60 +59,35 @@ class FaultKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A part of the file that is not as it should be.
+    """A part of the file that is not as it should be."""
 
-    Attributes:
-        kind: What it is.
-        offset: First byte concerned.
-        length: Bytes concerned.
-        detail: What was found and what was expected.
-        low: First key that may be lost; empty if the loss is not bounded below.
-        high: First key that is not; None if the loss is not bounded above.
-    """
-
-    kind: FaultKind
-    offset: int
-    length: int
-    detail: str
-    low: bytes = b""
-    high: bytes | None = None
+    kind: FaultKind  #: what it is
+    offset: int  #: first byte concerned
+    length: int  #: bytes concerned
+    detail: str  #: what was found and what was expected
+    low: bytes = b""  #: first key that may be lost; empty if the loss is not bounded below
+    high: bytes | None = None  #: first key that is not; None if the loss is not bounded above
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """A valid meta page.
+    """A valid meta page."""
 
-    Attributes:
-        page: Its place, 0 or 1.
-        page_size: Bytes of a page.
-        root: Page of the root bucket.
-        freelist: Page of the list of free pages; None where it is not stored.
-        high_water: Number of pages in use.
-        transaction: Id of the transaction that wrote it; the higher one counts.
-    """
-
-    page: int
-    page_size: int
-    root: int
-    freelist: int | None
-    high_water: int
-    transaction: int
+    page: int  #: its place, 0 or 1
+    page_size: int  #: bytes of a page
+    root: int  #: page of the root bucket
+    freelist: int | None  #: page of the list of free pages; None where it is not stored
+    high_water: int  #: number of pages in use
+    transaction: int  #: id of the transaction that wrote it; the higher one counts
 
 
 class Item(NamedTuple):
-    """A key with its value.
-
-    Attributes:
-        key: The key.
-        offset: Where the value begins.
-        size: Bytes of the value.
-        flags: 1 says that the value is a bucket.
-    """
+    """A key with its value."""
 
     key: bytes
-    offset: int
-    size: int
-    flags: int
+    offset: int  #: where the value begins
+    size: int  #: bytes of the value
+    flags: int  #: 1 says that the value is a bucket
 
 
 def checksum(data: Buffer | bytes) -> int:

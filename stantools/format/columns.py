@@ -49,15 +49,6 @@ class MessageColumns(_Columns):
 
     Attributes:
         capacity: Number of rows.
-        offset: Where the record's header begins.
-        size: Payload size as in the header, without the 8 bytes of the header.
-        sequence: Message sequence.
-        timestamp: Nanoseconds since the epoch.
-        data_start: Where the message's data begins; 0 when it has none.
-        data_size: Size of the message's data in bytes.
-        reply_start: Where the reply subject begins; 0 when there is none.
-        reply_size: Size of the reply subject in bytes.
-        flags: Bits of `layout.Flag`.
     """
 
     __slots__ = _arrays = (
@@ -72,15 +63,15 @@ class MessageColumns(_Columns):
         "flags",
     )
 
-    offset: NDArray[np.int64]
-    size: NDArray[np.uint32]
-    sequence: NDArray[np.uint64]
-    timestamp: NDArray[np.int64]
-    data_start: NDArray[np.int64]
-    data_size: NDArray[np.uint32]
-    reply_start: NDArray[np.int64]
-    reply_size: NDArray[np.uint32]
-    flags: NDArray[np.uint8]
+    offset: NDArray[np.int64]  #: where the record's header begins
+    size: NDArray[np.uint32]  #: payload size as in the header, without the 8 bytes of the header
+    sequence: NDArray[np.uint64]  #: message sequence
+    timestamp: NDArray[np.int64]  #: nanoseconds since the epoch
+    data_start: NDArray[np.int64]  #: where the message's data begins; 0 when it has none
+    data_size: NDArray[np.uint32]  #: size of the message's data in bytes
+    reply_start: NDArray[np.int64]  #: where the reply subject begins; 0 when there is none
+    reply_size: NDArray[np.uint32]  #: size of the reply subject in bytes
+    flags: NDArray[np.uint8]  #: bits of `layout.Flag`
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         self.capacity = capacity
@@ -116,20 +107,15 @@ class LogColumns(_Columns):
 
     Attributes:
         capacity: Number of rows.
-        offset: Where the record's header begins.
-        size: Payload size in bytes.
-        type: Record type.
-        id: Subscription id of the types 3, 4 and 5 of subs.dat, else 0.
-        seq: Message sequence of the types 4 and 5 of subs.dat, else 0.
     """
 
     __slots__ = _arrays = ("offset", "size", "type", "id", "seq")
 
-    offset: NDArray[np.int64]
-    size: NDArray[np.uint32]
-    type: NDArray[np.uint8]
-    id: NDArray[np.uint64]
-    seq: NDArray[np.uint64]
+    offset: NDArray[np.int64]  #: where the record's header begins
+    size: NDArray[np.uint32]  #: payload size in bytes
+    type: NDArray[np.uint8]  #: record type
+    id: NDArray[np.uint64]  #: subscription id of the types 3, 4 and 5 of subs.dat, else 0
+    seq: NDArray[np.uint64]  #: message sequence of the types 4 and 5 of subs.dat, else 0
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         self.capacity = capacity

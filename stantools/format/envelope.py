@@ -37,21 +37,13 @@ FILE_HEADER_BYTES = FILE_HEADER.pack(FILE_VERSION)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record, or what is left of it.
+    """One record, or what is left of it."""
 
-    Attributes:
-        offset: Of the header in the file.
-        type: Type byte; None in untyped files.
-        size: Payload size as the header has it.
-        crc: Stored CRC.
-        payload: The payload; shorter than `size` where the file ends.
-    """
-
-    offset: int
-    type: int | None
-    size: int
-    crc: int
-    payload: memoryview
+    offset: int  #: of the header in the file
+    type: int | None  #: type byte; None in untyped files
+    size: int  #: payload size as the header has it
+    crc: int  #: stored CRC
+    payload: memoryview  #: the payload; shorter than `size` where the file ends
 
     @property
     def end(self) -> int:

@@ -61,25 +61,16 @@ class EntryError(StantoolsError):
 
 @dataclass(slots=True)
 class Entry:
-    """An entry of the log.
+    """An entry of the log."""
 
-    Attributes:
-        index: Its index, from 1.
-        term: The term of the leader that proposed it.
-        type: An `EntryType`, or a number that no server knows.
-        appended_ns: The leader's clock when it was proposed, nanoseconds since 1970; None where it is not told.
-        data: What it holds, encrypted where the log is; a view of the file.
-        offset: Where the value begins in the file.
-        size: Bytes of the value.
-    """
-
-    index: int
-    term: int
-    type: int
+    index: int  #: its index, from 1
+    term: int  #: the term of the leader that proposed it
+    type: int  #: an `EntryType`, or a number that no server knows
+    #: The leader's clock when it was proposed, nanoseconds since 1970; None where it is not told.
     appended_ns: int | None
-    data: Buffer
-    offset: int
-    size: int
+    data: Buffer  #: what it holds, encrypted where the log is; a view of the file
+    offset: int  #: where the value begins in the file
+    size: int  #: bytes of the value
 
     @property
     def type_name(self) -> str:
@@ -98,23 +89,14 @@ class FlawKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """Something wrong with the entries.
+    """Something wrong with the entries."""
 
-    Attributes:
-        kind: What it is.
-        first: The first index concerned.
-        last: The last one.
-        detail: What was found and what was expected.
-        offset: Where it lies in the file, if it lies somewhere.
-        length: Bytes concerned.
-    """
-
-    kind: FlawKind
-    first: int
-    last: int
-    detail: str
-    offset: int | None = None
-    length: int | None = None
+    kind: FlawKind  #: what it is
+    first: int  #: the first index concerned
+    last: int  #: the last one
+    detail: str  #: what was found and what was expected
+    offset: int | None = None  #: where it lies in the file, if it lies somewhere
+    length: int | None = None  #: bytes concerned
 
 
 # MessagePack.
@@ -350,18 +332,12 @@ def is_encrypted(data: Buffer | bytes) -> bool:
 
 @dataclass
 class StableStore:
-    """What a node remembers beside its log.
+    """What a node remembers beside its log."""
 
-    Attributes:
-        term: The newest term that the node has heard of.
-        vote_term: The term in which it voted last.
-        vote: The address that it voted for.
-        channels: Name of a channel to its id; a channel that was deleted and made again has a higher one.
-    """
-
-    term: int = 0
-    vote_term: int = 0
-    vote: str = ""
+    term: int = 0  #: the newest term that the node has heard of
+    vote_term: int = 0  #: the term in which it voted last
+    vote: str = ""  #: the address that it voted for
+    #: Name of a channel to its id; a channel that was deleted and made again has a higher one.
     channels: dict[bytes, int] = field(default_factory=dict)
 
 

@@ -94,15 +94,10 @@ _NO_DAMAGE = re.compile(r'permission denied$|^cluster ID ".*" does not match')
 
 @dataclass(frozen=True)
 class Advice:
-    """A step that makes nothing worse.
+    """A step that makes nothing worse."""
 
-    Attributes:
-        text: What to do and why, in one sentence.
-        command: The command that does it, as separate words; empty where no command of ours does.
-    """
-
-    text: str
-    command: tuple[str, ...] = ()
+    text: str  #: what to do and why, in one sentence
+    command: tuple[str, ...] = ()  #: the command that does it, as separate words; empty where no command of ours does
 
 
 def advise(
@@ -168,28 +163,19 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is the matter with a store.
+    """What is the matter with a store."""
 
-    Attributes:
-        path: Its directory, as the user wrote it.
-        state: In a word.
-        verdict: In a sentence, without full stop.
-        verified: What verify found.
-        starts: For each version of the server that would do otherwise, the first one first: the forecast of a normal
-            start, and that of one with the truncate option. Empty if that cannot be told.
-        lost: The messages of each channel that are damaged and cannot be proven, or whose slice is gone.
-        uses: Signs that somebody is using the store.
-        advice: The next step.
-    """
-
-    path: Path
-    state: State
-    verdict: str
-    verified: Verdict
+    path: Path  #: its directory, as the user wrote it
+    state: State  #: in a word
+    verdict: str  #: in a sentence, without full stop
+    verified: Verdict  #: what verify found
+    #: For each version of the server that would do otherwise, the first one first: the forecast of a normal start, and
+    #: that of one with the truncate option. Empty if that cannot be told.
     starts: Sequence[tuple[Forecast, Forecast]]
+    #: The messages of each channel that are damaged and cannot be proven, or whose slice is gone.
     lost: Mapping[str, Ranges]
-    uses: Sequence[Use]
-    advice: Advice
+    uses: Sequence[Use]  #: signs that somebody is using the store
+    advice: Advice  #: the next step
 
     def as_json(self) -> dict[str, Any]:
         """Returns the diagnosis for json output."""

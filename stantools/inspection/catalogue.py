@@ -17,23 +17,14 @@ _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 @dataclass(frozen=True)
 class Entry:
-    """One finding code.
+    """One finding code."""
 
-    Attributes:
-        code: Stable name.
-        severity: How bad it is.
-        meaning: What was found.
-        cause: How it usually comes about.
-        server: What the real server does with it.
-        remedy: What to do.
-    """
-
-    code: str
-    severity: Severity
-    meaning: str
-    cause: str
-    server: str
-    remedy: str
+    code: str  #: stable name
+    severity: Severity  #: how bad it is
+    meaning: str  #: what was found
+    cause: str  #: how it usually comes about
+    server: str  #: what the real server does with it
+    remedy: str  #: what to do
 
 
 _SALVAGE = "run `stantools salvage STORE --out NEW`: it keeps every intact record"

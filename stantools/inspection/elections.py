@@ -27,60 +27,37 @@ _NO_SNAPSHOT = "Failed to start: failed to load any existing snapshots"
 
 @dataclass(frozen=True)
 class Forgotten:
-    """A channel that a leader does not bring along.
+    """A channel that a leader does not bring along."""
 
-    Attributes:
-        channel: Its name.
-        first: First sequence that its snapshot knows.
-        last: Last sequence that its log knows.
-        subscriptions: How many it has.
-    """
-
-    channel: str
-    first: int
-    last: int
-    subscriptions: int
+    channel: str  #: its name
+    first: int  #: first sequence that its snapshot knows
+    last: int  #: last sequence that its log knows
+    subscriptions: int  #: how many it has
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One way in which the election may end.
+    """One way in which the election may end."""
 
-    Attributes:
-        leader: The node.
-        forgets: What the cluster loses when it leads.
-    """
-
-    leader: str
-    forgets: tuple[Forgotten, ...]
+    leader: str  #: the node
+    forgets: tuple[Forgotten, ...]  #: what the cluster loses when it leads
 
 
 @dataclass(frozen=True)
 class NodeStart:
-    """Whether a node starts.
+    """Whether a node starts."""
 
-    Attributes:
-        name: Its id, or the name of its directory where the id is not known.
-        error: What stops it; "" if nothing does.
-    """
-
-    name: str
-    error: str
+    name: str  #: its id, or the name of its directory where the id is not known
+    error: str  #: what stops it; "" if nothing does
 
 
 @dataclass(frozen=True)
 class ClusterForecast:
-    """What a start of some nodes comes to.
+    """What a start of some nodes comes to."""
 
-    Attributes:
-        voters: Ids of the members that vote, by the newest configuration.
-        nodes: Those that were given.
-        outcomes: One for each node that can be elected; none if no leader can be.
-    """
-
-    voters: tuple[str, ...]
-    nodes: tuple[NodeStart, ...]
-    outcomes: tuple[Outcome, ...]
+    voters: tuple[str, ...]  #: ids of the members that vote, by the newest configuration
+    nodes: tuple[NodeStart, ...]  #: those that were given
+    outcomes: tuple[Outcome, ...]  #: one for each node that can be elected; none if no leader can be
 
     @property
     def majority(self) -> int:

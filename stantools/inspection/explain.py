@@ -21,25 +21,15 @@ _START = re.compile(r"^(?:Failed to start: |panic: )")
 
 @dataclass(frozen=True)
 class Explanation:
-    """What something means.
+    """What something means."""
 
-    Attributes:
-        subject: The code, or the part of the log line that is explained.
-        meaning: What happened or was found.
-        cause: How it usually comes about; may be empty.
-        server: What the real server does with it; empty for log lines, which say so in `meaning`.
-        remedy: What to do next; may be empty.
-        codes: Related finding codes.
-        aside: It is part of a description, and says nothing about the store by itself.
-    """
-
-    subject: str
-    meaning: str
-    cause: str = ""
-    server: str = ""
-    remedy: str = ""
-    codes: tuple[str, ...] = ()
-    aside: bool = False
+    subject: str  #: the code, or the part of the log line that is explained
+    meaning: str  #: what happened or was found
+    cause: str = ""  #: how it usually comes about; may be empty
+    server: str = ""  #: what the real server does with it; empty for log lines, which say so in `meaning`
+    remedy: str = ""  #: what to do next; may be empty
+    codes: tuple[str, ...] = ()  #: related finding codes
+    aside: bool = False  #: it is part of a description, and says nothing about the store by itself
 
     def as_json(self) -> dict[str, Any]:
         """Returns the explanation for json output."""

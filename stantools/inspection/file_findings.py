@@ -79,19 +79,12 @@ def _stray(root: Path, survey: ChannelSurvey, stray: SliceSurvey) -> Iterator[Fi
 
 
 class MissingSlices(NamedTuple):
-    """Slices that are not there although messages between their neighbours are missing.
+    """Slices that are not there although messages between their neighbours are missing."""
 
-    Attributes:
-        low: The first number.
-        high: The last number.
-        first: The first sequence that is missing with them.
-        last: The last one.
-    """
-
-    low: int
-    high: int
-    first: int
-    last: int
+    low: int  #: the first number
+    high: int  #: the last number
+    first: int  #: the first sequence that is missing with them
+    last: int  #: the last one
 
     @property
     def numbers(self) -> str:

@@ -20,29 +20,17 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, and where.
+    """One thing that is wrong, and where."""
 
-    Attributes:
-        code: Stable name from the catalogue.
-        severity: How bad it is.
-        file: Path relative to the store's root; "" for the store as a whole.
-        offset: First byte concerned, if there is one.
-        length: Bytes concerned.
-        channel: The channel, if it concerns one.
-        seq: The sequence or subscription id concerned, if one.
-        detail: What was found and what was expected.
-        remedy: What to do next.
-    """
-
-    code: str
-    severity: Severity
-    file: str = ""
-    offset: int | None = None
-    length: int | None = None
-    channel: str | None = None
-    seq: int | None = None
-    detail: str = ""
-    remedy: str = ""
+    code: str  #: stable name from the catalogue
+    severity: Severity  #: how bad it is
+    file: str = ""  #: path relative to the store's root; "" for the store as a whole
+    offset: int | None = None  #: first byte concerned, if there is one
+    length: int | None = None  #: bytes concerned
+    channel: str | None = None  #: the channel, if it concerns one
+    seq: int | None = None  #: the sequence or subscription id concerned, if one
+    detail: str = ""  #: what was found and what was expected
+    remedy: str = ""  #: what to do next
 
     def as_json(self) -> dict[str, Any]:
         """Returns the finding with the stable names of docs/reference/json.md."""

@@ -34,22 +34,15 @@ _Sign = tuple[int, int, int] | None
 
 @dataclass
 class _Seen:
-    """A channel as it was at the last look.
+    """A channel as it was at the last look."""
 
-    Attributes:
-        survey: What was found.
-        files: The data files that were surveyed, by path: their inodes, and the last message if it is known. A name
-            may be used again.
-        paths: In which files something new shows.
-        signs: What these looked like.
-        settles: When time alone changes how far it can be read, seconds since 1970.
-    """
-
-    survey: ChannelSurvey
+    survey: ChannelSurvey  #: what was found
+    #: The data files that were surveyed, by path: their inodes, and the last message if it is known. A name may be used
+    #: again.
     files: dict[Path, tuple[int, Mark | None]] = field(default_factory=dict)
-    paths: tuple[str, ...] = ()
-    signs: tuple[_Sign, ...] = ()
-    settles: float = 0.0
+    paths: tuple[str, ...] = ()  #: in which files something new shows
+    signs: tuple[_Sign, ...] = ()  #: what these looked like
+    settles: float = 0.0  #: when time alone changes how far it can be read, seconds since 1970
 
     def unchanged(self, now: float) -> bool:
         """Returns whether nothing can have changed since."""
@@ -132,19 +125,12 @@ class GrowingStore:
 
 @dataclass(frozen=True)
 class _Look:
-    """One look.
+    """One look."""
 
-    Attributes:
-        root: The store.
-        crc: Its CRC.
-        stopped: As for `GrowingStore.look`.
-        progress: As for `GrowingStore.look`.
-    """
-
-    root: Path
+    root: Path  #: the store
     crc: Crc
-    stopped: bool
-    progress: Progress | None
+    stopped: bool  #: as for `GrowingStore.look`
+    progress: Progress | None  #: as for `GrowingStore.look`
 
     def at(self, name: str, before: _Seen | None) -> _Seen:
         """Looks at a channel, and once more where its files go while they are looked at."""

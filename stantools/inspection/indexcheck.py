@@ -25,19 +25,12 @@ _KEEP = 100
 
 @dataclass(frozen=True)
 class IndexMismatch:
-    """An index record that disagrees with the data record at its offset.
+    """An index record that disagrees with the data record at its offset."""
 
-    Attributes:
-        position: Number of the index record, from 0.
-        fields: Names of the fields that differ.
-        index: Values in the index, in the order of `fields`.
-        data: Values in the data file.
-    """
-
-    position: int
-    fields: tuple[str, ...]
-    index: tuple[int, ...]
-    data: tuple[int, ...]
+    position: int  #: number of the index record, from 0
+    fields: tuple[str, ...]  #: names of the fields that differ
+    index: tuple[int, ...]  #: values in the index, in the order of `fields`
+    data: tuple[int, ...]  #: values in the data file
 
     @property
     def file_offset(self) -> int:
@@ -47,43 +40,27 @@ class IndexMismatch:
 
 @dataclass
 class IndexReport:
-    """How an index compares with its data file.
+    """How an index compares with its data file."""
 
-    Attributes:
-        present: The file is there.
-        size: Its length in bytes.
-        header_error: What is wrong with its file version, if anything.
-        count: Good records from the start.
-        stop: Why reading them ended.
-        orphans: Sequences of good data records that no index record points to.
-        orphan_count: How many such data records there are.
-        first_orphan: Offset of the first of them in the data file, -1 if none.
-        dangling: Sequences that index records name at offsets where no good data record lies.
-        dangling_count: How many such index records there are.
-        first_dangling: Number of the first of them, -1 if none.
-        mismatches: Index records that point to a record with other values (the first hundred).
-        mismatch_count: How many there are.
-        displaced: Sequences whose index record is right and lies in another's place.
-        displaced_count: How many such index records there are.
-        first_displaced: Number of the first of them, -1 if none.
-    """
-
-    present: bool = False
-    size: int = 0
-    header_error: str | None = None
-    count: int = 0
-    stop: Stop = Stop.END
-    orphans: Ranges = field(default_factory=Ranges)
-    orphan_count: int = 0
-    first_orphan: int = -1
+    present: bool = False  #: the file is there
+    size: int = 0  #: its length in bytes
+    header_error: str | None = None  #: what is wrong with its file version, if anything
+    count: int = 0  #: good records from the start
+    stop: Stop = Stop.END  #: why reading them ended
+    orphans: Ranges = field(default_factory=Ranges)  #: sequences of good data records that no index record points to
+    orphan_count: int = 0  #: how many such data records there are
+    first_orphan: int = -1  #: offset of the first of them in the data file, -1 if none
+    #: Sequences that index records name at offsets where no good data record lies.
     dangling: Ranges = field(default_factory=Ranges)
-    dangling_count: int = 0
-    first_dangling: int = -1
+    dangling_count: int = 0  #: how many such index records there are
+    first_dangling: int = -1  #: number of the first of them, -1 if none
+    #: Index records that point to a record with other values (the first hundred).
     mismatches: list[IndexMismatch] = field(default_factory=list)
-    mismatch_count: int = 0
+    mismatch_count: int = 0  #: how many there are
+    #: Sequences whose index record is right and lies in another's place.
     displaced: Ranges = field(default_factory=Ranges)
-    displaced_count: int = 0
-    first_displaced: int = -1
+    displaced_count: int = 0  #: how many such index records there are
+    first_displaced: int = -1  #: number of the first of them, -1 if none
 
     @property
     def end(self) -> int:

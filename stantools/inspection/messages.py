@@ -38,23 +38,14 @@ _MAX_SEQUENCE = 2**64 - 1
 
 @dataclass(frozen=True)
 class Selection:
-    """Which messages are wanted; all conditions hold together.
+    """Which messages are wanted; all conditions hold together."""
 
-    Attributes:
-        first: Lowest sequence; a negative one counts from the end, -1 is the last message.
-        last: Highest sequence, included; may be negative as well.
-        since: Lowest timestamp in nanoseconds.
-        until: Timestamps are below this.
-        tail: At most so many, the last ones.
-        pattern: Found in the payload (decrypted, if a key was given).
-    """
-
-    first: int | None = None
-    last: int | None = None
-    since: int | None = None
-    until: int | None = None
-    tail: int | None = None
-    pattern: re.Pattern[bytes] | None = None
+    first: int | None = None  #: lowest sequence; a negative one counts from the end, -1 is the last message
+    last: int | None = None  #: highest sequence, included; may be negative as well
+    since: int | None = None  #: lowest timestamp in nanoseconds
+    until: int | None = None  #: timestamps are below this
+    tail: int | None = None  #: at most so many, the last ones
+    pattern: re.Pattern[bytes] | None = None  #: found in the payload (decrypted, if a key was given)
 
     def resolved(self, last_sequence: int) -> Selection:
         """Returns the selection with sequences counted from the end turned into absolute ones."""
@@ -69,46 +60,27 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One message.
-
-    Attributes:
-        sequence: Its sequence.
-        timestamp: Nanoseconds since 1970.
-        subject: As stored; the channel's name unless the record is a stranger.
-        reply: Reply subject, empty if there is none.
-        data: Payload, decrypted if a key was given and fits.
-        file: The slice that holds it.
-        offset: Of its record in there.
-        error: Why the payload could not be decrypted; "" if it could, or no key was given.
-    """
+    """One message."""
 
     sequence: int
-    timestamp: int
-    subject: bytes
-    reply: bytes
-    data: bytes
-    file: str
-    offset: int
-    error: str = ""
+    timestamp: int  #: nanoseconds since 1970
+    subject: bytes  #: as stored; the channel's name unless the record is a stranger
+    reply: bytes  #: reply subject, empty if there is none
+    data: bytes  #: payload, decrypted if a key was given and fits
+    file: str  #: the slice that holds it
+    offset: int  #: of its record in there
+    error: str = ""  #: why the payload could not be decrypted; "" if it could, or no key was given
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """A place where something is not as it should be, met on the way.
+    """A place where something is not as it should be, met on the way."""
 
-    Attributes:
-        file: The slice, relative to the channel directory.
-        offset: First byte, None if it concerns the file as a whole.
-        length: Bytes concerned.
-        sequence: The sequence that was stored there, if that can be told.
-        detail: What is wrong.
-    """
-
-    file: str
-    offset: int | None
-    length: int | None
-    sequence: int | None
-    detail: str
+    file: str  #: the slice, relative to the channel directory
+    offset: int | None  #: first byte, None if it concerns the file as a whole
+    length: int | None  #: bytes concerned
+    sequence: int | None  #: the sequence that was stored there, if that can be told
+    detail: str  #: what is wrong
 
 
 class MessageReader:

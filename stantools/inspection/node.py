@@ -55,50 +55,31 @@ _KEY_SIZE = 8
 
 @dataclass
 class NodeReport:
-    """What the directories of a node hold.
+    """What the directories of a node hold."""
 
-    Attributes:
-        files: Where they are.
-        node_id: The node's id, from its file store, or by whom it voted for; "" if neither tells.
-        stable: Terms, vote, ids of channels.
-        servers: The members of the cluster, as the newest configuration names them.
-        first: Index of the first entry; 0 if the log is empty.
-        last: Index of the last entry, in the log or in a snapshot.
-        last_term: Its term.
-        entries: How many there are.
-        operations: Commands by kind.
-        snapshots: The newest first.
-        base: The snapshot that the state begins with.
-        state: Clients and subscriptions as a leader would recover them.
-        published: Sequences in entries of the log, by channel.
-        lost: Indexes without an entry that a start needs.
-        settled: Up to this index entries do not count, as the newest snapshot came from another node: behind them is a
-            hole that it covers, and they may be of a branch that was given up.
-        in_free_pages: Indexes of entries that are not in the log, deleted or lost, and lie in free pages; if asked for.
-        used_by: Processes that have the log open for writing.
-        findings: What is wrong.
-        bytes_scanned: Bytes of the log and of the snapshots.
-    """
-
-    files: NodeFiles
-    node_id: str = ""
-    stable: StableStore = field(default_factory=StableStore)
-    servers: tuple[Server, ...] = ()
-    first: int = 0
-    last: int = 0
+    files: NodeFiles  #: where they are
+    node_id: str = ""  #: the node's id, from its file store, or by whom it voted for; "" if neither tells
+    stable: StableStore = field(default_factory=StableStore)  #: terms, vote, ids of channels
+    servers: tuple[Server, ...] = ()  #: the members of the cluster, as the newest configuration names them
+    first: int = 0  #: index of the first entry; 0 if the log is empty
+    last: int = 0  #: index of the last entry, in the log or in a snapshot
     last_term: int = 0
-    entries: int = 0
-    operations: Counter[str] = field(default_factory=Counter)
-    snapshots: list[Snapshot] = field(default_factory=list)
-    base: Snapshot | None = None
+    entries: int = 0  #: how many there are
+    operations: Counter[str] = field(default_factory=Counter)  #: commands by kind
+    snapshots: list[Snapshot] = field(default_factory=list)  #: the newest first
+    base: Snapshot | None = None  #: the snapshot that the state begins with
+    #: Clients and subscriptions as a leader would recover them.
     state: ClusterState = field(default_factory=ClusterState)
-    published: dict[bytes, Ranges] = field(default_factory=dict)
-    lost: Ranges = field(default_factory=Ranges)
+    published: dict[bytes, Ranges] = field(default_factory=dict)  #: sequences in entries of the log, by channel
+    lost: Ranges = field(default_factory=Ranges)  #: indexes without an entry that a start needs
+    #: Up to this index entries do not count, as the newest snapshot came from another node: behind them is a hole that
+    #: it covers, and they may be of a branch that was given up.
     settled: int = 0
+    #: Indexes of entries that are not in the log, deleted or lost, and lie in free pages; if asked for.
     in_free_pages: Ranges = field(default_factory=Ranges)
-    used_by: list[str] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    bytes_scanned: int = 0
+    used_by: list[str] = field(default_factory=list)  #: processes that have the log open for writing
+    findings: list[Finding] = field(default_factory=list)  #: what is wrong
+    bytes_scanned: int = 0  #: bytes of the log and of the snapshots
 
     @property
     def orphans(self) -> int:

@@ -28,34 +28,20 @@ from stantools.work import Threads
 
 @dataclass
 class ChannelOverview:
-    """One channel.
-
-    Attributes:
-        name: Its name.
-        first_seq: First sequence as the server counts (`slicesummary.Totals`); 0 if it has no message.
-        last_seq: Last sequence.
-        count: Messages.
-        bytes: Their size in the server's accounting (payload of the record + 40 each).
-        slices: Its slices, by number.
-        archived: Its `.bak` slices, by number.
-        subscriptions: Its subscriptions, by id.
-        disk_bytes: Size of its files.
-        logical: What a server with the given limits shows, if limits were given.
-        encrypted: The last message of a slice looks encrypted.
-        problems: What was noticed on the way, in words, each with the file's name in front.
-    """
+    """One channel."""
 
     name: str
-    first_seq: int = 0
-    last_seq: int = 0
-    count: int = 0
-    bytes: int = 0
-    slices: list[SliceSummary] = field(default_factory=list)
-    archived: list[SliceSummary] = field(default_factory=list)
-    subscriptions: Subscribers = NOBODY
-    disk_bytes: int = 0
-    logical: LogicalView | None = None
-    encrypted: bool = False
+    first_seq: int = 0  #: first sequence as the server counts (`slicesummary.Totals`); 0 if it has no message
+    last_seq: int = 0  #: last sequence
+    count: int = 0  #: messages
+    bytes: int = 0  #: their size in the server's accounting (payload of the record + 40 each)
+    slices: list[SliceSummary] = field(default_factory=list)  #: its slices, by number
+    archived: list[SliceSummary] = field(default_factory=list)  #: its `.bak` slices, by number
+    subscriptions: Subscribers = NOBODY  #: its subscriptions, by id
+    disk_bytes: int = 0  #: size of its files
+    logical: LogicalView | None = None  #: what a server with the given limits shows, if limits were given
+    encrypted: bool = False  #: the last message of a slice looks encrypted
+    #: What was noticed on the way, in words, each with the file's name in front.
     problems: list[str] = field(default_factory=list)
 
     def as_json(self, *, streamed: bool = False) -> dict[str, Any]:
@@ -105,36 +91,23 @@ def _slice_json(each: SliceSummary) -> dict[str, Any]:
 
 @dataclass
 class Overview:
-    """A whole store.
+    """A whole store."""
 
-    Attributes:
-        path: Its directory.
-        server: What server.dat holds, or None.
-        clients: Clients as recovered, in the order in which they connected.
-        channels: Its channels, by name.
-        polynomial: The CRC polynomial that was used.
-        era: Which releases of the server it looks like.
-        leftovers: Names of temporary files that a compaction left behind.
-        symlinks: Names of links to directories, which the server ignores.
-        foreign: Names of other files in the root.
-        raft_logs: Paths of raft logs, relative to the root.
-        case_collisions: Groups of channel names that differ by letter case only.
-        witness: The last start used the truncate option.
-        problems: What was noticed on the way, in words; those of the channels are with the channels.
-    """
-
-    path: str
-    server: pb.ServerInfo | None = None
+    path: str  #: its directory
+    server: pb.ServerInfo | None = None  #: what server.dat holds, or None
+    #: Clients as recovered, in the order in which they connected.
     clients: list[pb.ClientInfo] = field(default_factory=list)
-    channels: list[ChannelOverview] = field(default_factory=list)
-    polynomial: int = 0
-    era: str = ""
-    leftovers: list[str] = field(default_factory=list)
-    symlinks: list[str] = field(default_factory=list)
-    foreign: list[str] = field(default_factory=list)
-    raft_logs: list[str] = field(default_factory=list)
+    channels: list[ChannelOverview] = field(default_factory=list)  #: its channels, by name
+    polynomial: int = 0  #: the CRC polynomial that was used
+    era: str = ""  #: which releases of the server it looks like
+    leftovers: list[str] = field(default_factory=list)  #: names of temporary files that a compaction left behind
+    symlinks: list[str] = field(default_factory=list)  #: names of links to directories, which the server ignores
+    foreign: list[str] = field(default_factory=list)  #: names of other files in the root
+    raft_logs: list[str] = field(default_factory=list)  #: paths of raft logs, relative to the root
+    #: Groups of channel names that differ by letter case only.
     case_collisions: list[list[str]] = field(default_factory=list)
-    witness: bool = False
+    witness: bool = False  #: the last start used the truncate option
+    #: What was noticed on the way, in words; those of the channels are with the channels.
     problems: list[str] = field(default_factory=list)
 
     def all_problems(self) -> Iterator[str]:
@@ -322,21 +295,13 @@ class ClientStatus(enum.StrEnum):
 
 @dataclass
 class ClientSummary:
-    """A client with what it owns.
+    """A client with what it owns."""
 
-    Attributes:
-        id: Its id as stored.
-        info: Its record in clients.dat; None if there is none.
-        channels: Number of its subscriptions by channel.
-        pending: Messages that were sent to it and not acknowledged.
-        needed: Subscriptions that the server drops or deletes because it does not know the client.
-    """
-
-    id: bytes
-    info: pb.ClientInfo | None = None
-    channels: dict[str, int] = field(default_factory=dict)
-    pending: int = 0
-    needed: int = 0
+    id: bytes  #: its id as stored
+    info: pb.ClientInfo | None = None  #: its record in clients.dat; None if there is none
+    channels: dict[str, int] = field(default_factory=dict)  #: number of its subscriptions by channel
+    pending: int = 0  #: messages that were sent to it and not acknowledged
+    needed: int = 0  #: subscriptions that the server drops or deletes because it does not know the client
 
     @property
     def subscriptions(self) -> int:

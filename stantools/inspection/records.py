@@ -73,27 +73,16 @@ def kind_of(name: str) -> FileKind | None:
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """A record, or a range of bytes that is none.
+    """A record, or a range of bytes that is none."""
 
-    Attributes:
-        offset: First byte.
-        length: Bytes, header included.
-        type: Name of the record's type; "version" for the file's first bytes.
-        ok: The record is good.
-        crc: The stored CRC; None where there is none.
-        computed: The CRC that the payload has; None where that cannot be told.
-        detail: What is wrong.
-        fields: What the record says, by field name.
-    """
-
-    offset: int
-    length: int
-    type: str
-    ok: bool
-    crc: int | None = None
-    computed: int | None = None
-    detail: str = ""
-    fields: dict[str, Any] = field(default_factory=dict)
+    offset: int  #: first byte
+    length: int  #: bytes, header included
+    type: str  #: name of the record's type; "version" for the file's first bytes
+    ok: bool  #: the record is good
+    crc: int | None = None  #: the stored CRC; None where there is none
+    computed: int | None = None  #: the CRC that the payload has; None where that cannot be told
+    detail: str = ""  #: what is wrong
+    fields: dict[str, Any] = field(default_factory=dict)  #: what the record says, by field name
 
     def as_json(self) -> dict[str, Any]:
         """Returns the record for json output; bytes stay bytes."""

@@ -36,34 +36,20 @@ from stantools.store.resync import Damage
 
 @dataclass
 class Run:
-    """A stretch of good records of one slice with one subject and strictly increasing sequences.
+    """A stretch of good records of one slice with one subject and strictly increasing sequences."""
 
-    Attributes:
-        slice: The slice it lies in.
-        subject: The subject that all its records carry.
-        start: Offset of its first record.
-        end: Offset behind its last record.
-        sequences: Which sequences it holds.
-        count: How many records.
-        bytes: Their size as the server accounts it (payload + 40 each, filestore.md section 5.1).
-        first_timestamp: Of its first record, in nanoseconds.
-        last_timestamp: Of its last record.
-        payload: Bytes of the messages' data, as they are stored.
-        largest: Bytes of the largest message's data.
-        marks: Sequence and offset of a record here and there, rising, so that a part can be read by itself.
-    """
-
-    slice: SliceFiles
-    subject: bytes
-    start: int
-    end: int
-    sequences: Ranges
-    count: int
-    bytes: int
-    first_timestamp: int
-    last_timestamp: int
-    payload: int = 0
-    largest: int = 0
+    slice: SliceFiles  #: the slice it lies in
+    subject: bytes  #: the subject that all its records carry
+    start: int  #: offset of its first record
+    end: int  #: offset behind its last record
+    sequences: Ranges  #: which sequences it holds
+    count: int  #: how many records
+    bytes: int  #: their size as the server accounts it (payload + 40 each, filestore.md section 5.1)
+    first_timestamp: int  #: of its first record, in nanoseconds
+    last_timestamp: int  #: of its last record
+    payload: int = 0  #: bytes of the messages' data, as they are stored
+    largest: int = 0  #: bytes of the largest message's data
+    #: Sequence and offset of a record here and there, rising, so that a part can be read by itself.
     marks: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -241,19 +227,12 @@ class Piece:
 
 @dataclass
 class Generation:
-    """A history: every sequence at most once.
+    """A history: every sequence at most once."""
 
-    Attributes:
-        pieces: What it consists of, in the order of the files.
-        sequences: Which sequences it holds.
-        last_timestamp: Of the record that was added last, in nanoseconds.
-        superseded: It holds only records whose sequences were given again.
-    """
-
-    pieces: list[Piece] = field(default_factory=list)
-    sequences: Ranges = field(default_factory=Ranges)
-    last_timestamp: int = 0
-    superseded: bool = False
+    pieces: list[Piece] = field(default_factory=list)  #: what it consists of, in the order of the files
+    sequences: Ranges = field(default_factory=Ranges)  #: which sequences it holds
+    last_timestamp: int = 0  #: of the record that was added last, in nanoseconds
+    superseded: bool = False  #: it holds only records whose sequences were given again
 
     def add(self, piece: Piece) -> None:
         """Adds records whose sequences are not in the generation yet."""
@@ -278,18 +257,13 @@ class Generation:
 
 @dataclass
 class History:
-    """The result for one channel.
+    """The result for one channel."""
 
-    Attributes:
-        generations: Oldest first; superseded ones before the generation that took their place. The last one is
-            what the channel is now. Empty if there are no records.
-        duplicates: Records that are there a second time.
-        disordered: Records that lie behind records with higher sequences.
-    """
-
+    #: Oldest first; superseded ones before the generation that took their place. The last one is what the channel is
+    #: now. Empty if there are no records.
     generations: list[Generation] = field(default_factory=list)
-    duplicates: list[Piece] = field(default_factory=list)
-    disordered: list[Piece] = field(default_factory=list)
+    duplicates: list[Piece] = field(default_factory=list)  #: records that are there a second time
+    disordered: list[Piece] = field(default_factory=list)  #: records that lie behind records with higher sequences
 
     @property
     def current(self) -> Generation:

@@ -12,25 +12,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LogLine:
-    """One text that the server writes.
+    """One text that the server writes."""
 
-    Attributes:
-        pattern: Matches the text anywhere in a line.
-        meaning: What happened.
-        cause: How it usually comes about.
-        remedy: What to do next.
-        codes: Findings of `stantools verify` that go with it.
-        decides: Its remedy holds whatever the reason that follows in the line; else the reason tells what to do.
-        aside: Part of a description that says nothing about the store by itself.
-    """
-
-    pattern: re.Pattern[str]
-    meaning: str
-    cause: str = ""
-    remedy: str = ""
-    codes: tuple[str, ...] = ()
+    pattern: re.Pattern[str]  #: matches the text anywhere in a line
+    meaning: str  #: what happened
+    cause: str = ""  #: how it usually comes about
+    remedy: str = ""  #: what to do next
+    codes: tuple[str, ...] = ()  #: findings of `stantools verify` that go with it
+    #: Its remedy holds whatever the reason that follows in the line; else the reason tells what to do.
     decides: bool = False
-    aside: bool = False
+    aside: bool = False  #: part of a description that says nothing about the store by itself
 
 
 def _line(pattern: str, meaning: str, cause: str = "", remedy: str = "", *codes: str, **more: bool) -> LogLine:

@@ -43,48 +43,28 @@ class Source(enum.StrEnum):
 
 @dataclass
 class SliceSummary:
-    """What one slice holds.
-
-    Attributes:
-        files: Its files.
-        count: Messages.
-        bytes: Their size in the server's accounting (payload of the record + 40 each, filestore.md section 5.1).
-        first_seq: Sequence of the first message in the file, 0 if there is none.
-        last_seq: Sequence of the last message in the file.
-        first_timestamp: Of the first message, in nanoseconds.
-        last_timestamp: Of the last message.
-        source: Where this comes from.
-        problems: What is not as a healthy server leaves it, in words.
-        encrypted: The last messages look encrypted.
-    """
+    """What one slice holds."""
 
     files: SliceFiles
-    count: int = 0
-    bytes: int = 0
-    first_seq: int = 0
-    last_seq: int = 0
-    first_timestamp: int = 0
-    last_timestamp: int = 0
-    source: Source = Source.NOTHING
-    problems: tuple[str, ...] = ()
-    encrypted: bool = False
+    count: int = 0  #: messages
+    bytes: int = 0  #: their size in the server's accounting (payload of the record + 40 each, filestore.md section 5.1)
+    first_seq: int = 0  #: sequence of the first message in the file, 0 if there is none
+    last_seq: int = 0  #: sequence of the last message in the file
+    first_timestamp: int = 0  #: of the first message, in nanoseconds
+    last_timestamp: int = 0  #: of the last message
+    source: Source = Source.NOTHING  #: where this comes from
+    problems: tuple[str, ...] = ()  #: what is not as a healthy server leaves it, in words
+    encrypted: bool = False  #: the last messages look encrypted
 
 
 @dataclass
 class Totals:
-    """What the server counts of a channel when it has recovered its slices.
+    """What the server counts of a channel when it has recovered its slices."""
 
-    Attributes:
-        first: The lowest of the slices' first sequences, 0 if there is no message.
-        last: The highest of their last sequences.
-        count: Messages.
-        bytes: Their size in the server's accounting.
-    """
-
-    first: int = 0
-    last: int = 0
-    count: int = 0
-    bytes: int = 0
+    first: int = 0  #: the lowest of the slices' first sequences, 0 if there is no message
+    last: int = 0  #: the highest of their last sequences
+    count: int = 0  #: messages
+    bytes: int = 0  #: their size in the server's accounting
 
     def add(self, first: int, last: int, count: int, size: int) -> None:
         """Counts a slice; one without messages changes nothing."""
@@ -98,21 +78,13 @@ class Totals:
 
 @dataclass(frozen=True)
 class LogicalView:
-    """What the server shows of a channel under given limits, while older messages are still on disk.
+    """What the server shows of a channel under given limits, while older messages are still on disk."""
 
-    Attributes:
-        first_seq: First sequence; last_seq + 1 if age removed everything, 0 if the channel never had a message.
-        last_seq: Last sequence.
-        count: Messages.
-        bytes: Their size in the server's accounting.
-        removed: Messages on disk that the limits hide.
-    """
-
-    first_seq: int
-    last_seq: int
-    count: int
-    bytes: int
-    removed: int
+    first_seq: int  #: first sequence; last_seq + 1 if age removed everything, 0 if the channel never had a message
+    last_seq: int  #: last sequence
+    count: int  #: messages
+    bytes: int  #: their size in the server's accounting
+    removed: int  #: messages on disk that the limits hide
 
 
 def logical_view(
@@ -142,17 +114,11 @@ def logical_view(
 
 @dataclass(frozen=True)
 class Held:
-    """A slice to which limits are applied.
+    """A slice to which limits are applied."""
 
-    Attributes:
-        count: Messages, at least one.
-        bytes: Their size in the server's accounting.
-        rows: Iterates over them.
-    """
-
-    count: int
-    bytes: int
-    rows: Callable[[], Iterable[Rows]]
+    count: int  #: messages, at least one
+    bytes: int  #: their size in the server's accounting
+    rows: Callable[[], Iterable[Rows]]  #: iterates over them
 
 
 def remove_by_limits(

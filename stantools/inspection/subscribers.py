@@ -66,19 +66,12 @@ def first_ranges(sequences: Sequence[int], most: int, start: int = 0) -> list[tu
 
 
 class Subscriber(NamedTuple):
-    """A subscription with what follows from the channel and the clients around it.
+    """A subscription with what follows from the channel and the clients around it."""
 
-    Attributes:
-        state: Its state as recovered.
-        pending: Sequences that were sent and not acknowledged, ascending.
-        status: What the server makes of it.
-        lag: Messages in the channel that were not sent to it yet; for a queue group not to any member.
-    """
-
-    state: pb.SubState
-    pending: tuple[int, ...]
-    status: SubStatus
-    lag: int
+    state: pb.SubState  #: its state as recovered
+    pending: tuple[int, ...]  #: sequences that were sent and not acknowledged, ascending
+    status: SubStatus  #: what the server makes of it
+    lag: int  #: messages in the channel that were not sent to it yet; for a queue group not to any member
 
     @property
     def kind(self) -> str:
@@ -197,16 +190,11 @@ NOBODY = Subscribers(SubsState())
 
 @dataclass(frozen=True)
 class QueueGroup:
-    """The subscriptions of a channel that share its messages.
+    """The subscriptions of a channel that share its messages."""
 
-    Attributes:
-        name: Of the group; of a durable one with the durable's name in front, as it is stored.
-        durable: It outlives its members.
-        members: Its subscriptions, by id; what keeps the position of a group without members is one of them.
-    """
-
-    name: str
-    durable: bool
+    name: str  #: of the group; of a durable one with the durable's name in front, as it is stored
+    durable: bool  #: it outlives its members
+    #: Its subscriptions, by id; what keeps the position of a group without members is one of them.
     members: tuple[Subscriber, ...]
 
     @property
@@ -258,28 +246,20 @@ def client_json(info: pb.ClientInfo) -> dict[str, Any]:
 
 @dataclass
 class Clients:
-    """The clients of a store.
+    """The clients of a store."""
 
-    Attributes:
-        state: The fold of clients.dat; empty if there is none or it cannot be read.
-        problems: What is wrong with the file.
-    """
-
+    #: The fold of clients.dat; empty if there is none or it cannot be read.
     state: ClientsState = field(default_factory=ClientsState)
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  #: what is wrong with the file
 
 
 @dataclass
 class Subs:
-    """The subscriptions of a channel.
+    """The subscriptions of a channel."""
 
-    Attributes:
-        state: The fold of subs.dat; empty if there is none or it cannot be read.
-        problems: What is wrong with the file.
-    """
-
+    #: The fold of subs.dat; empty if there is none or it cannot be read.
     state: SubsState = field(default_factory=SubsState)
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  #: what is wrong with the file
 
 
 def load_clients(path: Path | None, crc: Crc) -> Clients:

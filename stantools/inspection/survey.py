@@ -59,45 +59,27 @@ class Neighbours:
 
 @dataclass
 class SliceSurvey:
-    """What one slice holds.
-
-    Attributes:
-        files: Its files.
-        error: Why the data file could not be read at all, if so.
-        header_error: What is wrong with the data file's version, in the server's words.
-        runs: The good records.
-        damages: The damaged ranges with their neighbours.
-        index: How the index compares.
-        index_error: Why the index could not be read, if so.
-        size: Bytes of the data file that were scanned.
-    """
+    """What one slice holds."""
 
     files: SliceFiles
-    error: str | None = None
-    header_error: str | None = None
-    runs: list[Run] = field(default_factory=list)
-    damages: list[Neighbours] = field(default_factory=list)
-    index: IndexReport = field(default_factory=IndexReport)
-    index_error: str | None = None
-    size: int = 0
+    error: str | None = None  #: why the data file could not be read at all, if so
+    header_error: str | None = None  #: what is wrong with the data file's version, in the server's words
+    runs: list[Run] = field(default_factory=list)  #: the good records
+    damages: list[Neighbours] = field(default_factory=list)  #: the damaged ranges with their neighbours
+    index: IndexReport = field(default_factory=IndexReport)  #: how the index compares
+    index_error: str | None = None  #: why the index could not be read, if so
+    size: int = 0  #: bytes of the data file that were scanned
 
 
 @dataclass
 class ChannelSurvey:
-    """What one channel directory holds.
-
-    Attributes:
-        files: Its files.
-        slices: Its slices, by number.
-        lone_indexes: Indexes without data file.
-        error: Why it could not be listed, if so.
-        strays: Files that prove to be slices although the server does not take them for any. `runs` leaves them out.
-    """
+    """What one channel directory holds."""
 
     files: ChannelFiles
-    slices: list[SliceSurvey]
-    lone_indexes: list[SliceSurvey] = field(default_factory=list)
-    error: str | None = None
+    slices: list[SliceSurvey]  #: its slices, by number
+    lone_indexes: list[SliceSurvey] = field(default_factory=list)  #: indexes without data file
+    error: str | None = None  #: why it could not be listed, if so
+    #: Files that prove to be slices although the server does not take them for any. `runs` leaves them out.
     strays: list[SliceSurvey] = field(default_factory=list)
 
     @classmethod
@@ -378,23 +360,14 @@ _STOPS = {
 
 @dataclass(frozen=True)
 class ChannelRef:
-    """A channel to be surveyed, wherever that is done.
+    """A channel to be surveyed, wherever that is done."""
 
-    Attributes:
-        path: Its directory.
-        crc: The store's CRC.
-        archived: Take `.bak` slices too, archived ones first.
-        files: What is surveyed, where it was listed already.
-        size: Bytes of its slices; -1 if nobody has looked.
-        loose: There is no store around its slices.
-    """
-
-    path: str
-    crc: Crc
-    archived: bool = False
-    files: ChannelFiles | None = None
-    size: int = -1
-    loose: bool = False
+    path: str  #: its directory
+    crc: Crc  #: the store's CRC
+    archived: bool = False  #: take `.bak` slices too, archived ones first
+    files: ChannelFiles | None = None  #: what is surveyed, where it was listed already
+    size: int = -1  #: bytes of its slices; -1 if nobody has looked
+    loose: bool = False  #: there is no store around its slices
 
     def listed(self) -> tuple[ChannelFiles, str | None]:
         """Lists its files; a text says why that is not possible."""
@@ -412,17 +385,11 @@ class ChannelRef:
 
 @dataclass(frozen=True)
 class Surveyed(Generic[R]):
-    """What was made of one channel, or of something else.
+    """What was made of one channel, or of something else."""
 
-    Attributes:
-        place: Its place among what was given.
-        result: What was made of it, or why it failed.
-        seconds: What that took, altogether, wherever it was done.
-    """
-
-    place: int
-    result: R | Failure
-    seconds: float
+    place: int  #: its place among what was given
+    result: R | Failure  #: what was made of it, or why it failed
+    seconds: float  #: what that took, altogether, wherever it was done
 
 
 def survey_channels(

@@ -41,24 +41,15 @@ _State = TypeVar("_State", ClientsState, SubsState)
 
 @dataclass
 class ChannelVerdict:
-    """What verify says about one channel.
+    """What verify says about one channel."""
 
-    Attributes:
-        name: The channel.
-        intact: Sequences whose whole record is there and right, whatever the index says.
-        damaged: Sequences whose record is there in part.
-        missing: Sequences of which nothing is there.
-        messages: Good records, duplicates and those in files under other names included.
-        bytes: Their size as the server accounts it.
-        repairable: Of the damaged ones those whose message is proven, so that a salvage keeps it.
-    """
-
-    name: str
-    intact: Ranges
-    damaged: Ranges
-    missing: Ranges
-    messages: int
-    bytes: int
+    name: str  #: the channel
+    intact: Ranges  #: sequences whose whole record is there and right, whatever the index says
+    damaged: Ranges  #: sequences whose record is there in part
+    missing: Ranges  #: sequences of which nothing is there
+    messages: int  #: good records, duplicates and those in files under other names included
+    bytes: int  #: their size as the server accounts it
+    #: Of the damaged ones those whose message is proven, so that a salvage keeps it.
     repairable: Ranges = field(default_factory=Ranges)
 
     def as_json(self) -> dict[str, Any]:
@@ -75,19 +66,12 @@ class ChannelVerdict:
 
 @dataclass
 class Verdict:
-    """The result of verify.
+    """The result of verify."""
 
-    Attributes:
-        findings: Everything found, store first, then channel by channel.
-        channels: One verdict a channel directory.
-        bytes_scanned: Bytes read.
-        seconds: Time taken.
-    """
-
-    findings: list[Finding] = field(default_factory=list)
-    channels: list[ChannelVerdict] = field(default_factory=list)
-    bytes_scanned: int = 0
-    seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)  #: everything found, store first, then channel by channel
+    channels: list[ChannelVerdict] = field(default_factory=list)  #: one verdict a channel directory
+    bytes_scanned: int = 0  #: bytes read
+    seconds: float = 0.0  #: time taken
 
     def add(self, report: RootReport | ChannelReport, on_finding: Callable[[Finding], object] | None = None) -> None:
         """Adds what was found in a part of the store; `on_finding` is told each finding."""
@@ -144,32 +128,20 @@ def verify(
 
 @dataclass(frozen=True)
 class RootReport:
-    """What verify says about the files in a store's root.
+    """What verify says about the files in a store's root."""
 
-    Attributes:
-        findings: Everything found, in the order in which verify gives it.
-        clients: Ids of the clients whose records are intact; the findings of a channel depend on them.
-        bytes_scanned: Bytes read.
-    """
-
-    findings: list[Finding]
-    clients: frozenset[bytes]
-    bytes_scanned: int
+    findings: list[Finding]  #: everything found, in the order in which verify gives it
+    clients: frozenset[bytes]  #: ids of the clients whose records are intact; the findings of a channel depend on them
+    bytes_scanned: int  #: bytes read
 
 
 @dataclass(frozen=True)
 class ChannelReport:
-    """What verify says about one channel.
+    """What verify says about one channel."""
 
-    Attributes:
-        findings: Everything found, in the order in which verify gives it.
-        verdict: Its sequences.
-        bytes_scanned: Bytes read, those of the slices included.
-    """
-
-    findings: list[Finding]
-    verdict: ChannelVerdict
-    bytes_scanned: int
+    findings: list[Finding]  #: everything found, in the order in which verify gives it
+    verdict: ChannelVerdict  #: its sequences
+    bytes_scanned: int  #: bytes read, those of the slices included
 
 
 def verify_root(store: Datastore) -> RootReport:

@@ -36,20 +36,14 @@ from stantools.store.resync import Damage
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages of one channel, in rising order. Valid until the next batch is asked for.
+    """Messages of one channel, in rising order. Valid until the next batch is asked for."""
 
-    Attributes:
-        channel: The channel's name as it is stored; for a generation split off, the name that it goes by.
-        subject: The subject that they have, or get, in the stream.
-        buffer: What `data_start` and `reply_start` of the columns point into. Payloads in it are decrypted.
-        columns: One row a message; `sequence` is the one in the channel. Every reply can be a header value as it is.
-        sequence: The sequence of each row in the stream: `columns.sequence` itself unless the stream is renumbered.
-    """
-
-    channel: bytes
-    subject: bytes
-    buffer: Buffer
+    channel: bytes  #: the channel's name as it is stored; for a generation split off, the name that it goes by
+    subject: bytes  #: the subject that they have, or get, in the stream
+    buffer: Buffer  #: What `data_start` and `reply_start` of the columns point into. Payloads in it are decrypted.
+    #: One row a message; `sequence` is the one in the channel. Every reply can be a header value as it is.
     columns: MessageColumns
+    #: The sequence of each row in the stream: `columns.sequence` itself unless the stream is renumbered.
     sequence: npt.NDArray[np.uint64]
 
     def __len__(self) -> int:

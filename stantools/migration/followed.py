@@ -130,27 +130,17 @@ class FollowedStore:
 
 @dataclass
 class Cutover:
-    """How it ended.
+    """How it ended."""
 
-    Attributes:
-        plan: What was carried out.
-        results: What became of the streams.
-        since: From when on nobody was served, in seconds since 1970.
-        why: How that was seen.
-        ready: When all streams were ready.
-        appended: Messages that were published while the server went on.
-        removed: Sequences that limits removed before they were read, by channel.
-        written: Somebody has written to the store since.
-    """
-
-    plan: Plan
-    results: list[StreamResult]
-    since: float
-    why: str
-    ready: float
-    appended: int = 0
+    plan: Plan  #: what was carried out
+    results: list[StreamResult]  #: what became of the streams
+    since: float  #: from when on nobody was served, in seconds since 1970
+    why: str  #: how that was seen
+    ready: float  #: when all streams were ready
+    appended: int = 0  #: messages that were published while the server went on
+    #: Sequences that limits removed before they were read, by channel.
     removed: dict[str, Ranges] = field(default_factory=dict)
-    written: bool = False
+    written: bool = False  #: somebody has written to the store since
 
     @property
     def seconds(self) -> float:

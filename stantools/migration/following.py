@@ -47,15 +47,10 @@ _MOST_TROUBLE = 25
 
 @dataclass(frozen=True)
 class Holding:
-    """What a stream holds.
+    """What a stream holds."""
 
-    Attributes:
-        last: Its last sequence.
-        messages: How many messages there are.
-    """
-
-    last: int
-    messages: int
+    last: int  #: its last sequence
+    messages: int  #: how many messages there are
 
 
 class Source(Protocol):
@@ -108,19 +103,12 @@ class Target(Protocol):
 
 @dataclass
 class Ending:
-    """Decides when a store is not written any more, by what is told of it at every look.
+    """Decides when a store is not written any more, by what is told of it at every look."""
 
-    Attributes:
-        cutover: It ends when the server has stopped.
-        idle: It ends when nothing was written for so many seconds, too.
-        since: From when on nobody was served, in seconds since 1970, once it has ended.
-        why: How that was seen.
-    """
-
-    cutover: bool = False
-    idle: float | None = None
-    since: float = 0.0
-    why: str = ""
+    cutover: bool = False  #: it ends when the server has stopped
+    idle: float | None = None  #: it ends when nothing was written for so many seconds, too
+    since: float = 0.0  #: from when on nobody was served, in seconds since 1970, once it has ended
+    why: str = ""  #: how that was seen
     _seen: bool = False
     _running: float = 0.0
     _looks: int = 0
@@ -146,28 +134,17 @@ class Ending:
 
 @dataclass
 class Followed:
-    """A channel and its stream.
+    """A channel and its stream."""
 
-    Attributes:
-        stream: The stream, with its source as it was at the last look.
-        held: What it is known to hold.
-        proven: The sequence up to which that was compared.
-        loaded: What became of it when it was loaded.
-        appended: Messages that were published since.
-        removed: Sequences that the server removed before they were read.
-        findings: What differs.
-        error: Why it is not followed any more.
-    """
-
-    stream: PreparedStream
-    held: Holding
-    proven: int
-    loaded: StreamResult
-    appended: int = 0
+    stream: PreparedStream  #: the stream, with its source as it was at the last look
+    held: Holding  #: what it is known to hold
+    proven: int  #: the sequence up to which that was compared
+    loaded: StreamResult  #: what became of it when it was loaded
+    appended: int = 0  #: messages that were published since
     compared: int = 0
-    removed: Ranges = field(default_factory=Ranges)
-    findings: list[Finding] = field(default_factory=list)
-    error: StantoolsError | None = None
+    removed: Ranges = field(default_factory=Ranges)  #: sequences that the server removed before they were read
+    findings: list[Finding] = field(default_factory=list)  #: what differs
+    error: StantoolsError | None = None  #: why it is not followed any more
     _proven_at: float = 0.0
 
     def due(self, now: float) -> bool:

@@ -48,29 +48,17 @@ class Outcome(enum.StrEnum):
 
 @dataclass
 class StreamResult:
-    """What became of one stream.
+    """What became of one stream."""
 
-    Attributes:
-        stream: Its name.
-        outcome: What was done.
-        messages: Messages that it holds.
-        bytes: Their size as the server counts.
-        seconds: How long loading took, 0 if nothing was loaded.
-        proven: Messages that were compared one by one.
-        prove_seconds: How long that took.
-        findings: Differences that were found.
-        error: Why it failed.
-    """
-
-    stream: str
-    outcome: Outcome = Outcome.FAILED
-    messages: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    proven: int = 0
-    prove_seconds: float = 0.0
-    findings: list[Finding] = field(default_factory=list)
-    error: StantoolsError | None = None
+    stream: str  #: its name
+    outcome: Outcome = Outcome.FAILED  #: what was done
+    messages: int = 0  #: messages that it holds
+    bytes: int = 0  #: their size as the server counts
+    seconds: float = 0.0  #: how long loading took, 0 if nothing was loaded
+    proven: int = 0  #: messages that were compared one by one
+    prove_seconds: float = 0.0  #: how long that took
+    findings: list[Finding] = field(default_factory=list)  #: differences that were found
+    error: StantoolsError | None = None  #: why it failed
 
     def compared(self, proof: Proof) -> None:
         """Takes over what a comparison came to."""

@@ -40,15 +40,10 @@ _SAMPLE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Key:
-    """How payloads are decrypted.
+    """How payloads are decrypted."""
 
-    Attributes:
-        key: The encryption key given to the server; None leaves payloads as they are stored.
-        keep_sealed: Leave a payload as it is stored where it cannot be decrypted.
-    """
-
-    key: bytes | None = None
-    keep_sealed: bool = False
+    key: bytes | None = None  #: the encryption key given to the server; None leaves payloads as they are stored
+    keep_sealed: bool = False  #: leave a payload as it is stored where it cannot be decrypted
 
 
 class ChannelSource:
@@ -275,19 +270,12 @@ def _ends(step: Step) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class StoreSource:
-    """A store, as far as it is intact.
+    """A store, as far as it is intact."""
 
-    Attributes:
-        plan: What salvage would do with it.
-        channels: Its channels, sorted by name as bytes.
-        key: How payloads are decrypted.
-        nodes: The nodes of the cluster that it was merged from; none for a store by itself.
-    """
-
-    plan: SalvagePlan
-    channels: list[ChannelSource]
-    key: Key = Key()
-    nodes: tuple[NodeFiles, ...] = ()
+    plan: SalvagePlan  #: what salvage would do with it
+    channels: list[ChannelSource]  #: its channels, sorted by name as bytes
+    key: Key = Key()  #: how payloads are decrypted
+    nodes: tuple[NodeFiles, ...] = ()  #: the nodes of the cluster that it was merged from; none for a store by itself
 
     @property
     def dropped(self) -> list[Dropped]:
@@ -321,23 +309,15 @@ class StoreSource:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What is taken of a store, and how it is read.
+    """What is taken of a store, and how it is read."""
 
-    Attributes:
-        patterns: Channels to take, with NATS wildcards; none takes all.
-        generation: `split`, `newest` or a number, as for salvage, where sequences began again.
-        archived: Also take messages from `.bak` slices.
-        key: The encryption key given to the server; None leaves payloads as they are stored.
-        keep_encrypted: Leave a payload as it is stored where it cannot be decrypted, instead of giving up.
-        workers: Slices that are scanned at the same time.
-    """
-
-    patterns: tuple[str, ...] = ()
-    generation: str = SPLIT
-    archived: bool = False
+    patterns: tuple[str, ...] = ()  #: channels to take, with NATS wildcards; none takes all
+    generation: str = SPLIT  #: `split`, `newest` or a number, as for salvage, where sequences began again
+    archived: bool = False  #: also take messages from `.bak` slices
+    #: The encryption key given to the server; None leaves payloads as they are stored.
     key: bytes | None = field(default=None, repr=False)
-    keep_encrypted: bool = False
-    workers: int = 2
+    keep_encrypted: bool = False  #: leave a payload as it is stored where it cannot be decrypted, instead of giving up
+    workers: int = 2  #: slices that are scanned at the same time
 
 
 def open_source(

@@ -104,15 +104,10 @@ class SingleSource:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where reading can begin.
+    """Where reading can begin."""
 
-    Attributes:
-        count: Messages before it.
-        sequences: Of each channel, the last sequence before it, 0 if there is none.
-    """
-
-    count: int
-    sequences: _U64
+    count: int  #: messages before it
+    sequences: _U64  #: of each channel, the last sequence before it, 0 if there is none
 
 
 class _Feed:
@@ -154,19 +149,12 @@ class _Feed:
 
 @dataclass(frozen=True)
 class _Round:
-    """Messages whose order is known.
+    """Messages whose order is known."""
 
-    Attributes:
-        feeds: The channels that they are from, by number.
-        lows: Of each of these, the first row.
-        highs: Of each of these, the row behind the last.
-        order: For each message in order, the index of its feed in `feeds`.
-    """
-
-    feeds: list[_Feed]
-    lows: list[int]
-    highs: list[int]
-    order: npt.NDArray[np.intp]
+    feeds: list[_Feed]  #: the channels that they are from, by number
+    lows: list[int]  #: of each of these, the first row
+    highs: list[int]  #: of each of these, the row behind the last
+    order: npt.NDArray[np.intp]  #: for each message in order, the index of its feed in `feeds`
 
 
 class MergedSource:

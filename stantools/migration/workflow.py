@@ -76,20 +76,13 @@ def check_plan_file(file: Path, plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Migration:
-    """A plan with its store and its target: what stands in its way, and the work.
-
-    Attributes:
-        plan: The plan.
-        source: The store that it is for.
-        target: Where it goes.
-        options: How it is carried out; without, the target is not asked about problems.
-        file: The plan file, which the journal lies beside; without, nothing is remembered of earlier runs.
-    """
+    """A plan with its store and its target: what stands in its way, and the work."""
 
     plan: Plan
-    source: StoreSource
-    target: Destination
-    options: ApplyOptions | None = None
+    source: StoreSource  #: the store that it is for
+    target: Destination  #: where it goes
+    options: ApplyOptions | None = None  #: how it is carried out; without, the target is not asked about problems
+    #: The plan file, which the journal lies beside; without, nothing is remembered of earlier runs.
     file: Path | None = None
 
     def problems(self) -> list[Note]:

@@ -40,46 +40,28 @@ _VERSION_LINE: Final = b"NATS/1.0 "
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How a client behaves.
+    """How a client behaves."""
 
-    Attributes:
-        name: What it is called.
-        login: Who it is.
-        tls: For an encrypted connection; nothing is sent then to a server that does not offer one. None to encrypt
-            only where a server or its URL demands it.
-        tls_name: Name that the server's certificate has to carry; empty for that of the URL.
-        tls_first: Begin with TLS at once, as servers with `handshake_first` want it.
-        timeout: Seconds that an attempt to connect may take.
-        pause: Seconds between two attempts to connect to the same server again.
-        attempts: How often each server is tried in vain until it is given up; None for ever.
-        ping: Seconds between two pings.
-        inbox: What the subjects begin with on which answers come.
-    """
-
-    name: str
-    login: Login
+    name: str  #: what it is called
+    login: Login  #: who it is
+    #: For an encrypted connection; nothing is sent then to a server that does not offer one. None to encrypt only where
+    #: a server or its URL demands it.
     tls: ssl.SSLContext | None = None
-    tls_name: str = ""
-    tls_first: bool = False
-    timeout: float = 2.0
-    pause: float = 0.25
-    attempts: int | None = None
-    ping: float = 120.0
-    inbox: str = "_INBOX"
+    tls_name: str = ""  #: name that the server's certificate has to carry; empty for that of the URL
+    tls_first: bool = False  #: begin with TLS at once, as servers with `handshake_first` want it
+    timeout: float = 2.0  #: seconds that an attempt to connect may take
+    pause: float = 0.25  #: seconds between two attempts to connect to the same server again
+    attempts: int | None = None  #: how often each server is tried in vain until it is given up; None for ever
+    ping: float = 120.0  #: seconds between two pings
+    inbox: str = "_INBOX"  #: what the subjects begin with on which answers come
 
 
 class Failure(NamedTuple):
-    """Why there is no connection to a server.
-
-    Attributes:
-        server: The server.
-        problem: What happened.
-        info: What it had said about itself, if it came to that.
-    """
+    """Why there is no connection to a server."""
 
     server: Server
-    problem: Exception
-    info: dict[str, Any]
+    problem: Exception  #: what happened
+    info: dict[str, Any]  #: what it had said about itself, if it came to that
 
 
 class UnreachableError(NatsError):

@@ -17,22 +17,6 @@ class FrameColumns:
 
     Args:
         capacity: Number of rows.
-
-    Attributes:
-        sid: Which subscription it is for; -1 if that is no number of at most nine digits.
-        subject_start: Where the subject begins.
-        subject_size: Its size in bytes.
-        reply_start: Where the reply subject begins; 0 when there is none.
-        reply_size: Its size in bytes.
-        header_start: Where the header block begins; 0 when there is none.
-        header_size: Its size in bytes.
-        data_start: Where the payload begins.
-        data_size: Its size in bytes.
-        status: The three digits behind `NATS/1.0` in the header block, 0 when there are none.
-        sequence: Stream sequence.
-        consumer_sequence: The how many-th delivery of the consumer it is.
-        timestamp: Nanoseconds since 1970 at which the message was stored.
-        pending: Messages that are still to be delivered after this one.
     """
 
     __slots__ = (
@@ -52,20 +36,20 @@ class FrameColumns:
         "timestamp",
     )
 
-    sid: NDArray[np.int64]
-    subject_start: NDArray[np.int64]
-    subject_size: NDArray[np.uint32]
-    reply_start: NDArray[np.int64]
-    reply_size: NDArray[np.uint32]
-    header_start: NDArray[np.int64]
-    header_size: NDArray[np.uint32]
-    data_start: NDArray[np.int64]
-    data_size: NDArray[np.uint32]
-    status: NDArray[np.uint16]
-    sequence: NDArray[np.uint64]
-    consumer_sequence: NDArray[np.uint64]
-    timestamp: NDArray[np.int64]
-    pending: NDArray[np.uint64]
+    sid: NDArray[np.int64]  #: which subscription it is for; -1 if that is no number of at most nine digits
+    subject_start: NDArray[np.int64]  #: where the subject begins
+    subject_size: NDArray[np.uint32]  #: its size in bytes
+    reply_start: NDArray[np.int64]  #: where the reply subject begins; 0 when there is none
+    reply_size: NDArray[np.uint32]  #: its size in bytes
+    header_start: NDArray[np.int64]  #: where the header block begins; 0 when there is none
+    header_size: NDArray[np.uint32]  #: its size in bytes
+    data_start: NDArray[np.int64]  #: where the payload begins
+    data_size: NDArray[np.uint32]  #: its size in bytes
+    status: NDArray[np.uint16]  #: the three digits behind `NATS/1.0` in the header block, 0 when there are none
+    sequence: NDArray[np.uint64]  #: stream sequence
+    consumer_sequence: NDArray[np.uint64]  #: the how many-th delivery of the consumer it is
+    timestamp: NDArray[np.int64]  #: nanoseconds since 1970 at which the message was stored
+    pending: NDArray[np.uint64]  #: messages that are still to be delivered after this one
 
     def __init__(self, capacity: int) -> None:
         for name, kind in _TYPES.items():

@@ -31,15 +31,10 @@ _BLOCK_ROWS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Messages of one subscription, in the order in which they came.
+    """Messages of one subscription, in the order in which they came."""
 
-    Attributes:
-        buffer: What the columns point into.
-        columns: One row a message.
-    """
-
-    buffer: Buffer
-    columns: FrameColumns
+    buffer: Buffer  #: what the columns point into
+    columns: FrameColumns  #: one row a message
 
     def __len__(self) -> int:
         return len(self.columns)

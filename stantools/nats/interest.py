@@ -26,15 +26,10 @@ _STEP: Final = 1024
 
 
 class Matched(NamedTuple, Generic[S]):
-    """Subscriptions that match a subject.
+    """Subscriptions that match a subject."""
 
-    Attributes:
-        plain: Each of these gets every message.
-        queues: Queue groups: one of each gets a message.
-    """
-
-    plain: tuple[S, ...]
-    queues: tuple[tuple[S, ...], ...]
+    plain: tuple[S, ...]  #: each of these gets every message
+    queues: tuple[tuple[S, ...], ...]  #: queue groups: one of each gets a message
 
 
 class _Subscribers(Generic[S]):

@@ -23,25 +23,15 @@ PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A NATS server to connect to.
+    """A NATS server to connect to."""
 
-    Attributes:
-        scheme: `nats`, `tls`, `ws` or `wss`.
-        host: Name or address.
-        port: Port.
-        path: What a URL with WebSocket asks for.
-        user: User of the URL, if it names one; a token where there is no password.
-        password: Password of the URL, if there is one.
-        name: Host that the certificate should be for.
-    """
-
-    scheme: str
-    host: str
+    scheme: str  #: `nats`, `tls`, `ws` or `wss`
+    host: str  #: name or address
     port: int
-    path: str = ""
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
-    name: str = ""
+    path: str = ""  #: what a URL with WebSocket asks for
+    user: str | None = None  #: user of the URL, if it names one; a token where there is no password
+    password: str | None = field(default=None, repr=False)  #: password of the URL, if there is one
+    name: str = ""  #: host that the certificate should be for
 
     def __str__(self) -> str:
         return self.url if not self.user else self.url.replace("://", "://[REDACTED]@", 1)
@@ -115,21 +105,13 @@ def redacted(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who we are. What is empty was not given.
+    """Who we are. What is empty was not given."""
 
-    Attributes:
-        user: User name.
-        password: The user's password.
-        token: Instead of user and password.
-        jwt: The user's JWT.
-        seed: Seed of the nkey that signs what the server asks us to sign.
-    """
-
-    user: str = ""
-    password: str = field(default="", repr=False)
-    token: str = field(default="", repr=False)
-    jwt: str = field(default="", repr=False)
-    seed: str = field(default="", repr=False)
+    user: str = ""  #: user name
+    password: str = field(default="", repr=False)  #: the user's password
+    token: str = field(default="", repr=False)  #: instead of user and password
+    jwt: str = field(default="", repr=False)  #: the user's JWT
+    seed: str = field(default="", repr=False)  #: seed of the nkey that signs what the server asks us to sign
 
     @classmethod
     def read(

@@ -90,17 +90,11 @@ class NeedMore:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Bytes that end the connection.
+    """Bytes that end the connection."""
 
-    Attributes:
-        answer: Text for -ERR; empty where nothing is said.
-        log: What is logged.
-        closed: Why the connection was closed.
-    """
-
-    answer: str
-    log: str
-    closed: str = CLOSED_VIOLATION
+    answer: str  #: text for -ERR; empty where nothing is said
+    log: str  #: what is logged
+    closed: str = CLOSED_VIOLATION  #: why the connection was closed
 
 
 #: Most bytes of a line of a server that is believed: INFO lists the addresses of a whole cluster.

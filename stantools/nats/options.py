@@ -22,18 +22,7 @@ _FILE = Option(help="", kind=Path, metavar="PATH")
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """How to connect. What is None was not given.
-
-    Attributes:
-        servers: URLs without user and password, tried in this order; empty means `DEFAULT_SERVER`.
-        context: Name of the context of the nats command that the options come from, if any.
-        password: The user's password.
-        token: Instead of user and password.
-        creds: A JWT and the seed of its nkey.
-        tls_ca: Takes the place of the system's authorities.
-        api_prefix: If it is neither the usual nor a domain's.
-        timeout: Seconds to wait for one server to connect, and for one answer.
-    """
+    """How to connect. What is None was not given."""
 
     servers: tuple[str, ...] = option(
         f"NATS server, such as nats://host:4222; several with commas, or repeated. [env: {SERVER_VARIABLE}]",
@@ -44,8 +33,8 @@ class ConnectOptions:
     )
     context: str | None = option("Take what is not given from this nats context.", metavar="NAME")
     user: str | None = option("User name.", metavar="NAME")
-    password: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)  #: the user's password
+    token: str | None = field(default=None, repr=False)  #: instead of user and password
     nkey: Path | None = _FILE.field(help="File with the seed of the user's nkey.")
     creds: Path | None = _FILE.field(help="The user's credentials file.")
     tls_ca: Path | None = _FILE.field(help="Certificates of the authorities to trust.")

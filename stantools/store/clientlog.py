@@ -19,22 +19,14 @@ from stantools.store.mapping import Buffer
 
 @dataclass
 class ClientsState:
-    """What a clients.dat adds up to.
+    """What a clients.dat adds up to."""
 
-    Attributes:
-        clients: By id, in the order in which they connected.
-        deletes: Delete records in the file.
-        rows: All good records in the file.
-        record_bytes: Their bytes, headers included: the size that the server tracks for its compaction.
-        end: Where and why the server stops reading. None where reading went on after damage.
-        damages: Damaged ranges in file order; repaired ones are among them.
-    """
-
-    clients: dict[bytes, pb.ClientInfo] = field(default_factory=dict)
-    deletes: int = 0
-    rows: int = 0
-    record_bytes: int = 0
-    end: LogEnd | None = None
+    clients: dict[bytes, pb.ClientInfo] = field(default_factory=dict)  #: by id, in the order in which they connected
+    deletes: int = 0  #: delete records in the file
+    rows: int = 0  #: all good records in the file
+    record_bytes: int = 0  #: their bytes, headers included: the size that the server tracks for its compaction
+    end: LogEnd | None = None  #: Where and why the server stops reading. None where reading went on after damage.
+    #: Damaged ranges in file order; repaired ones are among them.
     damages: list[LogDamage] = field(default_factory=list)
 
     @property

@@ -9,19 +9,12 @@ from stantools.errors import UsageError
 
 @dataclass(frozen=True)
 class CompactionRules:
-    """When a log is compacted (filestore.md sections 8 and 11).
+    """When a log is compacted (filestore.md sections 8 and 11)."""
 
-    Attributes:
-        enabled: At all.
-        fragmentation: Percent of dead records from which on it is worth it.
-        interval: Seconds between two compactions of a file.
-        min_size: Bytes of records from which on it is worth it; 0 for any size.
-    """
-
-    enabled: bool = True
-    fragmentation: int = 50
-    interval: float = 300
-    min_size: int = 1024 * 1024
+    enabled: bool = True  #: at all
+    fragmentation: int = 50  #: percent of dead records from which on it is worth it
+    interval: float = 300  #: seconds between two compactions of a file
+    min_size: int = 1024 * 1024  #: bytes of records from which on it is worth it; 0 for any size
 
     def __post_init__(self) -> None:
         if self.fragmentation <= 0:

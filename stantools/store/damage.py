@@ -32,17 +32,11 @@ _ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Done:
-    """One damage that was done.
+    """One damage that was done."""
 
-    Attributes:
-        name: Name of the damage.
-        file: The file concerned, relative to the store.
-        detail: What was done to it.
-    """
-
-    name: str
-    file: str
-    detail: str
+    name: str  #: name of the damage
+    file: str  #: the file concerned, relative to the store
+    detail: str  #: what was done to it
 
 
 def check_damages(names: Sequence[str]) -> None:
@@ -131,15 +125,10 @@ class _Victim:
 
 @dataclass(frozen=True)
 class Damage:
-    """A way to damage a store.
+    """A way to damage a store."""
 
-    Attributes:
-        description: What it does, for people.
-        act: Does it; returns the file and what was done.
-    """
-
-    description: str
-    act: Callable[[_Victim], tuple[Path, str]]
+    description: str  #: what it does, for people
+    act: Callable[[_Victim], tuple[Path, str]]  #: does it; returns the file and what was done
 
 
 DAMAGES: dict[str, Damage] = {}

@@ -37,24 +37,15 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True)
 class SliceFiles:
-    """The two files of one message slice.
+    """The two files of one message slice."""
 
-    Attributes:
-        number: The slice number; the server sorts and names by it.
-        data: `msgs.N.dat`, or None where only the index is there.
-        index: `msgs.N.idx`, or None. As in the server it is looked up under the plain decimal number.
-        archived: These are `.bak` files, which the server never reads.
-        data_size: Bytes, 0 if missing.
-        index_size: Bytes, 0 if missing.
-        stray: The server does not take this file for a slice; it may be one under another name. Its number is 0.
-    """
-
-    number: int
-    data: Path | None
-    index: Path | None
-    archived: bool
-    data_size: int
-    index_size: int
+    number: int  #: the slice number; the server sorts and names by it
+    data: Path | None  #: `msgs.N.dat`, or None where only the index is there
+    index: Path | None  #: `msgs.N.idx`, or None. As in the server it is looked up under the plain decimal number.
+    archived: bool  #: these are `.bak` files, which the server never reads
+    data_size: int  #: bytes, 0 if missing
+    index_size: int  #: bytes, 0 if missing
+    #: The server does not take this file for a slice; it may be one under another name. Its number is 0.
     stray: bool = False
 
     @property
@@ -67,31 +58,20 @@ class SliceFiles:
 
 @dataclass
 class ChannelFiles:
-    """The files of one channel directory.
+    """The files of one channel directory."""
 
-    Attributes:
-        name: Channel name; bytes that are not UTF-8 appear as surrogate escapes (`os.fsencode` gives them back).
-        path: The directory.
-        slices: Slices the server would read, by number.
-        archived: `.bak` slices, by number.
-        lone_indexes: Indexes without data file.
-        subs: `subs.dat`, or None.
-        misnamed: `msgs.*.dat` files whose number cannot be read: the server refuses to start.
-        foreign: Files that belong to nobody (the server ignores them).
-        raft_logs: Raft logs of a clustered node in here: then this is no channel, although the server takes it for one.
-        directories: Directories inside the channel (ignored as well).
-    """
-
-    name: str
-    path: Path
-    slices: list[SliceFiles] = field(default_factory=list)
-    archived: list[SliceFiles] = field(default_factory=list)
-    lone_indexes: list[SliceFiles] = field(default_factory=list)
-    subs: Path | None = None
+    name: str  #: channel name; bytes that are not UTF-8 appear as surrogate escapes (`os.fsencode` gives them back)
+    path: Path  #: the directory
+    slices: list[SliceFiles] = field(default_factory=list)  #: slices the server would read, by number
+    archived: list[SliceFiles] = field(default_factory=list)  #: `.bak` slices, by number
+    lone_indexes: list[SliceFiles] = field(default_factory=list)  #: indexes without data file
+    subs: Path | None = None  #: `subs.dat`, or None
+    #: `msgs.*.dat` files whose number cannot be read: the server refuses to start.
     misnamed: list[Path] = field(default_factory=list)
-    foreign: list[Path] = field(default_factory=list)
+    foreign: list[Path] = field(default_factory=list)  #: files that belong to nobody (the server ignores them)
+    #: Raft logs of a clustered node in here: then this is no channel, although the server takes it for one.
     raft_logs: list[Path] = field(default_factory=list)
-    directories: list[Path] = field(default_factory=list)
+    directories: list[Path] = field(default_factory=list)  #: directories inside the channel (ignored as well)
 
     @property
     def all_slices(self) -> list[SliceFiles]:
@@ -106,36 +86,24 @@ class ChannelFiles:
 
 @dataclass
 class Datastore:
-    """A file store's root directory.
+    """A file store's root directory."""
 
-    Attributes:
-        path: The root.
-        server: `server.dat`, or None.
-        clients: `clients.dat`, or None.
-        channel_names: Every real directory in the root, sorted as the server sorts (by bytes).
-        leftovers: Temporary files that a compaction left behind (filestore.md section 1.1).
-        symlinks: Symbolic links to directories, which the server ignores.
-        foreign: Other plain files in the root.
-        raft_logs: Raft logs of a clustered node found below the root.
-        witness: The witness file of the truncate option is there (filestore.md section 7.8).
-        ft_lock: The lock file of fault-tolerant mode, or None.
-        manifest: The account of the salvage that made this store, if one did.
-        crc: The CRC of its records, and whether it is checked (`options.open_store` finds it out).
-        key: The encryption key of its messages; None leaves payloads as they are stored.
-    """
-
-    path: Path
-    server: Path | None = None
-    clients: Path | None = None
+    path: Path  #: the root
+    server: Path | None = None  #: `server.dat`, or None
+    clients: Path | None = None  #: `clients.dat`, or None
+    #: Every real directory in the root, sorted as the server sorts (by bytes).
     channel_names: list[str] = field(default_factory=list)
+    #: Temporary files that a compaction left behind (filestore.md section 1.1).
     leftovers: list[Path] = field(default_factory=list)
-    symlinks: list[Path] = field(default_factory=list)
-    foreign: list[Path] = field(default_factory=list)
-    raft_logs: list[Path] = field(default_factory=list)
-    witness: bool = False
-    ft_lock: Path | None = None
-    manifest: Path | None = None
+    symlinks: list[Path] = field(default_factory=list)  #: symbolic links to directories, which the server ignores
+    foreign: list[Path] = field(default_factory=list)  #: other plain files in the root
+    raft_logs: list[Path] = field(default_factory=list)  #: Raft logs of a clustered node found below the root
+    witness: bool = False  #: the witness file of the truncate option is there (filestore.md section 7.8)
+    ft_lock: Path | None = None  #: the lock file of fault-tolerant mode, or None
+    manifest: Path | None = None  #: the account of the salvage that made this store, if one did
+    #: The CRC of its records, and whether it is checked (`options.open_store` finds it out).
     crc: Crc = field(default_factory=Crc)
+    #: The encryption key of its messages; None leaves payloads as they are stored.
     key: bytes | None = field(default=None, repr=False)
 
     @property

@@ -37,21 +37,13 @@ _PARTS = 4  # slices that a channel at its limits consists of, when no slice lim
 
 @dataclass(frozen=True)
 class ChannelLimits:
-    """What one channel may hold; 0 is "no limit".
+    """What one channel may hold; 0 is "no limit"."""
 
-    Attributes:
-        max_msgs: Messages.
-        max_bytes: Bytes in the server's accounting: payload of the record plus 40 a message.
-        max_age_ns: Age of a message in nanoseconds.
-        max_subs: Subscriptions.
-        max_inactivity_ns: The channel is deleted after so long without message and active subscription.
-    """
-
-    max_msgs: int = DEFAULT_MAX_MSGS
-    max_bytes: int = DEFAULT_MAX_BYTES
-    max_age_ns: int = 0
-    max_subs: int = DEFAULT_MAX_SUBS
-    max_inactivity_ns: int = 0
+    max_msgs: int = DEFAULT_MAX_MSGS  #: messages
+    max_bytes: int = DEFAULT_MAX_BYTES  #: bytes in the server's accounting: payload of the record plus 40 a message
+    max_age_ns: int = 0  #: age of a message in nanoseconds
+    max_subs: int = DEFAULT_MAX_SUBS  #: subscriptions
+    max_inactivity_ns: int = 0  #: the channel is deleted after so long without message and active subscription
 
     def check(self) -> None:
         """Checks the limits of a store as the server does at start.
@@ -137,18 +129,14 @@ class PatternLimits:
 class StoreLimits:
     """The limits of a whole store.
 
-    Attributes:
-        max_channels: Channels; 0 for no limit. Channels found at start are always accepted.
-        channel: What holds where no pattern says otherwise.
-        per_channel: Limits by channel name or pattern; `*` is one whole token, a final `>` is the rest.
-
     Raises:
         UsageError: A limit is negative, a pattern is no valid channel name, or more channels are named than
             allowed. The texts are the server's.
     """
 
-    max_channels: int = DEFAULT_MAX_CHANNELS
-    channel: ChannelLimits = ChannelLimits()
+    max_channels: int = DEFAULT_MAX_CHANNELS  #: Channels; 0 for no limit. Channels found at start are always accepted.
+    channel: ChannelLimits = ChannelLimits()  #: what holds where no pattern says otherwise
+    #: Limits by channel name or pattern; `*` is one whole token, a final `>` is the rest.
     per_channel: Mapping[str, PatternLimits] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -184,17 +172,12 @@ class StoreLimits:
 
 @dataclass(frozen=True)
 class SliceLimits:
-    """When a slice is full and the next one is opened (filestore.md section 5.1); 0 is "no limit".
+    """When a slice is full and the next one is opened (filestore.md section 5.1); 0 is "no limit"."""
 
-    Attributes:
-        max_msgs: Messages ever stored in the slice.
-        max_bytes: Bytes ever stored, in the server's accounting (payload plus 40 a message).
-        max_age_ns: Nanoseconds since the slice's first message.
-    """
-
-    max_msgs: int = 0
+    max_msgs: int = 0  #: messages ever stored in the slice
+    #: Bytes ever stored, in the server's accounting (payload plus 40 a message).
     max_bytes: int = DEFAULT_SLICE_MAX_BYTES
-    max_age_ns: int = 0
+    max_age_ns: int = 0  #: nanoseconds since the slice's first message
 
     def __post_init__(self) -> None:
         if min(self.max_msgs, self.max_bytes, self.max_age_ns) < 0:

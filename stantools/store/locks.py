@@ -37,17 +37,11 @@ _BUSY = (errno.EAGAIN, errno.EACCES, errno.EINTR, errno.ENOLCK)
 
 @dataclass(frozen=True)
 class Use:
-    """A sign that somebody is using a store.
+    """A sign that somebody is using a store."""
 
-    Attributes:
-        kind: The held lock, an open file, or a file that changes.
-        detail: What was seen.
-        pid: The process, if known.
-    """
-
-    kind: Literal["lock", "handle", "write"]
-    detail: str
-    pid: int | None = None
+    kind: Literal["lock", "handle", "write"]  #: the held lock, an open file, or a file that changes
+    detail: str  #: what was seen
+    pid: int | None = None  #: the process, if known
 
 
 def check_not_in_use(store: Path, *, force: bool = False, quiet: float | None = None) -> list[Use]:

@@ -30,34 +30,21 @@ _MAX_PAYLOAD = 1 << 16
 
 @dataclass(frozen=True)
 class Shape:
-    """A message by which a payload can be told, and the record types that have it.
+    """A message by which a payload can be told, and the record types that have it."""
 
-    Attributes:
-        types: Record types; where there are two, only the state of the log can tell which one it was.
-        message: The message class.
-        always: Fields that are set in every such message that a server writes.
-    """
-
-    types: tuple[int, ...]
-    message: type[Message]
-    always: tuple[str, ...]
+    types: tuple[int, ...]  #: record types; where there are two, only the state of the log can tell which one it was
+    message: type[Message]  #: the message class
+    always: tuple[str, ...]  #: fields that are set in every such message that a server writes
 
 
 @dataclass(frozen=True)
 class LogLayout:
-    """One of the two kinds of log file.
+    """One of the two kinds of log file."""
 
-    Attributes:
-        name: File name.
-        messages: Record type to message class.
-        shapes: How to tell payloads apart.
-        unknown_type: The server's error text for another type.
-    """
-
-    name: str
-    messages: Mapping[int, type[Message]]
-    shapes: Sequence[Shape]
-    unknown_type: str
+    name: str  #: file name
+    messages: Mapping[int, type[Message]]  #: record type to message class
+    shapes: Sequence[Shape]  #: how to tell payloads apart
+    unknown_type: str  #: the server's error text for another type
 
     @property
     def max_type(self) -> int:
@@ -95,17 +82,11 @@ SUBS_LOG = LogLayout(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a payload is.
+    """What a payload is."""
 
-    Attributes:
-        types: The record types it can have.
-        message: The decoded payload.
-        retyped: The type byte in the header says something else.
-    """
-
-    types: tuple[int, ...]
-    message: Message
-    retyped: bool = False
+    types: tuple[int, ...]  #: the record types it can have
+    message: Message  #: the decoded payload
+    retyped: bool = False  #: the type byte in the header says something else
 
 
 def recognise(layout: LogLayout, payload: Buffer) -> Reading | None:

@@ -34,18 +34,11 @@ _WINDOW = 4 << 20
 
 @dataclass(frozen=True)
 class LogEnd:
-    """Where the server stops reading a log, and what it does then.
+    """Where the server stops reading a log, and what it does then."""
 
-    Attributes:
-        offset: First byte that it did not take for a good record.
-        stop: Why; None if the file's version header is refused.
-        error: Why it refuses to start (without the words around it that name the file); "" if it goes on.
-        file_size: Size of the file.
-    """
-
-    offset: int
-    stop: Stop | None
-    error: str
+    offset: int  #: first byte that it did not take for a good record
+    stop: Stop | None  #: why; None if the file's version header is refused
+    error: str  #: why it refuses to start (without the words around it that name the file); "" if it goes on
     file_size: int
 
     @property
@@ -168,25 +161,15 @@ class LogDamageKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class LogDamage:
-    """A range of bytes that is not a good record.
+    """A range of bytes that is not a good record."""
 
-    Attributes:
-        offset: First byte.
-        length: Bytes up to the next good record or the end.
-        kind: What it is.
-        stop: Why the server's reader would stop here; None for the version header.
-        detail: What was found, and what was expected.
-        reading: What the payload says it is, where it is proven in spite of the damage.
-        type: The record type under which it was applied all the same; None if it was not.
-    """
-
-    offset: int
-    length: int
-    kind: LogDamageKind
-    stop: Stop | None
-    detail: str
-    reading: Reading | None = None
-    type: int | None = None
+    offset: int  #: first byte
+    length: int  #: bytes up to the next good record or the end
+    kind: LogDamageKind  #: what it is
+    stop: Stop | None  #: why the server's reader would stop here; None for the version header
+    detail: str  #: what was found, and what was expected
+    reading: Reading | None = None  #: what the payload says it is, where it is proven in spite of the damage
+    type: int | None = None  #: the record type under which it was applied all the same; None if it was not
 
     @property
     def end(self) -> int:
@@ -252,19 +235,12 @@ def judge_row(layout: LogLayout, buffer: Buffer, offset: int) -> Reading | LogDa
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One good record.
+    """One good record."""
 
-    Attributes:
-        offset: Of its header.
-        size: Payload size in bytes.
-        type: Record type.
-        message: Its payload.
-    """
-
-    offset: int
-    size: int
-    type: int
-    message: Message
+    offset: int  #: of its header
+    size: int  #: payload size in bytes
+    type: int  #: record type
+    message: Message  #: its payload
 
 
 def history(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogEntry | LogDamage]:

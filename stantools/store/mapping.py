@@ -23,15 +23,10 @@ _SMALL = 1 << 16
 
 
 class _Mapping(mmap.mmap):
-    """A mapped file that knows when its bytes are no longer there.
+    """A mapped file that knows when its bytes are no longer there."""
 
-    Attributes:
-        path: The file's name.
-        status: What it was when it was opened.
-    """
-
-    path: Path
-    status: os.stat_result
+    path: Path  #: the file's name
+    status: os.stat_result  #: what it was when it was opened
     _file: io.FileIO | None = None
     _data = 0, 0
 

@@ -21,17 +21,11 @@ _MOST_DIRECTORIES = 2000
 
 @dataclass(frozen=True)
 class NodeFiles:
-    """The directories of a clustered node.
+    """The directories of a clustered node."""
 
-    Attributes:
-        path: What was asked for; of directories that were named one by one, the name that they go by together.
-        raft: The directory that holds `raft.log`; None if there is none.
-        data: The file store; None if there is none.
-    """
-
-    path: Path
-    raft: Path | None
-    data: Path | None
+    path: Path  #: what was asked for; of directories that were named one by one, the name that they go by together
+    raft: Path | None  #: the directory that holds `raft.log`; None if there is none
+    data: Path | None  #: the file store; None if there is none
 
     def __str__(self) -> str:
         """Describes it as `node_of` reads it."""

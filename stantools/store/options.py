@@ -37,16 +37,11 @@ Sample = tuple[bytes, int]
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read a store.
+    """How to read a store."""
 
-    Attributes:
-        polynomial: The CRC polynomial in reflected form, or None to find it out from the store.
-        check_crc: False accepts records with a wrong CRC, as the server does with `-file_crc=false`.
-        encryption_key: The key that the server was given, or None to leave payloads as they are.
-    """
-
-    polynomial: int | None = None
-    check_crc: bool = True
+    polynomial: int | None = None  #: the CRC polynomial in reflected form, or None to find it out from the store
+    check_crc: bool = True  #: False accepts records with a wrong CRC, as the server does with `-file_crc=false`
+    #: The key that the server was given, or None to leave payloads as they are.
     encryption_key: bytes | None = field(default=None, repr=False)
 
 

@@ -115,27 +115,17 @@ def read_operations(path: Path, places: Iterable[tuple[int, int]], cipher: DataC
 
 @dataclass
 class Snapshot:
-    """A snapshot on disk.
+    """A snapshot on disk."""
 
-    Attributes:
-        path: Its directory.
-        temporary: It was being written when the server ended; servers pass it over.
-        term: Term of the last entry contained.
-        index: Index of the last entry contained.
-        servers: The members of the cluster.
-        state: Clients and channels with subscriptions; None if nothing could be decoded.
-        size: Bytes of `state.bin`.
-        errors: What makes a server pass it over, each in words.
-    """
-
-    path: Path
-    temporary: bool = False
-    term: int = 0
-    index: int = 0
-    servers: tuple[Server, ...] = ()
+    path: Path  #: its directory
+    temporary: bool = False  #: it was being written when the server ended; servers pass it over
+    term: int = 0  #: term of the last entry contained
+    index: int = 0  #: index of the last entry contained
+    servers: tuple[Server, ...] = ()  #: the members of the cluster
+    #: Clients and channels with subscriptions; None if nothing could be decoded.
     state: pb.RaftSnapshot | None = field(default=None, repr=False)
-    size: int = 0
-    errors: list[str] = field(default_factory=list)
+    size: int = 0  #: bytes of `state.bin`
+    errors: list[str] = field(default_factory=list)  #: what makes a server pass it over, each in words
 
     @property
     def name(self) -> str:

@@ -29,17 +29,11 @@ class SubKind(enum.StrEnum):
 
 @dataclass(eq=False)
 class Subscription:
-    """A subscription.
+    """A subscription."""
 
-    Attributes:
-        state: Its fields, named as in subs.dat: the name of a durable queue group is `durable:group`.
-        pending: Sequences that were sent and not acknowledged.
-        kind: What it is.
-    """
-
-    state: pb.SubState
-    pending: set[int] = field(default_factory=set)
-    kind: SubKind = SubKind.PLAIN
+    state: pb.SubState  #: its fields, named as in subs.dat: the name of a durable queue group is `durable:group`
+    pending: set[int] = field(default_factory=set)  #: sequences that were sent and not acknowledged
+    kind: SubKind = SubKind.PLAIN  #: what it is
 
     @property
     def active(self) -> bool:
@@ -49,18 +43,12 @@ class Subscription:
 
 @dataclass
 class QueueGroup:
-    """A queue group of a channel.
+    """A queue group of a channel."""
 
-    Attributes:
-        last_sent: The highest sequence that was sent to any member: the group's position.
-        members: Active members, in order of arrival.
-        shadow: Keeps the place of a durable group without members.
-        orphans: Sequences that were pending on members that left, and that nobody got since.
-    """
-
-    last_sent: int = 0
-    members: list[Subscription] = field(default_factory=list)
-    shadow: Subscription | None = None
+    last_sent: int = 0  #: the highest sequence that was sent to any member: the group's position
+    members: list[Subscription] = field(default_factory=list)  #: active members, in order of arrival
+    shadow: Subscription | None = None  #: keeps the place of a durable group without members
+    #: Sequences that were pending on members that left, and that nobody got since.
     orphans: set[int] = field(default_factory=set)
 
     def pending(self) -> set[int]:
@@ -73,25 +61,15 @@ class QueueGroup:
 
 @dataclass
 class ClusterChannel:
-    """A channel as the log knows it.
-
-    Attributes:
-        name: Its name.
-        id: Distinguishes it from a channel of the same name that was deleted before; 0 is unknown.
-        next_id: The id that the next subscription gets.
-        first: First sequence in the snapshot, or in the log where there is none; 0 if there is no message.
-        last: Last sequence in the log, or in the snapshot.
-        subscriptions: By id.
-        groups: Queue groups by name.
-    """
+    """A channel as the log knows it."""
 
     name: bytes
-    id: int = 0
-    next_id: int = 1
-    first: int = 0
-    last: int = 0
-    subscriptions: dict[int, Subscription] = field(default_factory=dict)
-    groups: dict[bytes, QueueGroup] = field(default_factory=dict)
+    id: int = 0  #: distinguishes it from a channel of the same name that was deleted before; 0 is unknown
+    next_id: int = 1  #: the id that the next subscription gets
+    first: int = 0  #: first sequence in the snapshot, or in the log where there is none; 0 if there is no message
+    last: int = 0  #: last sequence in the log, or in the snapshot
+    subscriptions: dict[int, Subscription] = field(default_factory=dict)  #: by id
+    groups: dict[bytes, QueueGroup] = field(default_factory=dict)  #: queue groups by name
     durables: dict[tuple[bytes, bytes], Subscription] = field(default_factory=dict, repr=False)
     ack_inboxes: dict[bytes, Subscription] = field(default_factory=dict, repr=False)
     inboxes: dict[bytes, Subscription] = field(default_factory=dict, repr=False)

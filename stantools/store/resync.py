@@ -65,42 +65,25 @@ class DamageKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Repair:
-    """A message whose record header is damaged and whose payload is proven.
+    """A message whose record header is damaged and whose payload is proven."""
 
-    Attributes:
-        start: Offset of the payload in the file.
-        size: Its true length in bytes.
-        message: The decoded message.
-    """
-
-    start: int
-    size: int
-    message: pb.MsgProto
+    start: int  #: offset of the payload in the file
+    size: int  #: its true length in bytes
+    message: pb.MsgProto  #: the decoded message
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A range of bytes that is not a good record.
+    """A range of bytes that is not a good record."""
 
-    Attributes:
-        offset: First byte.
-        length: Bytes up to the next good record or the end.
-        kind: What it is.
-        stop: Why the server's reader would stop here.
-        sequence: The sequence that was stored here, as far as the bytes or the index tell; else None.
-        stored_crc: The CRC in the header where there is one.
-        computed_crc: The CRC of the payload that the header announces, where it is there.
-        repair: The message, if it is proven in spite of the damage.
-    """
-
-    offset: int
-    length: int
-    kind: DamageKind
-    stop: Stop
-    sequence: int | None = None
-    stored_crc: int = 0
-    computed_crc: int = 0
-    repair: Repair | None = None
+    offset: int  #: first byte
+    length: int  #: bytes up to the next good record or the end
+    kind: DamageKind  #: what it is
+    stop: Stop  #: why the server's reader would stop here
+    sequence: int | None = None  #: the sequence that was stored here, as far as the bytes or the index tell; else None
+    stored_crc: int = 0  #: the CRC in the header where there is one
+    computed_crc: int = 0  #: the CRC of the payload that the header announces, where it is there
+    repair: Repair | None = None  #: the message, if it is proven in spite of the damage
 
     @property
     def end(self) -> int:

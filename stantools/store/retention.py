@@ -29,38 +29,25 @@ _ROWS = 4096
 
 @dataclass
 class Removal:
-    """What one call removed.
+    """What one call removed."""
 
-    Attributes:
-        count: Messages.
-        bytes: Bytes in the server's accounting.
-        slices: Numbers of the slices whose files are gone.
-        archived: Data file and index of the slices that were renamed for an archive script.
-    """
-
-    count: int = 0
-    bytes: int = 0
-    slices: list[int] = field(default_factory=list)
+    count: int = 0  #: messages
+    bytes: int = 0  #: bytes in the server's accounting
+    slices: list[int] = field(default_factory=list)  #: numbers of the slices whose files are gone
+    #: Data file and index of the slices that were renamed for an archive script.
     archived: list[tuple[Path, Path]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """A part of an index.
+    """A part of an index."""
 
-    Attributes:
-        number: The slice.
-        first: Row of the first one.
-        costs: Bytes of the messages up to each row, summed up from the first one here, in the server's accounting.
-        timestamps: Timestamp of each.
-        sequences: Sequence of each.
-    """
-
-    number: int
-    first: int
+    number: int  #: the slice
+    first: int  #: row of the first one
+    #: Bytes of the messages up to each row, summed up from the first one here, in the server's accounting.
     costs: NDArray[np.int64]
-    timestamps: NDArray[np.int64]
-    sequences: NDArray[np.uint64]
+    timestamps: NDArray[np.int64]  #: timestamp of each
+    sequences: NDArray[np.uint64]  #: sequence of each
 
 
 class Retention:

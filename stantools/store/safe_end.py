@@ -53,37 +53,22 @@ UNKNOWN = -1
 
 
 class Position(NamedTuple):
-    """Where a channel was read to.
+    """Where a channel was read to."""
 
-    Attributes:
-        slice: Number of the slice; all before it are read.
-        offset: Bytes of its data file that are read; it is the beginning of a record.
-        sequence: The last message before it; 0 if the channel begins here, `UNKNOWN` if it cannot be told.
-        timestamp: Of that message, nanoseconds; 0 if there is none.
-        size: Of that message's payload in its record; 0 if there is none.
-    """
-
-    slice: int
-    offset: int = FILE_HEADER_SIZE
-    sequence: int = 0
-    timestamp: int = 0
-    size: int = 0
+    slice: int  #: number of the slice; all before it are read
+    offset: int = FILE_HEADER_SIZE  #: bytes of its data file that are read; it is the beginning of a record
+    sequence: int = 0  #: the last message before it; 0 if the channel begins here, `UNKNOWN` if it cannot be told
+    timestamp: int = 0  #: of that message, nanoseconds; 0 if there is none
+    size: int = 0  #: of that message's payload in its record; 0 if there is none
 
 
 class Mark(NamedTuple):
-    """A place in a slice behind a message.
+    """A place in a slice behind a message."""
 
-    Attributes:
-        end: Offset of the first byte behind it.
-        sequence: Of the message, or `UNKNOWN`.
-        timestamp: Of the message, nanoseconds.
-        size: Of the message's payload in its record.
-    """
-
-    end: int
-    sequence: int
-    timestamp: int
-    size: int
+    end: int  #: offset of the first byte behind it
+    sequence: int  #: of the message, or `UNKNOWN`
+    timestamp: int  #: of the message, nanoseconds
+    size: int  #: of the message's payload in its record
 
 
 class _Entry(NamedTuple):

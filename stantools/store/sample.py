@@ -45,35 +45,22 @@ _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """What to write.
+    """What to write."""
 
-    Attributes:
-        channels: Number of channels, or their names.
-        messages: Messages in each channel.
-        size: Bytes of a message's data.
-        seed: The same seed gives the same store.
-        cluster_id: The server's cluster id.
-        subscriptions: With clients and subscriptions.
-        gaps: The last channel begins at sequence 101, has a gap that the server has filled, and one that it has not.
-        slices: When a slice is full; by default small channels have four and others the server's 64 MiB.
-        polynomial: CRC polynomial.
-        encryption_key: Encrypt as a server with this key does.
-        cipher: AES or CHACHA.
-        damage: Names of damages (`damage.DAMAGES`), done in this order to the channels in turn.
-    """
-
-    channels: int | Sequence[str] = 3
-    messages: int = 100
-    size: int = 128
-    seed: int = 1
-    cluster_id: str = "test-cluster"
-    subscriptions: bool = True
+    channels: int | Sequence[str] = 3  #: number of channels, or their names
+    messages: int = 100  #: messages in each channel
+    size: int = 128  #: bytes of a message's data
+    seed: int = 1  #: the same seed gives the same store
+    cluster_id: str = "test-cluster"  #: the server's cluster id
+    subscriptions: bool = True  #: with clients and subscriptions
+    #: The last channel begins at sequence 101, has a gap that the server has filled, and one that it has not.
     gaps: bool = False
+    #: When a slice is full; by default small channels have four and others the server's 64 MiB.
     slices: SliceLimits | None = None
-    polynomial: int = IEEE
-    encryption_key: bytes | None = None
-    cipher: str = "AES"
-    damage: Sequence[str] = ()
+    polynomial: int = IEEE  #: CRC polynomial
+    encryption_key: bytes | None = None  #: encrypt as a server with this key does
+    cipher: str = "AES"  #: AES or CHACHA
+    damage: Sequence[str] = ()  #: names of damages (`damage.DAMAGES`), done in this order to the channels in turn
 
     @property
     def names(self) -> list[str]:
@@ -107,21 +94,13 @@ class SampleOptions:
 
 @dataclass(frozen=True)
 class Sample:
-    """What was written.
+    """What was written."""
 
-    Attributes:
-        path: The store.
-        channels: The channels' names.
-        messages: Messages in all channels, fillers not counted.
-        bytes: Bytes of the messages' data.
-        damages: What was damaged, in order.
-    """
-
-    path: Path
-    channels: tuple[str, ...]
-    messages: int
-    bytes: int
-    damages: tuple[Done, ...]
+    path: Path  #: the store
+    channels: tuple[str, ...]  #: the channels' names
+    messages: int  #: messages in all channels, fillers not counted
+    bytes: int  #: bytes of the messages' data
+    damages: tuple[Done, ...]  #: what was damaged, in order
 
 
 def write_sample(directory: Path, options: SampleOptions | None = None, *, progress: Progress | None = None) -> Sample:

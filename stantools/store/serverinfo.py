@@ -45,27 +45,18 @@ class ServerOutcome(enum.StrEnum):
 
 @dataclass(frozen=True)
 class ServerFile:
-    """What was read from server.dat.
+    """What was read from server.dat."""
 
-    Attributes:
-        outcome: What the server makes of it.
-        info: The identity. Also there when the server refuses the file for what follows the record.
-        error: Why the server refuses it, without the words around it that name the file; else "".
-        at_open: The error comes from the version header; the server's text then names the file without its path.
-        reported: The server logs two more lines about the corrupted file before it gives up.
-        stop: What is wrong with the record, if the record is the problem.
-        record: The record as far as it is there.
-        expected_size: Bytes that the file should have; None where that cannot be told.
-    """
-
-    outcome: ServerOutcome
+    outcome: ServerOutcome  #: what the server makes of it
+    #: The identity. Also there when the server refuses the file for what follows the record.
     info: pb.ServerInfo | None = None
-    error: str = ""
+    error: str = ""  #: why the server refuses it, without the words around it that name the file; else ""
+    #: The error comes from the version header; the server's text then names the file without its path.
     at_open: bool = False
-    reported: bool = False
-    stop: Stop | None = None
-    record: Record | None = None
-    expected_size: int | None = None
+    reported: bool = False  #: the server logs two more lines about the corrupted file before it gives up
+    stop: Stop | None = None  #: what is wrong with the record, if the record is the problem
+    record: Record | None = None  #: the record as far as it is there
+    expected_size: int | None = None  #: bytes that the file should have; None where that cannot be told
 
     @property
     def rewritten(self) -> bool:

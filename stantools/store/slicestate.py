@@ -25,27 +25,16 @@ Progress = tuple[int, int, int, int, int]
 
 @dataclass
 class SliceState:
-    """What is known of a slice, as the server accounts for it.
+    """What is known of a slice, as the server accounts for it."""
 
-    Attributes:
-        number: N of `msgs.N.dat`.
-        first_sequence: Sequence of the first record, 0 if there is none.
-        last_sequence: Sequence of the last record, 0 if there is none.
-        first_timestamp: Timestamp of the first record, nanoseconds.
-        last_timestamp: Timestamp of the last record, nanoseconds.
-        count: Messages ever stored.
-        bytes: Bytes ever stored in the server's accounting: payloads plus 40 a message.
-        data_size: Size of the data file, with what is not written yet.
-    """
-
-    number: int
-    first_sequence: int = 0
-    last_sequence: int = 0
-    first_timestamp: int = 0
-    last_timestamp: int = 0
-    count: int = 0
-    bytes: int = 0
-    data_size: int = FILE_HEADER_SIZE
+    number: int  #: N of `msgs.N.dat`
+    first_sequence: int = 0  #: sequence of the first record, 0 if there is none
+    last_sequence: int = 0  #: sequence of the last record, 0 if there is none
+    first_timestamp: int = 0  #: timestamp of the first record, nanoseconds
+    last_timestamp: int = 0  #: timestamp of the last record, nanoseconds
+    count: int = 0  #: messages ever stored
+    bytes: int = 0  #: bytes ever stored in the server's accounting: payloads plus 40 a message
+    data_size: int = FILE_HEADER_SIZE  #: size of the data file, with what is not written yet
 
     def progress(self) -> Progress:
         """Returns what changes as messages are added, to `return_to` it when they cannot be written."""

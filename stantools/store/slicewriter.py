@@ -50,21 +50,13 @@ Times = Callable[[], int]
 
 
 class Mark(NamedTuple):
-    """Where a writer was; see `SliceWriter.mark`.
+    """Where a writer was; see `SliceWriter.mark`."""
 
-    Attributes:
-        last_number: Number of the highest slice.
-        last_sequence: Last sequence of the channel.
-        finished: How many slices had been completed.
-        current: The slice that was being written.
-        progress: How far it was.
-    """
-
-    last_number: int
-    last_sequence: int
-    finished: int
-    current: SliceState | None
-    progress: Progress | None
+    last_number: int  #: number of the highest slice
+    last_sequence: int  #: last sequence of the channel
+    finished: int  #: how many slices had been completed
+    current: SliceState | None  #: the slice that was being written
+    progress: Progress | None  #: how far it was
 
 
 class SliceWriter:

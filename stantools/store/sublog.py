@@ -46,15 +46,10 @@ _AS_STORED = int(SubFlag.USUAL | SubFlag.MOVED)
 
 @dataclass(slots=True)
 class Subscription:
-    """A subscription as recovered.
+    """A subscription as recovered."""
 
-    Attributes:
-        state: Its last New or Update record, with `last_sent` raised by what was sent since.
-        pending: Sequences that were sent and not acknowledged.
-    """
-
-    state: pb.SubState
-    pending: set[int]
+    state: pb.SubState  #: its last New or Update record, with `last_sent` raised by what was sent since
+    pending: set[int]  #: sequences that were sent and not acknowledged
 
 
 class SubStatus(enum.StrEnum):
@@ -269,26 +264,17 @@ class SubTable(Mapping[int, Subscription]):
 
 @dataclass
 class SubsState:
-    """What a subs.dat adds up to.
+    """What a subs.dat adds up to."""
 
-    Attributes:
-        subscriptions: By id, in the order of their first record.
-        max_id: Highest id ever used in the file; a standalone server goes on from there.
-        records: Records as the server counts them for its compaction: New, Update and Msg of known ids.
-        dead: Records that a compaction would leave out, as the server counts them.
-        rows: All good records in the file.
-        record_bytes: Their bytes, headers included: the size that the server tracks for its compaction.
-        end: Where and why the server stops reading. None where reading went on after damage.
-        damages: Damaged ranges in file order; repaired ones are among them.
-    """
-
+    #: By id, in the order of their first record.
     subscriptions: SubTable = field(default_factory=lambda: SubTable(Fold().finish(), memoryview(b"")))
-    max_id: int = 0
-    records: int = 0
-    dead: int = 0
-    rows: int = 0
-    record_bytes: int = 0
-    end: LogEnd | None = None
+    max_id: int = 0  #: highest id ever used in the file; a standalone server goes on from there
+    records: int = 0  #: records as the server counts them for its compaction: New, Update and Msg of known ids
+    dead: int = 0  #: records that a compaction would leave out, as the server counts them
+    rows: int = 0  #: all good records in the file
+    record_bytes: int = 0  #: their bytes, headers included: the size that the server tracks for its compaction
+    end: LogEnd | None = None  #: Where and why the server stops reading. None where reading went on after damage.
+    #: Damaged ranges in file order; repaired ones are among them.
     damages: list[LogDamage] = field(default_factory=list)
 
     @property

@@ -54,23 +54,14 @@ Lost = Callable[[StreamingError], Awaitable[None] | None]
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How a client behaves. Times are seconds.
+    """How a client behaves. Times are seconds."""
 
-    Attributes:
-        discover_prefix: The server's `discover_prefix`.
-        timeout: How long to wait for answers to requests.
-        ack_timeout: How long to wait for the ack of a message.
-        max_outstanding: Messages that may be on their way to the server without an ack.
-        ping_interval: Time between two pings, whole seconds.
-        ping_max_out: So many pings in a row may stay without an answer.
-    """
-
-    discover_prefix: str = DISCOVER_PREFIX
-    timeout: float = 2.0
-    ack_timeout: float = 30.0
-    max_outstanding: int = 16384
-    ping_interval: int = 5
-    ping_max_out: int = 88
+    discover_prefix: str = DISCOVER_PREFIX  #: the server's `discover_prefix`
+    timeout: float = 2.0  #: how long to wait for answers to requests
+    ack_timeout: float = 30.0  #: how long to wait for the ack of a message
+    max_outstanding: int = 16384  #: messages that may be on their way to the server without an ack
+    ping_interval: int = 5  #: time between two pings, whole seconds
+    ping_max_out: int = 88  #: so many pings in a row may stay without an answer
 
 
 class Client:

@@ -42,28 +42,18 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message to be sent.
+    """A message to be sent."""
 
-    Attributes:
-        subject: Where to.
-        payload: What.
-    """
-
-    subject: str
-    payload: bytes
+    subject: str  #: where to
+    payload: bytes  #: what
 
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """The server has answered a message.
+    """The server has answered a message."""
 
-    Attributes:
-        number: The number under which it was published.
-        error: Why it was not stored, empty if it was.
-    """
-
-    number: int
-    error: str
+    number: int  #: the number under which it was published
+    error: str  #: why it was not stored, empty if it was
 
 
 def shown(name: bytes) -> str:
@@ -87,12 +77,12 @@ class Session:
         state: Where it is.
         heartbeat_inbox: See the arguments.
         why_lost: How it was found out that the server does not know the session any more.
-        failure: The kind of exception that it raises; a user of it may want another one.
         subscribe_subject: Where to subscribe; like those that follow, known once it is open.
         unsubscribe_subject: Where to unsubscribe.
         leave_subject: Where to close a subscription; empty for servers before 0.3.4.
     """
 
+    #: The kind of exception that it raises; a user of it may want another one.
     failure: ClassVar[type[StantoolsError]] = StreamingError
     #: What to do about a client id that is taken, and about answers that are none.
     remedies: ClassVar[dict[str, str]] = {

@@ -72,46 +72,27 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionOptions:
-    """How a subscription behaves.
+    """How a subscription behaves."""
 
-    Attributes:
-        queue: Queue group; its members share the messages. Empty for none.
-        durable: Name under which the server remembers the position after a close. Empty for none.
-        start: Where it begins.
-        manual_acks: Messages are acknowledged by `Message.ack`, not by themselves after the handler.
-        max_in_flight: Messages that may be sent and not acknowledged.
-        ack_wait: Seconds, whole ones, after which the server sends a message again that was not acknowledged.
-    """
-
-    queue: str = ""
-    durable: str = ""
-    start: Start = Start()
-    manual_acks: bool = False
-    max_in_flight: int = 1024
-    ack_wait: int = 30
+    queue: str = ""  #: Queue group; its members share the messages. Empty for none.
+    durable: str = ""  #: Name under which the server remembers the position after a close. Empty for none.
+    start: Start = Start()  #: where it begins
+    manual_acks: bool = False  #: messages are acknowledged by `Message.ack`, not by themselves after the handler
+    max_in_flight: int = 1024  #: messages that may be sent and not acknowledged
+    ack_wait: int = 30  #: seconds, whole ones, after which the server sends a message again that was not acknowledged
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A message as a server delivers it.
+    """A message as a server delivers it."""
 
-    Attributes:
-        sequence: Its place in the channel.
-        channel: Name of the channel.
-        reply: Reply subject that the publisher gave, or empty.
-        data: The payload.
-        timestamp: When it was stored, nanoseconds since the epoch.
-        redelivered: Whether it was sent before.
-        redelivery_count: How often; servers before 0.17.0 do not say.
-    """
-
-    sequence: int
-    channel: str
-    reply: str
-    data: bytes
-    timestamp: int
-    redelivered: bool = False
-    redelivery_count: int = 0
+    sequence: int  #: its place in the channel
+    channel: str  #: name of the channel
+    reply: str  #: reply subject that the publisher gave, or empty
+    data: bytes  #: the payload
+    timestamp: int  #: when it was stored, nanoseconds since the epoch
+    redelivered: bool = False  #: whether it was sent before
+    redelivery_count: int = 0  #: how often; servers before 0.17.0 do not say
 
 
 D = TypeVar("D", bound=Delivered)

@@ -48,22 +48,14 @@ class MissingError(MonitorError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The URL of a server's monitoring, taken apart.
+    """The URL of a server's monitoring, taken apart."""
 
-    Attributes:
-        tls: By HTTPS.
-        host: Host name or address.
-        port: TCP port.
-        base: What lies before the paths of the server, for instance behind a proxy; "" or "/…" without a slash at the
-            end.
-        login: User and password; never shown.
-    """
-
-    tls: bool
-    host: str
-    port: int
+    tls: bool  #: by HTTPS
+    host: str  #: host name or address
+    port: int  #: TCP port
+    #: What lies before the paths of the server, for instance behind a proxy; "" or "/…" without a slash at the end.
     base: str = ""
-    login: tuple[str, str] | None = field(default=None, repr=False)
+    login: tuple[str, str] | None = field(default=None, repr=False)  #: user and password; never shown
 
     @property
     def shown(self) -> str:

@@ -27,23 +27,14 @@ STILL = 5.0
 
 @dataclass(slots=True)
 class Watched:
-    """A subscription.
+    """A subscription."""
 
-    Attributes:
-        channel: Name of its channel.
-        facts: What the server said last.
-        lag: Messages of its channel that were not sent yet; of a queue group, to the member that is furthest.
-        since: When it has moved last, by the clock of the monitor.
-        state: `stalled`, `not moving`, `offline` or `ok`: the first that is so.
-        still: Seconds for which messages have been waiting, to be sent or acknowledged, and none was.
-    """
-
-    channel: str
-    facts: Subscription
-    lag: int = 0
-    since: float = 0.0
-    still: float = 0.0
-    state: str = "ok"
+    channel: str  #: name of its channel
+    facts: Subscription  #: what the server said last
+    lag: int = 0  #: messages of its channel that were not sent yet; of a queue group, to the member that is furthest
+    since: float = 0.0  #: when it has moved last, by the clock of the monitor
+    still: float = 0.0  #: seconds for which messages have been waiting, to be sent or acknowledged, and none was
+    state: str = "ok"  #: `stalled`, `not moving`, `offline` or `ok`: the first that is so
 
     def _see(self, facts: Subscription, at: float) -> None:
         old = self.facts

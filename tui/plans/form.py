@@ -33,25 +33,16 @@ class FieldError(UsageError):
 
 @dataclass
 class Field:
-    """An option.
+    """An option."""
 
-    Attributes:
-        name: As on the command line, without the dashes.
-        help: What it does, in a sentence.
-        value: What it holds now.
-        default: What the command line takes if it is not given.
-        choices: What it may hold; anything, if there are none. `FLAG` for an option without a value.
-        many: Several words may be given, with blanks in between; each becomes an option of its own.
-        parse: Reads the text; raises ValueError or an error of ours.
-    """
-
-    name: str
-    help: str
-    value: str = ""
-    default: str = ""
+    name: str  #: as on the command line, without the dashes
+    help: str  #: what it does, in a sentence
+    value: str = ""  #: what it holds now
+    default: str = ""  #: what the command line takes if it is not given
+    #: What it may hold; anything, if there are none. `FLAG` for an option without a value.
     choices: tuple[str, ...] = ()
-    many: bool = False
-    parse: Callable[[str], Any] = field(default=str)
+    many: bool = False  #: several words may be given, with blanks in between; each becomes an option of its own
+    parse: Callable[[str], Any] = field(default=str)  #: reads the text; raises ValueError or an error of ours
 
     @property
     def is_flag(self) -> bool:

@@ -31,36 +31,22 @@ MANY = 200
 
 @dataclass(frozen=True)
 class Remark:
-    """Something to be known, as a paragraph.
+    """Something to be known, as a paragraph."""
 
-    Attributes:
-        word: What kind of thing, at its beginning: "lost", "changed", "warning".
-        text: What.
-        role: How the word is meant.
-    """
-
-    word: str
-    text: str
-    role: Role = "dim"
+    word: str  #: what kind of thing, at its beginning: "lost", "changed", "warning"
+    text: str  #: what
+    role: Role = "dim"  #: how the word is meant
 
 
 @dataclass
 class Account:
-    """A table with what is to be known besides.
+    """A table with what is to be known besides."""
 
-    Attributes:
-        verdict: The most important, in a sentence.
-        facts: What is counted or named: label and value.
-        columns: Of the table.
-        rows: The things in it.
-        remarks: What cannot be a row.
-    """
-
-    verdict: Cell = ""
-    facts: list[tuple[str, Cell]] = field(default_factory=list)
-    columns: Sequence[Column[Any]] = ()
-    rows: Sequence[Any] = ()
-    remarks: list[Remark] = field(default_factory=list)
+    verdict: Cell = ""  #: the most important, in a sentence
+    facts: list[tuple[str, Cell]] = field(default_factory=list)  #: what is counted or named: label and value
+    columns: Sequence[Column[Any]] = ()  #: of the table
+    rows: Sequence[Any] = ()  #: the things in it
+    remarks: list[Remark] = field(default_factory=list)  #: what cannot be a row
 
     def remark(self, remarks: Sequence[Remark], many: str) -> None:
         """Adds remarks, but no endless list.
@@ -76,15 +62,10 @@ class Account:
 
 @dataclass
 class Preview(Account):
-    """What would happen.
+    """What would happen."""
 
-    Attributes:
-        obstacles: Why it cannot be done as it was asked for.
-        idle: Why there is nothing to do; "" if there is.
-    """
-
-    obstacles: list[StantoolsError] = field(default_factory=list)
-    idle: str = ""
+    obstacles: list[StantoolsError] = field(default_factory=list)  #: why it cannot be done as it was asked for
+    idle: str = ""  #: why there is nothing to do; "" if there is
 
     def attempt(self, *checks: Callable[[], object]) -> None:
         """Makes checks, and adds what they raise to the obstacles; each is a function without arguments."""
@@ -102,23 +83,14 @@ class Preview(Account):
 
 @dataclass
 class Outcome(Account):
-    """What has happened.
+    """What has happened."""
 
-    Attributes:
-        code: What the command line would have ended with.
-        meaning: What that says.
-        opens: A store that was written, to be opened.
-        next_text: What to do next, in a sentence.
-        next_command: The command line for that, if there is one.
-        changed: The store that is open was changed.
-    """
-
-    code: ExitCode = ExitCode.CLEAN
-    meaning: str = ""
-    opens: Path | None = None
-    next_text: str = ""
-    next_command: Sequence[str] = ()
-    changed: bool = False
+    code: ExitCode = ExitCode.CLEAN  #: what the command line would have ended with
+    meaning: str = ""  #: what that says
+    opens: Path | None = None  #: a store that was written, to be opened
+    next_text: str = ""  #: what to do next, in a sentence
+    next_command: Sequence[str] = ()  #: the command line for that, if there is one
+    changed: bool = False  #: the store that is open was changed
 
     @property
     def role(self) -> Role:
@@ -128,19 +100,12 @@ class Outcome(Account):
 
 @dataclass(frozen=True)
 class Source:
-    """The store that a plan is about.
+    """The store that a plan is about."""
 
-    Attributes:
-        path: Its directory, as the user wrote it.
-        reading: How it is read.
-        workers: Files that are read at the same time.
-        connecting: How to reach a NATS server, if the user has said so.
-    """
-
-    path: Path
-    reading: ReadOptions = field(default_factory=ReadOptions)
-    workers: int = 2
-    connecting: ConnectOptions | None = None
+    path: Path  #: its directory, as the user wrote it
+    reading: ReadOptions = field(default_factory=ReadOptions)  #: how it is read
+    workers: int = 2  #: files that are read at the same time
+    connecting: ConnectOptions | None = None  #: how to reach a NATS server, if the user has said so
 
     @property
     def name(self) -> str:
@@ -311,21 +276,13 @@ class Wizard(ABC, Generic[_Plan]):
 
 @dataclass(frozen=True)
 class Entry:
-    """A wizard that can be chosen.
+    """A wizard that can be chosen."""
 
-    Attributes:
-        verb: The verb of the command line.
-        does: What it does, in a sentence.
-        changes: What becomes of the store.
-        module: Where it is; imported when it is chosen.
-        name: Its class.
-    """
-
-    verb: str
-    does: str
-    changes: str
-    module: str
-    name: str
+    verb: str  #: the verb of the command line
+    does: str  #: what it does, in a sentence
+    changes: str  #: what becomes of the store
+    module: str  #: where it is; imported when it is chosen
+    name: str  #: its class
 
     def make(self, source: Source) -> Wizard[Any]:
         """Makes the wizard for a store."""

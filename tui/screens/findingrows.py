@@ -35,21 +35,14 @@ class Grouping(enum.StrEnum):
 
 @dataclass(eq=False)
 class Group:
-    """Findings that belong together.
+    """Findings that belong together."""
 
-    Attributes:
-        name: The channel, code or severity; "" for what belongs to no channel.
-        members: Numbers of its findings, those of each severity in the order in which they came.
-        open: Its findings are shown.
-        size: How many they are.
-        worst: Rank of the worst one; 0 is an error.
-    """
-
-    name: str
+    name: str  #: the channel, code or severity; "" for what belongs to no channel
+    #: Numbers of its findings, those of each severity in the order in which they came.
     members: tuple[list[int], list[int], list[int]] = field(default_factory=lambda: ([], [], []))
-    open: bool = True
-    size: int = 0
-    worst: int = 3
+    open: bool = True  #: its findings are shown
+    size: int = 0  #: how many they are
+    worst: int = 3  #: rank of the worst one; 0 is an error
 
     def add(self, number: int, rank: int) -> None:
         """Adds a finding, the number of which is higher than those of all before."""

@@ -111,15 +111,10 @@ HINT = "a sequence; -1 the last; 50%; a time such as 2026-11-21T03:00:00Z, 03:00
 
 @dataclass(frozen=True)
 class Jump:
-    """Where to go.
-
-    Attributes:
-        row: The row.
-        remark: Why it is not exactly what was wanted, "" if it is.
-    """
+    """Where to go."""
 
     row: int
-    remark: str = ""
+    remark: str = ""  #: why it is not exactly what was wanted, "" if it is
 
 
 def find(text: str, window: Window, today: int) -> Jump | None:

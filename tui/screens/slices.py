@@ -46,21 +46,13 @@ _FILES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A row: a slice, another file, or a heading.
+    """A row: a slice, another file, or a heading."""
 
-    Attributes:
-        path: The file; None for a heading.
-        text: The heading.
-        level: How bad what the heading says is.
-        slice: The slice, if it is one.
-        size: Bytes of the file.
-    """
-
-    path: Path | None
-    text: str = ""
-    slice: SliceFiles | None = None
-    size: int = 0
-    level: str = "unknown"
+    path: Path | None  #: the file; None for a heading
+    text: str = ""  #: the heading
+    slice: SliceFiles | None = None  #: the slice, if it is one
+    size: int = 0  #: bytes of the file
+    level: str = "unknown"  #: how bad what the heading says is
 
 
 class SliceRows(RowSource[Entry]):

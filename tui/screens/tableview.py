@@ -97,13 +97,9 @@ class FilteredView(ViewScreen):
 
 
 class TableView(FilteredView):
-    """A view whose table shows `Rows`.
+    """A view whose table shows `Rows`."""
 
-    Attributes:
-        rows: What the table shows.
-    """
-
-    rows: Rows[Any]
+    rows: Rows[Any]  #: what the table shows
 
     #: Columns of the screen from which on there is room for everything.
     WIDE: ClassVar[int] = 120

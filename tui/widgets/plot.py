@@ -27,23 +27,14 @@ _SECOND, _MILLISECOND, _MICROSECOND, _MINUTE, _DAY = 10**9, 10**6, 10**3, 60 * 1
 
 @dataclass(frozen=True)
 class Bars:
-    """What a plot shows.
+    """What a plot shows."""
 
-    Attributes:
-        start: Time of the first bar, in nanoseconds since 1970.
-        width: Nanoseconds of a bar.
-        values: Height of each bar.
-        roles: What each bar means.
-        marks: A symbol below each bar, and what it means.
-        cursor: The chosen bar.
-    """
-
-    start: int = 0
-    width: int = 1
-    values: Sequence[float] = ()
-    roles: Sequence[Role] = ()
-    marks: Sequence[tuple[str, Role]] = field(default_factory=tuple)
-    cursor: int = 0
+    start: int = 0  #: time of the first bar, in nanoseconds since 1970
+    width: int = 1  #: nanoseconds of a bar
+    values: Sequence[float] = ()  #: height of each bar
+    roles: Sequence[Role] = ()  #: what each bar means
+    marks: Sequence[tuple[str, Role]] = field(default_factory=tuple)  #: a symbol below each bar, and what it means
+    cursor: int = 0  #: the chosen bar
 
 
 def tick_text(time: int, step: int) -> str:

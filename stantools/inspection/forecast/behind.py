@@ -50,57 +50,34 @@ _CLIENT_WORDS: dict[int, str] = {ClientRecord.ADD: "connected client", ClientRec
 
 @dataclass(frozen=True)
 class RemovedRecord:
-    """A record, or a range of damaged bytes, behind a cut.
+    """A record, or a range of damaged bytes, behind a cut."""
 
-    Attributes:
-        file: Relative to the store.
-        offset: First byte.
-        length: Bytes, the header included.
-        intact: Its content is whole and proven: salvage would keep it.
-        what: What it is: `message`, what a log record tells, or the kind of damage.
-        sequence: Sequence of the message that it is or is about, if known.
-        sub_id: Id of the subscription that it is about.
-        client_id: The client that it is about.
-    """
-
-    file: str
-    offset: int
-    length: int
-    intact: bool
-    what: str
-    sequence: int | None = None
-    sub_id: int | None = None
-    client_id: str | None = None
+    file: str  #: relative to the store
+    offset: int  #: first byte
+    length: int  #: bytes, the header included
+    intact: bool  #: its content is whole and proven: salvage would keep it
+    what: str  #: what it is: `message`, what a log record tells, or the kind of damage
+    sequence: int | None = None  #: sequence of the message that it is or is about, if known
+    sub_id: int | None = None  #: id of the subscription that it is about
+    client_id: str | None = None  #: the client that it is about
 
 
 @dataclass(frozen=True)
 class Behind:
-    """What is behind a cut, in numbers.
+    """What is behind a cut, in numbers."""
 
-    Attributes:
-        intact: Records that salvage would keep.
-        sequences: Their sequences, in a data file.
-    """
-
-    intact: int = 0
-    sequences: Ranges = field(default_factory=Ranges)
+    intact: int = 0  #: records that salvage would keep
+    sequences: Ranges = field(default_factory=Ranges)  #: their sequences, in a data file
 
 
 @dataclass(frozen=True)
 class CutFile:
-    """A file that is cut, and how to read it.
+    """A file that is cut, and how to read it."""
 
-    Attributes:
-        root: The store.
-        file: Relative to the store.
-        offset: Where it is cut.
-        crc: The store's CRC.
-    """
-
-    root: Path
-    file: str
-    offset: int
-    crc: Crc
+    root: Path  #: the store
+    file: str  #: relative to the store
+    offset: int  #: where it is cut
+    crc: Crc  #: the store's CRC
 
     @property
     def layout(self) -> LogLayout | None:

@@ -13,11 +13,7 @@ from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 
 @dataclass(frozen=True)
 class Write:
-    """The file gets this content.
-
-    Attributes:
-        data: All of it.
-    """
+    """The file gets this content."""
 
     data: bytes
 
@@ -29,13 +25,9 @@ class Cut:
 
 @dataclass(frozen=True)
 class Append:
-    """Bytes are added at the end.
+    """Bytes are added at the end."""
 
-    Attributes:
-        data: The bytes, empty where only their number is known.
-    """
-
-    data: bytes = b""
+    data: bytes = b""  #: the bytes, empty where only their number is known
 
 
 @dataclass(frozen=True)
@@ -45,17 +37,11 @@ class Delete:
 
 @dataclass(frozen=True)
 class RebuildIndex:
-    """The index is written anew from the records of the data file.
+    """The index is written anew from the records of the data file."""
 
-    Attributes:
-        data_file: The data file, relative to the store.
-        data_end: Where its good records end; they begin at offset 4.
-        count: How many there are.
-    """
-
-    data_file: str
-    data_end: int
-    count: int
+    data_file: str  #: the data file, relative to the store
+    data_end: int  #: where its good records end; they begin at offset 4
+    count: int  #: how many there are
 
     @property
     def size(self) -> int:
@@ -68,19 +54,12 @@ Action = Write | Cut | Append | Delete | RebuildIndex
 
 @dataclass(frozen=True)
 class Change:
-    """What happens to one file.
+    """What happens to one file."""
 
-    Attributes:
-        path: Relative to the store.
-        before: Size now; None if there is no file.
-        after: Size then; None if there is no file.
-        action: What is done.
-    """
-
-    path: str
-    before: int | None
-    after: int | None
-    action: Action
+    path: str  #: relative to the store
+    before: int | None  #: size now; None if there is no file
+    after: int | None  #: size then; None if there is no file
+    action: Action  #: what is done
 
 
 def by_path(changes: Iterable[Change]) -> dict[str, Change]:

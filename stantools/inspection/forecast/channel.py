@@ -48,21 +48,13 @@ _C = TypeVar("_C", bound=_State, covariant=True)
 
 @dataclass
 class LogOutcome(Generic[_S]):
-    """What the recovery of one log leads to.
+    """What the recovery of one log leads to."""
 
-    Attributes:
-        state: What it adds up to.
-        size: Its size afterwards.
-        log: Lines that are logged.
-        changes: What happens to the file.
-        error: Why the server does not start, with the words around it; "" if it goes on.
-    """
-
-    state: _S
-    size: int = FILE_HEADER_SIZE
-    log: list[str] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
-    error: str = ""
+    state: _S  #: what it adds up to
+    size: int = FILE_HEADER_SIZE  #: its size afterwards
+    log: list[str] = field(default_factory=list)  #: lines that are logged
+    changes: list[Change] = field(default_factory=list)  #: what happens to the file
+    error: str = ""  #: why the server does not start, with the words around it; "" if it goes on
 
 
 def open_clients(recovery: Recovery, path: Path | None) -> tuple[str, list[Change]]:
@@ -147,31 +139,18 @@ _SUBS_SIZE = 1 << 15
 
 @dataclass
 class RecoveredChannel:
-    """A channel after its recovery.
-
-    Attributes:
-        name: Its name.
-        raw_name: Its name as in subjects.
-        slices: Its slices that hold messages, by number, after limits.
-        totals: What the server counts.
-        subs: Its subscriptions.
-        subs_size: Size of subs.dat after the recovery.
-        log: Lines that are logged.
-        changes: What happens to its files, in order.
-        error: Why the server does not start; "" if it goes on.
-        version_matters: Another version of the server would do otherwise.
-    """
+    """A channel after its recovery."""
 
     name: str
-    raw_name: bytes
-    slices: list[Slice] = field(default_factory=list)
-    totals: Totals = field(default_factory=Totals)
-    subs: SubsState = field(default_factory=SubsState)
-    subs_size: int = FILE_HEADER_SIZE
-    log: list[str] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
-    error: str = ""
-    version_matters: bool = False
+    raw_name: bytes  #: its name as in subjects
+    slices: list[Slice] = field(default_factory=list)  #: its slices that hold messages, by number, after limits
+    totals: Totals = field(default_factory=Totals)  #: what the server counts
+    subs: SubsState = field(default_factory=SubsState)  #: its subscriptions
+    subs_size: int = FILE_HEADER_SIZE  #: size of subs.dat after the recovery
+    log: list[str] = field(default_factory=list)  #: lines that are logged
+    changes: list[Change] = field(default_factory=list)  #: what happens to its files, in order
+    error: str = ""  #: why the server does not start; "" if it goes on
+    version_matters: bool = False  #: another version of the server would do otherwise
 
 
 def recover_channels(recovery: Recovery, store: Datastore) -> Iterator[RecoveredChannel]:

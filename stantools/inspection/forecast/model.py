@@ -23,18 +23,12 @@ MAX_TEXTS = 1000
 
 @dataclass
 class Lookups:
-    """What reading each message of a channel by its sequence gives.
+    """What reading each message of a channel by its sequence gives."""
 
-    Attributes:
-        readable: Sequences that give the message of that sequence.
-        failing: Sequences that give an error.
-        errors: The error texts, of the first `MAX_TEXTS` of them.
-        wrong: Sequences that give a message with another sequence, and which.
-    """
-
-    readable: Ranges = field(default_factory=Ranges)
-    failing: Ranges = field(default_factory=Ranges)
-    errors: dict[int, str] = field(default_factory=dict)
+    readable: Ranges = field(default_factory=Ranges)  #: sequences that give the message of that sequence
+    failing: Ranges = field(default_factory=Ranges)  #: sequences that give an error
+    errors: dict[int, str] = field(default_factory=dict)  #: the error texts, of the first `MAX_TEXTS` of them
+    #: Sequences that give a message with another sequence, and which.
     wrong: dict[int, int] = field(default_factory=dict)
 
     def found(self) -> Ranges:
@@ -55,25 +49,15 @@ class Harm(StrEnum):
 
 @dataclass(frozen=True)
 class Loss:
-    """Something intact that a start destroys.
-
-    Attributes:
-        how: How.
-        channel: The channel; "" for clients.dat.
-        file: The file, relative to the store; of `Harm.ANEW` the directory of the channel.
-        at: Offset of the cut; the sequence with which a channel begins anew; else 0.
-        sequences: The messages.
-        records: Intact records: messages, records of a log, or members of groups.
-        groups: The durable queue groups.
-    """
+    """Something intact that a start destroys."""
 
     how: Harm
-    channel: str
-    file: str
-    at: int = 0
-    sequences: Ranges = field(default_factory=Ranges)
-    records: int = 0
-    groups: tuple[str, ...] = ()
+    channel: str  #: the channel; "" for clients.dat
+    file: str  #: the file, relative to the store; of `Harm.ANEW` the directory of the channel
+    at: int = 0  #: offset of the cut; the sequence with which a channel begins anew; else 0
+    sequences: Ranges = field(default_factory=Ranges)  #: the messages
+    records: int = 0  #: intact records: messages, records of a log, or members of groups
+    groups: tuple[str, ...] = ()  #: the durable queue groups
 
     def sentence(self) -> str:
         """Says what goes; names in it are safe to show."""
@@ -110,35 +94,21 @@ class Loss:
 
 @dataclass
 class ChannelForecast:
-    """What the server shows of a channel once it has started.
+    """What the server shows of a channel once it has started."""
 
-    Attributes:
-        name: The channel.
-        first_seq: First sequence; 0 in a channel that never had a message.
-        last_seq: Last sequence.
-        count: Messages as the server counts them.
-        bytes: Bytes as the server counts them.
-        lookups: What reading from the first to the last sequence gives.
-        alone: What reading each message on its own gives, without reading ahead; None if it is the same.
-        missing: Sequences between first and last that are not there.
-        delivered: What a subscriber from the start gets, in order of delivery.
-        stalls_at: Sequence at which delivery stops for good, None if it does not.
-        stall_error: Why it stops.
-        subscriptions: Recovered subscriptions by id.
-    """
-
-    name: str
-    first_seq: int = 0
-    last_seq: int = 0
-    count: int = 0
-    bytes: int = 0
-    lookups: Lookups = field(default_factory=Lookups)
+    name: str  #: the channel
+    first_seq: int = 0  #: first sequence; 0 in a channel that never had a message
+    last_seq: int = 0  #: last sequence
+    count: int = 0  #: messages as the server counts them
+    bytes: int = 0  #: bytes as the server counts them
+    lookups: Lookups = field(default_factory=Lookups)  #: what reading from the first to the last sequence gives
+    #: What reading each message on its own gives, without reading ahead; None if it is the same.
     alone: Lookups | None = None
-    missing: Ranges = field(default_factory=Ranges)
-    delivered: Sequence[tuple[int, int]] = ()
-    stalls_at: int | None = None
-    stall_error: str = ""
-    subscriptions: Subscribers = NOBODY
+    missing: Ranges = field(default_factory=Ranges)  #: sequences between first and last that are not there
+    delivered: Sequence[tuple[int, int]] = ()  #: what a subscriber from the start gets, in order of delivery
+    stalls_at: int | None = None  #: sequence at which delivery stops for good, None if it does not
+    stall_error: str = ""  #: why it stops
+    subscriptions: Subscribers = NOBODY  #: recovered subscriptions by id
 
     def as_json(self, *, streamed: bool = False) -> dict[str, Any]:
         """Returns the channel's part of the json contract; `streamed`: with an iterator of subscriptions."""
@@ -163,39 +133,26 @@ class ChannelForecast:
 
 @dataclass
 class Forecast:
-    """What happens if the server is started now.
-
-    Attributes:
-        server_version: The server's version.
-        truncate: With the truncate option.
-        starts: It starts.
-        exit_code: Its exit code if it does not start, else None.
-        error: Why it does not start, without the words around it in the log.
-        log: What it logs from the recovery on, each line as `[LVL] STREAM: text`.
-        recovered: It found a state; otherwise it starts as if the store were empty.
-        channels: The channels, by name.
-        clients: The recovered clients by id.
-        server_info: The recovered server information, None if there was none.
-        changes: What the recovery does to files, by path relative to the store.
-        destroys: Intact messages and positions that the start destroys; empty if it destroys nothing.
-        version_matters: Another of `SERVER_VERSIONS` would do otherwise.
-        run_changes: Further changes as soon as the server runs: `server.dat` written, records appended to `subs.dat`.
-            Clients that do not answer are dropped later, which is not part of it.
-    """
+    """What happens if the server is started now."""
 
     server_version: str
-    truncate: bool
+    truncate: bool  #: with the truncate option
     starts: bool = False
-    exit_code: int | None = None
-    error: str | None = None
+    exit_code: int | None = None  #: its exit code if it does not start, else None
+    error: str | None = None  #: why it does not start, without the words around it in the log
+    #: What it logs from the recovery on, each line as `[LVL] STREAM: text`.
     log: list[str] = field(default_factory=list)
-    recovered: bool = False
-    channels: dict[str, ChannelForecast] = field(default_factory=dict)
-    clients: dict[bytes, pb.ClientInfo] = field(default_factory=dict)
-    server_info: pb.ServerInfo | None = None
+    recovered: bool = False  #: it found a state; otherwise it starts as if the store were empty
+    channels: dict[str, ChannelForecast] = field(default_factory=dict)  #: the channels, by name
+    clients: dict[bytes, pb.ClientInfo] = field(default_factory=dict)  #: the recovered clients by id
+    server_info: pb.ServerInfo | None = None  #: the recovered server information, None if there was none
+    #: What the recovery does to files, by path relative to the store.
     changes: dict[str, Change] = field(default_factory=dict)
+    #: Intact messages and positions that the start destroys; empty if it destroys nothing.
     destroys: list[Loss] = field(default_factory=list)
-    version_matters: bool = False
+    version_matters: bool = False  #: another of `SERVER_VERSIONS` would do otherwise
+    #: Further changes as soon as the server runs: `server.dat` written, records appended to `subs.dat`. Clients that do
+    #: not answer are dropped later, which is not part of it.
     run_changes: dict[str, Change] = field(default_factory=dict)
 
     def files_changed(self) -> dict[str, tuple[int | None, int | None]]:

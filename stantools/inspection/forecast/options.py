@@ -60,15 +60,10 @@ class CurrentUser:
 
 @dataclass(frozen=True)
 class OtherUser:
-    """Any other user, judged by owner, group and mode bits.
+    """Any other user, judged by owner, group and mode bits."""
 
-    Attributes:
-        uid: User id; 0 may do everything.
-        groups: Group ids.
-    """
-
-    uid: int
-    groups: frozenset[int] = field(default_factory=frozenset)
+    uid: int  #: user id; 0 may do everything
+    groups: frozenset[int] = field(default_factory=frozenset)  #: group ids
 
     def may_open(self, path: Path) -> bool:
         """Returns whether an existing file can be opened for reading and writing."""
@@ -104,32 +99,23 @@ def _access(path: Path, mode: int) -> bool:
 class ServerOptions:
     """How the server would be started; the defaults are the server's.
 
-    Attributes:
-        version: One of `SERVER_VERSIONS`.
-        crc: `-file_crc_poly` and `-file_crc`.
-        limits: `-mc`, `-mm`, `-mb`, `-ma`, `-msu`, `-mi` and the limits per channel.
-        read_buffer_size: `-file_read_buffer_size` in bytes; 0 turns reading ahead off.
-        encryption_key: `-encryption_key`; None is a server without encryption.
-        cluster_id: `-cluster_id`.
-        store_name: The directory as given to `-dir`, for messages; the store's path if None.
-        now_ns: The time of the start, for age limits; None is the time of the forecast.
-        access: Which files the server's user may open and create; None is the owner of the store's directory.
-        workers: Threads of the forecast itself. The outcome does not depend on it.
-
     Raises:
         UsageError: The version is unknown or the read buffer size negative.
     """
 
-    version: str = SERVER_VERSIONS[0]
-    crc: Crc = field(default_factory=Crc)
+    version: str = SERVER_VERSIONS[0]  #: one of `SERVER_VERSIONS`
+    crc: Crc = field(default_factory=Crc)  #: `-file_crc_poly` and `-file_crc`
+    #: `-mc`, `-mm`, `-mb`, `-ma`, `-msu`, `-mi` and the limits per channel.
     limits: StoreLimits = field(default_factory=StoreLimits)
-    read_buffer_size: int = DEFAULT_READ_BUFFER
+    read_buffer_size: int = DEFAULT_READ_BUFFER  #: `-file_read_buffer_size` in bytes; 0 turns reading ahead off
+    #: `-encryption_key`; None is a server without encryption.
     encryption_key: bytes | None = field(default=None, repr=False)
-    cluster_id: str = DEFAULT_CLUSTER_ID
-    store_name: str | None = None
-    now_ns: int | None = None
+    cluster_id: str = DEFAULT_CLUSTER_ID  #: `-cluster_id`
+    store_name: str | None = None  #: the directory as given to `-dir`, for messages; the store's path if None
+    now_ns: int | None = None  #: the time of the start, for age limits; None is the time of the forecast
+    #: Which files the server's user may open and create; None is the owner of the store's directory.
     access: Access | None = None
-    workers: int = 2
+    workers: int = 2  #: Threads of the forecast itself. The outcome does not depend on it.
 
     def __post_init__(self) -> None:
         if self.version not in SERVER_VERSIONS:

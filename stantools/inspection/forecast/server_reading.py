@@ -105,29 +105,17 @@ _ROWS = 16384
 
 @dataclass(frozen=True)
 class DataScan:
-    """What a scan found.
+    """What a scan found."""
 
-    Attributes:
-        count: Good records.
-        bytes: Their bytes in the server's accounting.
-        first: Sequence of the first one, 0 if there is none.
-        last: Sequence of the last one.
-        ascending: Sequences rise from record to record.
-        end: Where the scan stopped.
-        stop: Why.
-        error: The server's text for a wrong CRC or a payload that is no message; else "".
-        same_index: The index there is holds exactly what a new one would hold.
-    """
-
-    count: int
-    bytes: int
-    first: int
-    last: int
-    ascending: bool
-    end: int
-    stop: Stop
-    error: str
-    same_index: bool
+    count: int  #: good records
+    bytes: int  #: their bytes in the server's accounting
+    first: int  #: sequence of the first one, 0 if there is none
+    last: int  #: sequence of the last one
+    ascending: bool  #: sequences rise from record to record
+    end: int  #: where the scan stopped
+    stop: Stop  #: why
+    error: str  #: the server's text for a wrong CRC or a payload that is no message; else ""
+    same_index: bool  #: the index there is holds exactly what a new one would hold
 
 
 def scan_data(buffer: Buffer, channel: bytes, crc: Crc, index: Buffer | None) -> DataScan:
@@ -185,19 +173,12 @@ def _error(buffer: Buffer, offset: int, stop: Stop, crc: Crc) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """The data file of a slice, and how it is read.
+    """The data file of a slice, and how it is read."""
 
-    Attributes:
-        data: The data file.
-        end: Where it ends.
-        crc: The server's CRC.
-        cipher: The channel's cipher if the server has encryption turned on.
-    """
-
-    data: Buffer
-    end: int
-    crc: Crc
-    cipher: ChannelCipher | None
+    data: Buffer  #: the data file
+    end: int  #: where it ends
+    crc: Crc  #: the server's CRC
+    cipher: ChannelCipher | None  #: the channel's cipher if the server has encryption turned on
 
     def read_alone(self, offset: int, size: int) -> tuple[int, str]:
         """Reads one message without read-ahead.

@@ -46,85 +46,50 @@ from stantools.store.sublog import SubsState
 
 @dataclass(slots=True)
 class Slice:
-    """A slice that the server recovered; it holds at least one message.
+    """A slice that the server recovered; it holds at least one message."""
 
-    Attributes:
-        number: Slice number.
-        data: The data file.
-        data_file: The data file, relative to the store.
-        data_size: Size of the data file now.
-        data_end: Its size after the recovery.
-        end: Where the last message ends that the server knows of.
-        index: The index file where its records are used as they are; None where it is written anew from the data.
-        index_file: The index, relative to the store.
-        index_size: Size of the index now, None if there is none.
-        rows: Messages ever stored in the slice.
-        bytes: Their bytes in the server's accounting.
-        first: Sequence of the first message.
-        last: Sequence of the last message.
-        ascending: Sequences rise from message to message.
-        removed: Messages at the front that limits have removed.
-    """
-
-    number: int
-    data: Path
-    data_file: str
-    data_size: int
-    data_end: int
-    end: int
+    number: int  #: slice number
+    data: Path  #: the data file
+    data_file: str  #: the data file, relative to the store
+    data_size: int  #: size of the data file now
+    data_end: int  #: its size after the recovery
+    end: int  #: where the last message ends that the server knows of
+    #: The index file where its records are used as they are; None where it is written anew from the data.
     index: Path | None
-    index_file: str
-    index_size: int | None
-    rows: int = 0
-    bytes: int = 0
-    first: int = 0
-    last: int = 0
-    ascending: bool = True
-    removed: int = 0
+    index_file: str  #: the index, relative to the store
+    index_size: int | None  #: size of the index now, None if there is none
+    rows: int = 0  #: messages ever stored in the slice
+    bytes: int = 0  #: their bytes in the server's accounting
+    first: int = 0  #: sequence of the first message
+    last: int = 0  #: sequence of the last message
+    ascending: bool = True  #: sequences rise from message to message
+    removed: int = 0  #: messages at the front that limits have removed
 
 
 @dataclass
 class SliceOutcome:
-    """What the recovery of one slice leads to.
+    """What the recovery of one slice leads to."""
 
-    Attributes:
-        slice: The slice, None if it holds no message.
-        log: Lines that are logged.
-        changes: What happens to its files.
-        error: Why the server does not start; "" if it goes on.
-        opened: The file that was opened last, which the server's error names; "" if none was.
-        version_matters: Another version of the server would do otherwise.
-    """
-
-    slice: Slice | None = None
-    log: list[str] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
-    error: str = ""
-    opened: str = ""
-    version_matters: bool = False
+    slice: Slice | None = None  #: the slice, None if it holds no message
+    log: list[str] = field(default_factory=list)  #: lines that are logged
+    changes: list[Change] = field(default_factory=list)  #: what happens to its files
+    error: str = ""  #: why the server does not start; "" if it goes on
+    opened: str = ""  #: the file that was opened last, which the server's error names; "" if none was
+    version_matters: bool = False  #: another version of the server would do otherwise
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What stays the same during one start.
+    """What stays the same during one start."""
 
-    Attributes:
-        root: The store's directory.
-        options: The server's options.
-        access: What the server's user may do.
-        truncate: With the truncate option.
-        scans: Data files that were scanned for an earlier forecast of the same store.
-        folds: Logs that were read for it.
-        drop_begun: As no server does, but the reference broker: a last slice that was begun, and has neither an index
-            nor a byte in it, is removed. A server that is killed at that moment leaves one, and does not start again.
-    """
-
-    root: Path
-    options: ServerOptions
-    access: Access
-    truncate: bool
-    scans: dict[Path, DataScan]
-    folds: dict[Path, ClientsState | SubsState] = field(default_factory=dict)
+    root: Path  #: the store's directory
+    options: ServerOptions  #: the server's options
+    access: Access  #: what the server's user may do
+    truncate: bool  #: with the truncate option
+    scans: dict[Path, DataScan]  #: data files that were scanned for an earlier forecast of the same store
+    folds: dict[Path, ClientsState | SubsState] = field(default_factory=dict)  #: logs that were read for it
+    #: As no server does, but the reference broker: a last slice that was begun, and has neither an index nor a byte in
+    #: it, is removed. A server that is killed at that moment leaves one, and does not start again.
     drop_begun: bool = False
 
     @property

@@ -28,15 +28,10 @@ from stantools.store.sublog import SubStatus
 
 @dataclass
 class Startup:
-    """What happens in one channel.
+    """What happens in one channel."""
 
-    Attributes:
-        log: Lines that are logged.
-        appended: Bytes that are appended to subs.dat.
-    """
-
-    log: list[str] = field(default_factory=list)
-    appended: int = 0
+    log: list[str] = field(default_factory=list)  #: lines that are logged
+    appended: int = 0  #: bytes that are appended to subs.dat
 
     def _record(self, message: pb.SubStateDelete | pb.SubStateUpdate) -> None:
         self.appended += RECORD_HEADER_SIZE + message.ByteSize()

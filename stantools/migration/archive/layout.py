@@ -89,23 +89,15 @@ class Flaw(enum.IntEnum):
 
 @dataclass(slots=True)
 class OpenBlock:
-    """A block that is being written.
+    """A block that is being written."""
 
-    Attributes:
-        content: Where; has `MAX_SKIPS` empty records more than `room`, or than the first record if that is larger.
-        room: The position behind which no record should end.
-        key: Of the block, 32 bytes.
-        position: Where it ends so far.
-        last: The last sequence of the stream so far, 0 at its beginning.
-        last_time: The time that goes with it.
-    """
-
+    #: Where; has `MAX_SKIPS` empty records more than `room`, or than the first record if that is larger.
     content: NDArray[np.uint8]
-    room: int
-    key: bytes
-    position: int = 0
-    last: int = 0
-    last_time: int = 0
+    room: int  #: the position behind which no record should end
+    key: bytes  #: of the block, 32 bytes
+    position: int = 0  #: where it ends so far
+    last: int = 0  #: the last sequence of the stream so far, 0 at its beginning
+    last_time: int = 0  #: the time that goes with it
 
 
 class RecordColumns:

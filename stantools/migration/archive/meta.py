@@ -153,23 +153,15 @@ def _encode(first: Mapping[str, Any], fields: tuple[str, ...], values: Mapping[s
 
 @dataclass(frozen=True, slots=True)
 class ArchiveState:
-    """The state of a stream.
+    """The state of a stream."""
 
-    Attributes:
-        messages: Number of messages.
-        bytes: Size of their records, as servers count.
-        first_seq: Sequence of the first message; without messages the one after `last_seq`, 0 if nothing ever was.
-        last_seq: The last sequence ever used; the message may be missing.
-        first_ts: Time of the first message in nanoseconds since 1970, 0 without messages.
-        last_ts: Time of the last message.
-    """
-
-    messages: int = 0
-    bytes: int = 0
+    messages: int = 0  #: number of messages
+    bytes: int = 0  #: size of their records, as servers count
+    #: Sequence of the first message; without messages the one after `last_seq`, 0 if nothing ever was.
     first_seq: int = 0
-    last_seq: int = 0
-    first_ts: int = 0
-    last_ts: int = 0
+    last_seq: int = 0  #: the last sequence ever used; the message may be missing
+    first_ts: int = 0  #: time of the first message in nanoseconds since 1970, 0 without messages
+    last_ts: int = 0  #: time of the last message
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as the API has it, without `consumer_count`.
@@ -233,19 +225,14 @@ _MAX_VARINT: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """How far a consumer is. Sequences come in pairs: that of the delivery, and that in the stream.
+    """How far a consumer is. Sequences come in pairs: that of the delivery, and that in the stream."""
 
-    Attributes:
-        ack_floor: Everything up to here is acknowledged.
-        delivered: The last one sent.
-        pending: By sequence in the stream, what was sent and not acknowledged: consumer sequence, and time of the
-            delivery in nanoseconds since 1970 (kept in seconds).
-        redelivered: By sequence in the stream, how often it was sent again.
-    """
-
-    ack_floor: tuple[int, int]
-    delivered: tuple[int, int]
+    ack_floor: tuple[int, int]  #: everything up to here is acknowledged
+    delivered: tuple[int, int]  #: the last one sent
+    #: By sequence in the stream, what was sent and not acknowledged: consumer sequence, and time of the delivery in
+    #: nanoseconds since 1970 (kept in seconds).
     pending: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    #: By sequence in the stream, how often it was sent again.
     redelivered: Mapping[int, int] = field(default_factory=dict)
 
     def problem(self) -> str:

@@ -38,17 +38,11 @@ _FLAWS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Some records of a block, skipped sequences included. Valid until the next ones are asked for.
+    """Some records of a block, skipped sequences included. Valid until the next ones are asked for."""
 
-    Attributes:
-        block: Number of the block.
-        buffer: Its bytes, which the columns point into.
-        columns: One row a record; `flags` is not 0 for what is no message.
-    """
-
-    block: int
-    buffer: memoryview
-    columns: RecordColumns
+    block: int  #: number of the block
+    buffer: memoryview  #: its bytes, which the columns point into
+    columns: RecordColumns  #: one row a record; `flags` is not 0 for what is no message
 
 
 class StreamReader:

@@ -43,17 +43,11 @@ _LAST_OF_STREAM: Final = "meta.sum"
 
 @dataclass(frozen=True, slots=True)
 class ConsumerEntry:
-    """A durable consumer of a stream.
-
-    Attributes:
-        name: Its name.
-        config: Its configuration as in the API.
-        state: How far it is; None if it begins where its configuration says.
-    """
+    """A durable consumer of a stream."""
 
     name: str
-    config: Mapping[str, Any]
-    state: ConsumerState | None = None
+    config: Mapping[str, Any]  #: its configuration as in the API
+    state: ConsumerState | None = None  #: how far it is; None if it begins where its configuration says
 
 
 class StreamArchive:

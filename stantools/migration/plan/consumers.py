@@ -36,27 +36,16 @@ _ACK_WAIT = 30  # seconds, where the store has none
 
 @dataclass(frozen=True)
 class Durable:
-    """A durable or durable queue group of a channel, merged from its subscriptions.
-
-    Attributes:
-        channel: The channel.
-        name: Name of the durable.
-        client: The client that it belongs to, "" for a queue group.
-        group: The queue group, "" for a plain durable.
-        max_in_flight: Messages that it takes without acknowledging; of a group all members together.
-        ack_wait_ns: After how long a message is sent again.
-        position: How far it is.
-        members: How many subscriptions were merged.
-    """
+    """A durable or durable queue group of a channel, merged from its subscriptions."""
 
     channel: str
-    name: str
-    client: str
-    group: str
-    max_in_flight: int
-    ack_wait_ns: int
-    position: Position
-    members: int = 1
+    name: str  #: name of the durable
+    client: str  #: the client that it belongs to, "" for a queue group
+    group: str  #: the queue group, "" for a plain durable
+    max_in_flight: int  #: messages that it takes without acknowledging; of a group all members together
+    ack_wait_ns: int  #: after how long a message is sent again
+    position: Position  #: how far it is
+    members: int = 1  #: how many subscriptions were merged
 
     def __str__(self) -> str:
         if self.group:

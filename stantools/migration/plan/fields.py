@@ -41,27 +41,16 @@ _REQUIRED: Any = object()
 
 @dataclass(frozen=True)
 class Field:
-    """One line of a plan.
+    """One line of a plan."""
 
-    Attributes:
-        key: The attribute that it becomes, or its name in the JetStream configuration.
-        read: Makes a value of what stands in a file; raises UsageError.
-        write: Makes YAML of a value.
-        name: Its name in a plan, where that is another one.
-        since: The first server version that knows the setting.
-        default: What it is where the line is missing, and what needs no line.
-        shown: It has a line even then.
-        comment: What stands behind it.
-    """
-
-    key: str
-    read: Callable[[Value], Any] = Value.text
-    write: Callable[[Any], str] = quoted
-    name: str = ""
-    since: tuple[int, int] = (2, 2)
-    default: Any = _UNSET
-    shown: bool = False
-    comment: str = ""
+    key: str  #: the attribute that it becomes, or its name in the JetStream configuration
+    read: Callable[[Value], Any] = Value.text  #: makes a value of what stands in a file; raises UsageError
+    write: Callable[[Any], str] = quoted  #: makes YAML of a value
+    name: str = ""  #: its name in a plan, where that is another one
+    since: tuple[int, int] = (2, 2)  #: the first server version that knows the setting
+    default: Any = _UNSET  #: what it is where the line is missing, and what needs no line
+    shown: bool = False  #: it has a line even then
+    comment: str = ""  #: what stands behind it
 
     @property
     def label(self) -> str:

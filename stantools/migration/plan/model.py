@@ -53,40 +53,25 @@ class Level(enum.StrEnum):
 
 @dataclass(frozen=True)
 class SourceRef:
-    """The store that is migrated, and how it is read.
+    """The store that is migrated, and how it is read."""
 
-    Attributes:
-        path: Its directory.
-        crc_poly: Its CRC polynomial, None to find out.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-        generation: As in `SalvageOptions.generation`.
-        archived: Take messages from `.bak` slices too.
-        decrypted: It is read with the encryption key. The key itself is never part of a plan.
-        nodes: Of a cluster, which is merged for it: its nodes, as --node describes them. The path is above them all.
-    """
-
-    path: str
-    crc_poly: int | None = None
-    patterns: tuple[str, ...] = ()
-    generation: str = "split"
-    archived: bool = False
-    decrypted: bool = False
+    path: str  #: its directory
+    crc_poly: int | None = None  #: its CRC polynomial, None to find out
+    patterns: tuple[str, ...] = ()  #: channels to take, with NATS wildcards; none takes all
+    generation: str = "split"  #: as in `SalvageOptions.generation`
+    archived: bool = False  #: take messages from `.bak` slices too
+    decrypted: bool = False  #: It is read with the encryption key. The key itself is never part of a plan.
+    #: Of a cluster, which is merged for it: its nodes, as --node describes them. The path is above them all.
     nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class TargetRef:
-    """Where the streams go.
+    """Where the streams go."""
 
-    Attributes:
-        kind: What it is.
-        places: URLs of the servers without user, password or token, or the one directory.
-        version: The server's version when the plan was made, None if it is not known.
-    """
-
-    kind: TargetKind = TargetKind.SERVER
-    places: tuple[str, ...] = ()
-    version: tuple[int, int, int] | None = None
+    kind: TargetKind = TargetKind.SERVER  #: what it is
+    places: tuple[str, ...] = ()  #: URLs of the servers without user, password or token, or the one directory
+    version: tuple[int, int, int] | None = None  #: the server's version when the plan was made, None if it is not known
 
     def __str__(self) -> str:
         return ",".join(self.places) or str(self.kind)
@@ -131,46 +116,27 @@ def _without_user(url: str) -> str:
 
 @dataclass(frozen=True)
 class ChannelPart:
-    """A channel, or a split off generation of one, that goes into a stream.
+    """A channel, or a split off generation of one, that goes into a stream."""
 
-    Attributes:
-        channel: Its name; bytes that are not UTF-8 are surrogate escapes, as in file names.
-        subject: What its messages have as subject in the stream.
-        messages: How many there are.
-        first: Sequence of the first, 0 if there is none.
-        last: The channel's last sequence ever known; there may be no message with it.
-        bytes: Sum of their payloads.
-        lost: How many messages are known to be lost in the store.
-        first_timestamp: Time of the first message in nanoseconds since 1970, 0 if there is none.
-        last_timestamp: Time of the last one.
-        fingerprint: What identifies the messages and subscriptions, to notice a store that has changed.
-    """
-
-    channel: str
-    subject: str
-    messages: int = 0
-    first: int = 0
-    last: int = 0
-    bytes: int = 0
-    lost: int = 0
-    first_timestamp: int = 0
-    last_timestamp: int = 0
-    fingerprint: str = ""
+    channel: str  #: its name; bytes that are not UTF-8 are surrogate escapes, as in file names
+    subject: str  #: what its messages have as subject in the stream
+    messages: int = 0  #: how many there are
+    first: int = 0  #: sequence of the first, 0 if there is none
+    last: int = 0  #: the channel's last sequence ever known; there may be no message with it
+    bytes: int = 0  #: sum of their payloads
+    lost: int = 0  #: how many messages are known to be lost in the store
+    first_timestamp: int = 0  #: time of the first message in nanoseconds since 1970, 0 if there is none
+    last_timestamp: int = 0  #: time of the last one
+    fingerprint: str = ""  #: what identifies the messages and subscriptions, to notice a store that has changed
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a consumer is, in sequences of its channel.
+    """How far a consumer is, in sequences of its channel."""
 
-    Attributes:
-        delivered: The last sequence that was sent to it.
-        ack_floor: Everything up to here is done with.
-        pending: What was sent and not acknowledged, rising, in (ack_floor, delivered].
-    """
-
-    delivered: int = 0
-    ack_floor: int = 0
-    pending: tuple[int, ...] = ()
+    delivered: int = 0  #: the last sequence that was sent to it
+    ack_floor: int = 0  #: everything up to here is done with
+    pending: tuple[int, ...] = ()  #: what was sent and not acknowledged, rising, in (ack_floor, delivered]
 
     @classmethod
     def of(cls, delivered: int, pending: Iterable[int]) -> Position:
@@ -191,30 +157,19 @@ class Position:
 
 @dataclass(frozen=True)
 class ConsumerPlan:
-    """A durable or a durable queue group that becomes a consumer.
+    """A durable or a durable queue group that becomes a consumer."""
 
-    Attributes:
-        name: The consumer's name.
-        kind: Pull or push.
-        channel: The channel that it was subscribed to.
-        durable: Name of the durable.
-        client: The client that it belongs to, "" for a queue group.
-        group: Its queue group, "" for a plain durable.
-        settings: Fields of the consumer configuration but its name.
-        position: Where it stands, in sequences of its channel. In a stream that is numbered anew it has to be
-            translated when the numbers are known.
-        members: Subscriptions that were merged into it.
-    """
-
-    name: str
-    kind: ConsumerKind = ConsumerKind.PULL
-    channel: str = ""
-    durable: str = ""
-    client: str = ""
-    group: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
+    name: str  #: the consumer's name
+    kind: ConsumerKind = ConsumerKind.PULL  #: pull or push
+    channel: str = ""  #: the channel that it was subscribed to
+    durable: str = ""  #: name of the durable
+    client: str = ""  #: the client that it belongs to, "" for a queue group
+    group: str = ""  #: its queue group, "" for a plain durable
+    settings: dict[str, Any] = field(default_factory=dict)  #: fields of the consumer configuration but its name
+    #: Where it stands, in sequences of its channel. In a stream that is numbered anew it has to be translated when the
+    #: numbers are known.
     position: Position = Position()
-    members: int = 1
+    members: int = 1  #: subscriptions that were merged into it
 
     @property
     def config(self) -> dict[str, Any]:
@@ -224,27 +179,16 @@ class ConsumerPlan:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """A stream that will be made.
-
-    Attributes:
-        name: Its name.
-        subjects: The subjects that it listens on.
-        parts: The channels that go into it, sorted by name.
-        settings: Fields of the stream configuration but name and subjects.
-        renumbered: Several channels go in: ordered by time and numbered from 1.
-        origin_headers: Messages carry channel, sequence and time of their origin as headers.
-        consumers: Its consumers, sorted by name.
-        created_ns: The time that it says it was created at.
-    """
+    """A stream that will be made."""
 
     name: str
-    subjects: tuple[str, ...]
-    parts: tuple[ChannelPart, ...]
-    settings: dict[str, Any] = field(default_factory=dict)
-    renumbered: bool = False
-    origin_headers: bool = False
-    consumers: tuple[ConsumerPlan, ...] = ()
-    created_ns: int = 0
+    subjects: tuple[str, ...]  #: the subjects that it listens on
+    parts: tuple[ChannelPart, ...]  #: the channels that go into it, sorted by name
+    settings: dict[str, Any] = field(default_factory=dict)  #: fields of the stream configuration but name and subjects
+    renumbered: bool = False  #: several channels go in: ordered by time and numbered from 1
+    origin_headers: bool = False  #: messages carry channel, sequence and time of their origin as headers
+    consumers: tuple[ConsumerPlan, ...] = ()  #: its consumers, sorted by name
+    created_ns: int = 0  #: the time that it says it was created at
 
     @property
     def config(self) -> dict[str, Any]:
@@ -326,62 +270,38 @@ def created_at(parts: Iterable[ChannelPart], made_at: int) -> int:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Something of the store that does not go along.
+    """Something of the store that does not go along."""
 
-    Attributes:
-        what: Kind of thing: subscription, queue group, durable, client, channel, message, limit or file.
-        channel: The channel that it belongs to, "" for the store as a whole.
-        detail: Which one, and why it stays behind.
-        count: How many of that kind.
-        loss: Data is lost by it: the store was damaged.
-    """
-
-    what: str
-    channel: str
-    detail: str
-    count: int = 1
-    loss: bool = False
+    what: str  #: kind of thing: subscription, queue group, durable, client, channel, message, limit or file
+    channel: str  #: the channel that it belongs to, "" for the store as a whole
+    detail: str  #: which one, and why it stays behind
+    count: int = 1  #: how many of that kind
+    loss: bool = False  #: data is lost by it: the store was damaged
 
 
 @dataclass(frozen=True)
 class Note:
-    """Something that whoever reviews a plan must know.
+    """Something that whoever reviews a plan must know."""
 
-    Attributes:
-        level: How much it matters.
-        about: The stream, channel or consumer concerned; "" for the plan as a whole.
-        text: What is the matter.
-        remedy: What can be done about it.
-    """
-
-    level: Level
-    about: str
-    text: str
-    remedy: str = ""
+    level: Level  #: how much it matters
+    about: str  #: the stream, channel or consumer concerned; "" for the plan as a whole
+    text: str  #: what is the matter
+    remedy: str = ""  #: what can be done about it
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole migration.
+    """A whole migration."""
 
-    Attributes:
-        source: The store.
-        target: Where it goes.
-        way: How.
-        streams: What will be made there, sorted by name.
-        left_out: What does not go along.
-        notes: What was noticed when it was planned; problems are not here, they are found anew from the plan
-            itself (see `checks.find_problems`).
-        made_at: When it was made, in nanoseconds since 1970.
-    """
-
-    source: SourceRef
-    target: TargetRef = TargetRef()
-    way: Way = Way.ARCHIVE
-    streams: tuple[StreamPlan, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    source: SourceRef  #: the store
+    target: TargetRef = TargetRef()  #: where it goes
+    way: Way = Way.ARCHIVE  #: how
+    streams: tuple[StreamPlan, ...] = ()  #: what will be made there, sorted by name
+    left_out: tuple[LeftOut, ...] = ()  #: what does not go along
+    #: What was noticed when it was planned; problems are not here, they are found anew from the plan itself (see
+    #: `checks.find_problems`).
     notes: tuple[Note, ...] = ()
-    made_at: int = 0
+    made_at: int = 0  #: when it was made, in nanoseconds since 1970
 
     @property
     def messages(self) -> int:

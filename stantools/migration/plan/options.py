@@ -50,25 +50,15 @@ class Consumers(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Override:
-    """What is otherwise for the channels that a pattern matches; None is as for all.
+    """What is otherwise for the channels that a pattern matches; None is as for all."""
 
-    Attributes:
-        pattern: A channel's name, or with NATS wildcards.
-        skip: Leave the channels out.
-        stream: Name of the stream that they go into, together.
-        subject: Subject of the messages; only for a single channel.
-        consumers: What becomes of their durables.
-        origin_headers: Headers with the origin.
-        settings: Fields of the stream configuration.
-    """
-
-    pattern: str
-    skip: bool | None = None
-    stream: str | None = None
-    subject: str | None = None
-    consumers: Consumers | None = None
-    origin_headers: OriginHeaders | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    pattern: str  #: a channel's name, or with NATS wildcards
+    skip: bool | None = None  #: leave the channels out
+    stream: str | None = None  #: name of the stream that they go into, together
+    subject: str | None = None  #: subject of the messages; only for a single channel
+    consumers: Consumers | None = None  #: what becomes of their durables
+    origin_headers: OriginHeaders | None = None  #: headers with the origin
+    settings: Mapping[str, Any] = field(default_factory=dict)  #: fields of the stream configuration
 
     def __post_init__(self) -> None:
         if not is_channel_name(self.pattern, wildcards=True):
@@ -93,36 +83,23 @@ class Override:
 class PlanOptions:
     """How a migration is planned.
 
-    Attributes:
-        target: Where it goes.
-        way: How.
-        stream_prefix: What names of streams begin with, where no override gives one.
-        subject_prefix: What subjects begin with, such as `stan.`.
-        consumers: What becomes of durables.
-        push_prefix: What deliver subjects of push consumers begin with.
-        storage: `file` or `memory`.
-        replicas: Replicas of each stream, 1 to 5.
-        limits: The limits that the streaming server had. They are not in the store; None is "not known".
-        origin_headers: Headers with the origin.
-        decrypted: The source is read with its encryption key.
-        overrides: What is otherwise for some channels.
-
     Raises:
         UsageError: A prefix makes no sense.
     """
 
-    target: TargetRef = field(default_factory=TargetRef)
-    way: Way = Way.ARCHIVE
-    stream_prefix: str = ""
-    subject_prefix: str = ""
-    consumers: Consumers = Consumers.PULL
-    push_prefix: str = "deliver"
-    storage: str = "file"
-    replicas: int = 1
+    target: TargetRef = field(default_factory=TargetRef)  #: where it goes
+    way: Way = Way.ARCHIVE  #: how
+    stream_prefix: str = ""  #: what names of streams begin with, where no override gives one
+    subject_prefix: str = ""  #: what subjects begin with, such as `stan.`
+    consumers: Consumers = Consumers.PULL  #: what becomes of durables
+    push_prefix: str = "deliver"  #: what deliver subjects of push consumers begin with
+    storage: str = "file"  #: `file` or `memory`
+    replicas: int = 1  #: replicas of each stream, 1 to 5
+    #: The limits that the streaming server had. They are not in the store; None is "not known".
     limits: StoreLimits | None = None
-    origin_headers: OriginHeaders = OriginHeaders.AUTO
-    decrypted: bool = False
-    overrides: tuple[Override, ...] = ()
+    origin_headers: OriginHeaders = OriginHeaders.AUTO  #: headers with the origin
+    decrypted: bool = False  #: the source is read with its encryption key
+    overrides: tuple[Override, ...] = ()  #: what is otherwise for some channels
 
     def __post_init__(self) -> None:
         if self.stream_prefix and (problem := name_problem(self.stream_prefix)):

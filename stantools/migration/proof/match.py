@@ -30,19 +30,12 @@ _GENERATION = re.compile(r"(.+)\.generation-\d+")
 
 @dataclass(frozen=True)
 class Match:
-    """A stream and what it is compared with.
+    """A stream and what it is compared with."""
 
-    Attributes:
-        stream: The stream's name.
-        source: What it should hold.
-        origin: Its messages carry headers with their origin.
-        consumers: The durables, with their positions in sequences of the stream.
-    """
-
-    stream: str
-    source: StreamSource
-    origin: bool
-    consumers: list[tuple[ConsumerPlan, Position]]
+    stream: str  #: the stream's name
+    source: StreamSource  #: what it should hold
+    origin: bool  #: its messages carry headers with their origin
+    consumers: list[tuple[ConsumerPlan, Position]]  #: the durables, with their positions in sequences of the stream
 
     async def prove(self, js: JetStream, progress: Progress | None = None) -> Proof:
         """Compares every message of the stream and its consumers with what they should be.

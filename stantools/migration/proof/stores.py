@@ -162,18 +162,12 @@ _MANY = 6
 
 @dataclass
 class StoresDifference:
-    """What a comparison of two stores came to.
+    """What a comparison of two stores came to."""
 
-    Attributes:
-        findings: What differs.
-        channels: Channels that both have.
-        messages: Messages that both have.
-        damaged: For each store, whether something in it is damaged and so was not compared.
-    """
-
-    findings: list[Finding] = field(default_factory=list)
-    channels: int = 0
-    messages: int = 0
+    findings: list[Finding] = field(default_factory=list)  #: what differs
+    channels: int = 0  #: channels that both have
+    messages: int = 0  #: messages that both have
+    #: For each store, whether something in it is damaged and so was not compared.
     damaged: tuple[bool, bool] = (False, False)
 
 

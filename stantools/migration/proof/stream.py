@@ -232,19 +232,12 @@ _NOT_COMPARED = ("name", "durable_name", "deliver_policy", "opt_start_seq", "met
 
 @dataclass
 class Proof:
-    """What a comparison came to.
+    """What a comparison came to."""
 
-    Attributes:
-        findings: What differs; empty if nothing does.
-        messages: Messages that both sides have.
-        bytes: Payload bytes that were read from the stream.
-        seconds: How long it took.
-    """
-
-    findings: list[Finding] = field(default_factory=list)
-    messages: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)  #: what differs; empty if nothing does
+    messages: int = 0  #: messages that both sides have
+    bytes: int = 0  #: payload bytes that were read from the stream
+    seconds: float = 0.0  #: how long it took
 
     @property
     def clean(self) -> bool:

@@ -44,19 +44,12 @@ class UnfinishedError(RefusedError):
 
 @dataclass(frozen=True)
 class Mark:
-    """What is being written to a stream, as its description tells it.
+    """What is being written to a stream, as its description tells it."""
 
-    Attributes:
-        first: The first sequence.
-        last: The last one.
-        whole: The last sequence before it was begun; 0 if these are the stream's first messages.
-        held: How many messages there were then.
-    """
-
-    first: int
-    last: int
-    whole: int = 0
-    held: int = 0
+    first: int  #: the first sequence
+    last: int  #: the last one
+    whole: int = 0  #: the last sequence before it was begun; 0 if these are the stream's first messages
+    held: int = 0  #: how many messages there were then
 
     def __str__(self) -> str:
         behind = f" behind {self.whole} ({self.held} messages)" if self.whole else ""
@@ -76,15 +69,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Part:
-    """The `Messages` of a part. The sequences between its floor and its first message count as missing ones.
-
-    Attributes:
-        messages: The messages.
-        floor: The sequence that it begins behind.
-    """
+    """The `Messages` of a part. The sequences between its floor and its first message count as missing ones."""
 
     messages: Messages
-    floor: int
+    floor: int  #: the sequence that it begins behind
 
     @property
     def count(self) -> int:
@@ -108,24 +96,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Appended:
-    """A part that is in its stream.
-
-    Attributes:
-        stream: The stream.
-        mark: What the stream says about it until it is finished; None if all was there and complete before.
-        messages: Messages of the part.
-        found: How many of them were there before.
-        fillers: Fillers that were stored and deleted for gaps.
-        total: Messages that the stream must hold now; more may have come since.
-        interruptions: How often something had to be done again, because the connection broke or a server restarted.
-    """
+    """A part that is in its stream."""
 
     stream: str
-    mark: Mark | None
-    messages: int
-    found: int
-    fillers: int = 0
-    total: int = 0
+    mark: Mark | None  #: what the stream says about it until it is finished; None if all was there and complete before
+    messages: int  #: messages of the part
+    found: int  #: how many of them were there before
+    fillers: int = 0  #: fillers that were stored and deleted for gaps
+    total: int = 0  #: messages that the stream must hold now; more may have come since
+    #: How often something had to be done again, because the connection broke or a server restarted.
     interruptions: int = 0
 
 

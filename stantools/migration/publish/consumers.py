@@ -84,21 +84,13 @@ class Consumer(Protocol):
 
 @dataclass
 class Consumers:
-    """The consumers of one stream.
-
-    Attributes:
-        js: JetStream.
-        stream: The stream.
-        source: What it holds.
-        wanted: The consumers to make, with their positions.
-        made: Names of those that were made.
-    """
+    """The consumers of one stream."""
 
     js: JetStream
     stream: str
-    source: Messages
-    wanted: Sequence[tuple[Consumer, Standing]]
-    made: list[str] = field(default_factory=list)
+    source: Messages  #: what it holds
+    wanted: Sequence[tuple[Consumer, Standing]]  #: the consumers to make, with their positions
+    made: list[str] = field(default_factory=list)  #: names of those that were made
 
     def __post_init__(self) -> None:
         self._brought: dict[str, tuple[dict[str, Any], _Delivery]] = {}
@@ -192,19 +184,12 @@ class Consumers:
 
 @dataclass(frozen=True)
 class _Delivery:
-    """What a consumer has to be given.
+    """What a consumer has to be given."""
 
-    Attributes:
-        start: The sequence that it begins at.
-        count: How many messages there are from there to the last one delivered.
-        last: The last one of them, 0 if there is none.
-        pending: Those not to acknowledge.
-    """
-
-    start: int
-    count: int
-    last: int
-    pending: frozenset[int]
+    start: int  #: the sequence that it begins at
+    count: int  #: how many messages there are from there to the last one delivered
+    last: int  #: the last one of them, 0 if there is none
+    pending: frozenset[int]  #: those not to acknowledge
 
 
 def _plan_delivery(source: Messages, what: str, position: Standing, subject: str | None, *, lead: bool) -> _Delivery:

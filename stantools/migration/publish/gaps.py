@@ -52,17 +52,11 @@ def gaps(batches: Iterator[Batch], after: int, until: int) -> Iterator[tuple[int
 
 @dataclass
 class Extent:
-    """The part of a source up to a sequence.
+    """The part of a source up to a sequence."""
 
-    Attributes:
-        messages: How many there are.
-        gaps: Ranges of sequences without a message, the last ones.
-        reach: The sequence behind which the last messages are.
-    """
-
-    messages: int = 0
-    gaps: deque[tuple[int, int]] = field(default_factory=deque)
-    reach: int = 0
+    messages: int = 0  #: how many there are
+    gaps: deque[tuple[int, int]] = field(default_factory=deque)  #: ranges of sequences without a message, the last ones
+    reach: int = 0  #: the sequence behind which the last messages are
 
 
 def extent(source: Messages, until: int, gaps_kept: int = 0, last: int = 0, last_bytes: int = 0) -> Extent:

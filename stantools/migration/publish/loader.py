@@ -61,19 +61,12 @@ def last_counted(problem: ApiError) -> int | None:
 
 @dataclass(frozen=True)
 class Window:
-    """How much is on its way.
+    """How much is on its way."""
 
-    Attributes:
-        messages: Messages that are sent and not answered, at most; up to `MAX_WINDOW`.
-        bytes: The same in bytes, up to `MAX_WINDOW_BYTES`; a larger message is sent alone.
-        chunk: Messages that are written in one go.
-        seconds: How long to wait for the next answer.
-    """
-
-    messages: int = MAX_WINDOW
-    bytes: int = 8 << 20
-    chunk: int = 512
-    seconds: float = 10.0
+    messages: int = MAX_WINDOW  #: messages that are sent and not answered, at most; up to `MAX_WINDOW`
+    bytes: int = 8 << 20  #: the same in bytes, up to `MAX_WINDOW_BYTES`; a larger message is sent alone
+    chunk: int = 512  #: messages that are written in one go
+    seconds: float = 10.0  #: how long to wait for the next answer
 
     def __post_init__(self) -> None:
         fits = 1 <= self.messages <= MAX_WINDOW and 1 <= self.bytes <= MAX_WINDOW_BYTES
@@ -83,21 +76,13 @@ class Window:
 
 @dataclass(frozen=True)
 class Publishing:
-    """How messages are published.
+    """How messages are published."""
 
-    Attributes:
-        origin: Messages carry channel, sequence and time as headers.
-        generation: Part of the ids (`Nats-Msg-Id`) that messages have: channel, generation and sequence.
-        window: How much is on its way.
-        filler_limit: The most sequences without a message that may be filled, and emptied again.
-        patience: Seconds without any progress after which a server that does not answer is given up.
-    """
-
-    origin: bool = True
-    generation: int = 1
-    window: Window = field(default_factory=Window)
-    filler_limit: int = FILLER_LIMIT
-    patience: float = 60.0
+    origin: bool = True  #: messages carry channel, sequence and time as headers
+    generation: int = 1  #: part of the ids (`Nats-Msg-Id`) that messages have: channel, generation and sequence
+    window: Window = field(default_factory=Window)  #: how much is on its way
+    filler_limit: int = FILLER_LIMIT  #: the most sequences without a message that may be filled, and emptied again
+    patience: float = 60.0  #: seconds without any progress after which a server that does not answer is given up
 
 
 class Acks:
@@ -180,50 +165,29 @@ class Acks:
 
 @dataclass
 class Chunk:
-    """What was written in one go.
+    """What was written in one go."""
 
-    Attributes:
-        end: The sequence behind its last message.
-        messages: How many there are.
-        size: Bytes.
-        fillers: They are fillers.
-    """
-
-    end: int
-    messages: int
-    size: int
-    fillers: bool
+    end: int  #: the sequence behind its last message
+    messages: int  #: how many there are
+    size: int  #: bytes
+    fillers: bool  #: they are fillers
 
 
 @dataclass
 class Loader:
-    """Sends what a stream lacks.
-
-    Attributes:
-        js: JetStream.
-        name: The stream.
-        source: What the stream should hold.
-        subject: A subject of the stream, for fillers.
-        how: How messages are published.
-        progress: Told how many more messages are stored.
-        messages: How many were stored by this run.
-        fillers: Sequences at which there are fillers.
-        filled: How many fillers were stored by this run.
-        told: The last sequence that is counted in all this.
-        replicated: The stream has more than one replica.
-    """
+    """Sends what a stream lacks."""
 
     js: JetStream
-    name: str
-    source: Messages
-    subject: bytes
-    how: Publishing
-    progress: Callable[[int], None]
-    messages: int = 0
-    fillers: list[int] = field(default_factory=list)
-    filled: int = 0
-    told: int = 0
-    replicated: bool = False
+    name: str  #: the stream
+    source: Messages  #: what the stream should hold
+    subject: bytes  #: a subject of the stream, for fillers
+    how: Publishing  #: how messages are published
+    progress: Callable[[int], None]  #: told how many more messages are stored
+    messages: int = 0  #: how many were stored by this run
+    fillers: list[int] = field(default_factory=list)  #: sequences at which there are fillers
+    filled: int = 0  #: how many fillers were stored by this run
+    told: int = 0  #: the last sequence that is counted in all this
+    replicated: bool = False  #: the stream has more than one replica
 
     _leading = False
 

@@ -63,15 +63,10 @@ class NotOursError(RefusedError):
 
 @dataclass
 class Compared:
-    """What a part of a stream holds.
+    """What a part of a stream holds."""
 
-    Attributes:
-        messages: Messages of the source.
-        fillers: Sequences at which there still are fillers.
-    """
-
-    messages: int = 0
-    fillers: list[int] = field(default_factory=list)
+    messages: int = 0  #: messages of the source
+    fillers: list[int] = field(default_factory=list)  #: sequences at which there still are fillers
 
 
 async def compare(js: JetStream, name: str, source: Messages, after: int, until: int, generation: int) -> Compared:

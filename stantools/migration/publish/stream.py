@@ -38,25 +38,16 @@ SETTLING = 0.3
 
 @dataclass(frozen=True)
 class Published:
-    """What a stream holds in the end, and what was done for it.
+    """What a stream holds in the end, and what was done for it."""
 
-    Attributes:
-        state: The stream's state, as the server reports it.
-        messages: Messages that this call stored.
-        found: Messages that were there before.
-        fillers: Fillers that this call stored and deleted.
-        consumers: Names of the consumers that this call made.
-        interruptions: How often something had to be done again, because the connection broke or a server restarted.
-        seconds: How long it took.
-    """
-
-    state: dict[str, Any]
-    messages: int
-    found: int
-    fillers: int
-    consumers: list[str] = field(default_factory=list)
+    state: dict[str, Any]  #: the stream's state, as the server reports it
+    messages: int  #: messages that this call stored
+    found: int  #: messages that were there before
+    fillers: int  #: fillers that this call stored and deleted
+    consumers: list[str] = field(default_factory=list)  #: names of the consumers that this call made
+    #: How often something had to be done again, because the connection broke or a server restarted.
     interruptions: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  #: how long it took
 
 
 async def publish_stream(

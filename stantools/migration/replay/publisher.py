@@ -51,21 +51,13 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Destination:
-    """Where to.
+    """Where to."""
 
-    Attributes:
-        kind: What messages are published as.
-        origin: Write headers with channel, sequence and timestamp; not for streaming.
-        cluster_id: Of the streaming server.
-        client_id: The name under which to register with it; one of the run's own if not given.
-        discover_prefix: The streaming server's `discover_prefix`.
-    """
-
-    kind: Kind = Kind.CORE
-    origin: bool = False
-    cluster_id: str = CLUSTER_ID
-    client_id: str | None = None
-    discover_prefix: str = DISCOVER_PREFIX
+    kind: Kind = Kind.CORE  #: what messages are published as
+    origin: bool = False  #: write headers with channel, sequence and timestamp; not for streaming
+    cluster_id: str = CLUSTER_ID  #: of the streaming server
+    client_id: str | None = None  #: the name under which to register with it; one of the run's own if not given
+    discover_prefix: str = DISCOVER_PREFIX  #: the streaming server's `discover_prefix`
 
 
 def origin_fields(channel: str, sequence: int, timestamp: int) -> dict[str, str]:

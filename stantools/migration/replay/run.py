@@ -120,20 +120,13 @@ _SLACK = 50_000_000
 
 @dataclass
 class Outcome:
-    """What a replay has done.
+    """What a replay has done."""
 
-    Attributes:
-        messages: Messages that the target has, and had not confirmed before this run.
-        finished: Everything is replayed; False if the user stopped it.
-        seconds: How long it took.
-        again: Messages that the target had already.
-        repeated: Messages that were on their way when the connection broke: they were sent again, or found there.
-    """
-
-    messages: int = 0
-    finished: bool = False
-    seconds: float = 0.0
-    again: int = 0
+    messages: int = 0  #: messages that the target has, and had not confirmed before this run
+    finished: bool = False  #: everything is replayed; False if the user stopped it
+    seconds: float = 0.0  #: how long it took
+    again: int = 0  #: messages that the target had already
+    #: Messages that were on their way when the connection broke: they were sent again, or found there.
     repeated: int = 0
 
 
@@ -335,17 +328,11 @@ def _passes(problem: StantoolsError) -> bool:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast.
+    """How fast."""
 
-    Attributes:
-        speed: How many times faster than the original; None for as fast as possible.
-        rate: Messages a second at most, None for no limit.
-        longest_pause: Pauses are no longer than so many nanoseconds, None for no limit.
-    """
-
-    speed: float | None = 1.0
-    rate: float | None = None
-    longest_pause: int | None = None
+    speed: float | None = 1.0  #: how many times faster than the original; None for as fast as possible
+    rate: float | None = None  #: messages a second at most, None for no limit
+    longest_pause: int | None = None  #: pauses are no longer than so many nanoseconds, None for no limit
 
     def pacer(self) -> Pacer:
         """Returns a pacer that begins now."""

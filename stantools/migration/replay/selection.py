@@ -22,20 +22,13 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which messages are wanted.
+    """Which messages are wanted."""
 
-    Attributes:
-        first: Lowest sequence; a negative one counts from the channel's end, -1 is the last message.
-        last: Highest sequence, included; may be negative as well.
-        since: Lowest timestamp in nanoseconds since 1970.
-        until: Timestamps are below this.
-        ends: Channel -> the last sequence that negative ones count from; the channel's last one if not given.
-    """
-
-    first: int | None = None
-    last: int | None = None
-    since: int | None = None
-    until: int | None = None
+    first: int | None = None  #: lowest sequence; a negative one counts from the channel's end, -1 is the last message
+    last: int | None = None  #: highest sequence, included; may be negative as well
+    since: int | None = None  #: lowest timestamp in nanoseconds since 1970
+    until: int | None = None  #: timestamps are below this
+    #: Channel -> the last sequence that negative ones count from; the channel's last one if not given.
     ends: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -96,26 +89,17 @@ def _absolute(sequence: int, end: int) -> int:
 
 @dataclass(frozen=True)
 class ReplayChannel:
-    """One channel of a replay.
+    """One channel of a replay."""
 
-    Attributes:
-        source: Its messages, those that are wanted.
-        subject: Where they go; for a streaming server the channel there.
-    """
-
-    source: ChannelSource
-    subject: bytes
+    source: ChannelSource  #: its messages, those that are wanted
+    subject: bytes  #: where they go; for a streaming server the channel there
 
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """What a replay is going to do.
+    """What a replay is going to do."""
 
-    Attributes:
-        channels: Those that have anything to replay, by name.
-    """
-
-    channels: tuple[ReplayChannel, ...]
+    channels: tuple[ReplayChannel, ...]  #: those that have anything to replay, by name
 
     @property
     def messages(self) -> int:

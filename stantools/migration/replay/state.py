@@ -30,15 +30,10 @@ from stantools.store.durable import fsync_directory, write_all, writing
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a channel is.
+    """How far a channel is."""
 
-    Attributes:
-        sequence: Of its last message that is done.
-        timestamp: Of the same, in nanoseconds since 1970: tells whether a store is still the same.
-    """
-
-    sequence: int
-    timestamp: int
+    sequence: int  #: of its last message that is done
+    timestamp: int  #: of the same, in nanoseconds since 1970: tells whether a store is still the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,20 +176,14 @@ _LARGEST = 1 << 28
 
 @dataclass
 class ReplayState:
-    """How far a replay is.
+    """How far a replay is."""
 
-    Attributes:
-        identity: What makes it this replay and no other: store, target, kind, channels, rules.
-        selection: Which messages were asked for, in absolute terms.
-        run: A text that no other replay has; every message carries it, so that a target can tell what it has.
-        channels: What is confirmed of each channel.
-        streams: Stream -> a sequence in it: what is confirmed is not behind it. Only for JetStream.
-    """
-
-    identity: dict[str, Any]
-    selection: dict[str, Any] = field(default_factory=dict)
+    identity: dict[str, Any]  #: what makes it this replay and no other: store, target, kind, channels, rules
+    selection: dict[str, Any] = field(default_factory=dict)  #: which messages were asked for, in absolute terms
+    #: A text that no other replay has; every message carries it, so that a target can tell what it has.
     run: str = field(default_factory=lambda: secrets.token_hex(8))
-    channels: dict[bytes, Position] = field(default_factory=dict)
+    channels: dict[bytes, Position] = field(default_factory=dict)  #: what is confirmed of each channel
+    #: Stream -> a sequence in it: what is confirmed is not behind it. Only for JetStream.
     streams: dict[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:

@@ -35,15 +35,10 @@ def shown(name: bytes) -> str:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule.
+    """One rule."""
 
-    Attributes:
-        pattern: The tokens of the pattern.
-        subject: The tokens of the subject: text, the number of a `*` from 0, or `>` for the rest.
-    """
-
-    pattern: tuple[str, ...]
-    subject: tuple[str | int, ...]
+    pattern: tuple[str, ...]  #: the tokens of the pattern
+    subject: tuple[str | int, ...]  #: the tokens of the subject: text, the number of a `*` from 0, or `>` for the rest
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -118,15 +113,10 @@ def _subject_tokens(text: str, pattern: tuple[str, ...], tokens: list[str]) -> I
 
 @dataclass(frozen=True)
 class SubjectRules:
-    """All rules, and the prefix.
+    """All rules, and the prefix."""
 
-    Attributes:
-        rules: In the order in which they are tried.
-        prefix: Put in front, without a dot at its end; empty for none.
-    """
-
-    rules: tuple[Rule, ...] = ()
-    prefix: str = ""
+    rules: tuple[Rule, ...] = ()  #: in the order in which they are tried
+    prefix: str = ""  #: put in front, without a dot at its end; empty for none
 
     @classmethod
     def parse(cls, rules: Iterable[str], prefix: str = "") -> Self:

@@ -81,44 +81,26 @@ def unknown_options(config: Mapping[str, Any], version: tuple[int, int, int]) ->
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that stands in the way.
+    """Something that stands in the way."""
 
-    Attributes:
-        code: Which kind, the same in all versions: `stream-exists`, `subject-taken`, …
-        level: How much it matters: a problem would let the work fail, a warning should be known.
-        stream: The stream concerned, "" for all of them.
-        detail: What is the matter.
-        remedy: What can be done about it.
-    """
-
-    code: str
-    level: Level
-    stream: str
-    detail: str
-    remedy: str
+    code: str  #: which kind, the same in all versions: `stream-exists`, `subject-taken`, …
+    level: Level  #: how much it matters: a problem would let the work fail, a warning should be known
+    stream: str  #: the stream concerned, "" for all of them
+    detail: str  #: what is the matter
+    remedy: str  #: what can be done about it
 
 
 @dataclass(frozen=True, slots=True)
 class StreamDemand:
-    """A stream that is to be made.
+    """A stream that is to be made."""
 
-    Attributes:
-        config: Its configuration as the API takes it; `name` is always there.
-        bytes: What its messages will take, as the server counts it.
-        least_bytes: What they will take in any case.
-        largest_message: Bytes of the largest message with its headers; 0 if not known.
-        consumers: Configurations of its consumers.
-        may_exist: It may be there already: it will be replaced, or gone on with.
-        updated: It will be given other settings after it was filled.
-    """
-
-    config: Mapping[str, Any]
-    bytes: int = 0
-    least_bytes: int = 0
-    largest_message: int = 0
-    consumers: Sequence[Mapping[str, Any]] = ()
-    may_exist: bool = False
-    updated: bool = False
+    config: Mapping[str, Any]  #: its configuration as the API takes it; `name` is always there
+    bytes: int = 0  #: what its messages will take, as the server counts it
+    least_bytes: int = 0  #: what they will take in any case
+    largest_message: int = 0  #: bytes of the largest message with its headers; 0 if not known
+    consumers: Sequence[Mapping[str, Any]] = ()  #: configurations of its consumers
+    may_exist: bool = False  #: it may be there already: it will be replaced, or gone on with
+    updated: bool = False  #: it will be given other settings after it was filled
 
     @property
     def name(self) -> str:

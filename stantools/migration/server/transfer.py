@@ -46,19 +46,12 @@ class DroppedError(NatsError):
 
 @dataclass(frozen=True)
 class Flow:
-    """How an archive is sent.
+    """How an archive is sent."""
 
-    Attributes:
-        window: Bytes that may be unanswered at a time.
-        piece_bytes: Bytes of one message; at most the server's max_payload is used.
-        chunk_timeout: Seconds to wait for the next piece to be answered.
-        final_timeout: Seconds to wait at the end: old servers unpack only then.
-    """
-
-    window: int = 8 << 20
-    piece_bytes: int = 128 << 10
-    chunk_timeout: float = 30.0
-    final_timeout: float = 3600.0
+    window: int = 8 << 20  #: bytes that may be unanswered at a time
+    piece_bytes: int = 128 << 10  #: bytes of one message; at most the server's max_payload is used
+    chunk_timeout: float = 30.0  #: seconds to wait for the next piece to be answered
+    final_timeout: float = 3600.0  #: seconds to wait at the end: old servers unpack only then
 
 
 class FrameTracker:

@@ -43,24 +43,16 @@ _CONSUMER_FILES = ("meta.inf", "meta.sum", "o.dat")
 
 @dataclass
 class Written:
-    """A stream as it lies on disk.
+    """A stream as it lies on disk."""
 
-    Attributes:
-        stream: Its name, empty if it cannot be read.
-        config: Its configuration in `meta.inf`.
-        state: What a server will say of it, as far as it could be read.
-        consumers: Its consumers.
-        whole: It was read to its end.
-        findings: What is wrong.
-        request: What a backup has in `backup.json`: the configuration and state that a server will be asked for.
-    """
-
-    stream: str = ""
-    config: Mapping[str, Any] = field(default_factory=dict)
+    stream: str = ""  #: its name, empty if it cannot be read
+    config: Mapping[str, Any] = field(default_factory=dict)  #: its configuration in `meta.inf`
+    #: What a server will say of it, as far as it could be read.
     state: ArchiveState = field(default_factory=ArchiveState)
     consumers: Sequence[ConsumerEntry] = ()
-    whole: bool = False
-    findings: list[Finding] = field(default_factory=list)
+    whole: bool = False  #: it was read to its end
+    findings: list[Finding] = field(default_factory=list)  #: what is wrong
+    #: What a backup has in `backup.json`: the configuration and state that a server will be asked for.
     request: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -299,21 +291,13 @@ def _words(state: ConsumerState | None) -> str:
 
 @dataclass(frozen=True)
 class Placed:
-    """A stream that lies where it belongs.
+    """A stream that lies where it belongs."""
 
-    Attributes:
-        stream: Its name.
-        directory: Where.
-        state: What a server will say of it.
-        present: It was there already, exactly so.
-        replaced: Where the stream is now whose place it took.
-    """
-
-    stream: str
-    directory: Path
-    state: ArchiveState
-    present: bool = False
-    replaced: Path | None = None
+    stream: str  #: its name
+    directory: Path  #: where
+    state: ArchiveState  #: what a server will say of it
+    present: bool = False  #: it was there already, exactly so
+    replaced: Path | None = None  #: where the stream is now whose place it took
 
 
 class FileDestination(ABC):

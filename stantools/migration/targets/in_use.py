@@ -32,17 +32,11 @@ _OFF = ("false", "disabled", "disable", "off", "no")
 
 @dataclass(frozen=True)
 class StoreSetting:
-    """What is known of where a server keeps its streams.
+    """What is known of where a server keeps its streams."""
 
-    Attributes:
-        places: Directories that it may use, as they are written.
-        jetstream: JetStream seems to be enabled.
-        unknown: Why it cannot be told, empty if it can.
-    """
-
-    places: tuple[str, ...] = ()
-    jetstream: bool = False
-    unknown: str = ""
+    places: tuple[str, ...] = ()  #: directories that it may use, as they are written
+    jetstream: bool = False  #: JetStream seems to be enabled
+    unknown: str = ""  #: why it cannot be told, empty if it can
 
 
 def store_setting(

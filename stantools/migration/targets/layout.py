@@ -51,17 +51,11 @@ _META_MAX = 16 << 20
 
 @dataclass(frozen=True)
 class StreamDirectory:
-    """A stream that lies in a store.
+    """A stream that lies in a store."""
 
-    Attributes:
-        name: Its name, which is also the directory's.
-        path: Its directory.
-        config: Its configuration; None if the server will not find a stream here either.
-    """
-
-    name: str
-    path: Path
-    config: dict[str, Any] | None
+    name: str  #: its name, which is also the directory's
+    path: Path  #: its directory
+    config: dict[str, Any] | None  #: its configuration; None if the server will not find a stream here either
 
     @property
     def subjects(self) -> list[str]:
@@ -75,21 +69,14 @@ class StreamDirectory:
 
 @dataclass(frozen=True)
 class Layout:
-    """What lies in a store directory.
+    """What lies in a store directory."""
 
-    Attributes:
-        root: The directory `jetstream`; it need not exist.
-        streams: The streams of the account that was asked for, by name.
-        accounts: The accounts that have a directory.
-        raft: Raft state, if the server belongs, or belonged, to a cluster.
-        key: A key file, if the store is encrypted.
-    """
-
-    root: Path
+    root: Path  #: the directory `jetstream`; it need not exist
+    #: The streams of the account that was asked for, by name.
     streams: dict[str, StreamDirectory] = field(default_factory=dict)
-    accounts: tuple[str, ...] = ()
-    raft: Path | None = None
-    key: Path | None = None
+    accounts: tuple[str, ...] = ()  #: the accounts that have a directory
+    raft: Path | None = None  #: Raft state, if the server belongs, or belonged, to a cluster
+    key: Path | None = None  #: a key file, if the store is encrypted
 
     def account_directory(self, account: str) -> Path:
         """Where an account's streams are, or would be."""
@@ -201,17 +188,11 @@ _NEW_MODE = 0o700
 
 @dataclass(frozen=True)
 class Ownership:
-    """Whose the files of a store are, and who may read them.
+    """Whose the files of a store are, and who may read them."""
 
-    Attributes:
-        user: Owner.
-        group: Group.
-        mode: Permission bits of directories.
-    """
-
-    user: int
+    user: int  #: owner
     group: int
-    mode: int
+    mode: int  #: permission bits of directories
 
     @classmethod
     def around(cls, path: Path, root: Path) -> Ownership:

@@ -66,28 +66,18 @@ class Existing(enum.StrEnum):
 
 @dataclass(frozen=True)
 class ApplyOptions:
-    """How to carry out a plan.
+    """How to carry out a plan."""
 
-    Attributes:
-        way: Archive or publish.
-        existing: What to do with streams that are there and different.
-        parallel: Streams that are worked on at the same time. More than one restore at a time has been seen to crash
-            nats-server 2.15.1, and is hardly faster.
-        prove: Compare every message; else only the numbers that the server tells.
-        compression: Of the archive on its way: `stored` or `snappy`.
-        attempts: How often a stream is tried when the connection breaks.
-        chunk_timeout: Seconds in which a piece of an archive must be taken.
-        final_timeout: Seconds in which the server must have unpacked it.
-    """
-
-    way: Way = Way.ARCHIVE
-    existing: Existing = Existing.REFUSE
+    way: Way = Way.ARCHIVE  #: archive or publish
+    existing: Existing = Existing.REFUSE  #: what to do with streams that are there and different
+    #: Streams that are worked on at the same time. More than one restore at a time has been seen to crash nats-server
+    #: 2.15.1, and is hardly faster.
     parallel: int = 1
-    prove: bool = True
-    compression: str = "stored"
-    attempts: int = 3
-    chunk_timeout: float = 30.0
-    final_timeout: float = 3600.0
+    prove: bool = True  #: compare every message; else only the numbers that the server tells
+    compression: str = "stored"  #: of the archive on its way: `stored` or `snappy`
+    attempts: int = 3  #: how often a stream is tried when the connection breaks
+    chunk_timeout: float = 30.0  #: seconds in which a piece of an archive must be taken
+    final_timeout: float = 3600.0  #: seconds in which the server must have unpacked it
 
 
 DEFAULTS = ApplyOptions()

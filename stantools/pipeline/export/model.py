@@ -60,23 +60,15 @@ _HEALTH: dict[Table, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Layout:
-    """What is in the files of an export.
-
-    Attributes:
-        table: The table.
-        format: What kind of files.
-        compression: How they are compressed.
-        columns: Which columns, in this order; all if empty. Those of `by` are in the names of directories instead.
-        by: The levels of directories, of `LEVELS`; none puts all files into one.
-        row_group_bytes: A row group of Parquet holds so many bytes, about, before they are encoded.
-    """
+    """What is in the files of an export."""
 
     table: Table = Table.MESSAGES
-    format: Format = Format.PARQUET
-    compression: Compression = Compression.SNAPPY
+    format: Format = Format.PARQUET  #: what kind of files
+    compression: Compression = Compression.SNAPPY  #: how they are compressed
+    #: Which columns, in this order; all if empty. Those of `by` are in the names of directories instead.
     columns: tuple[str, ...] = ()
-    by: tuple[str, ...] = ()
-    row_group_bytes: int = 32 << 20
+    by: tuple[str, ...] = ()  #: the levels of directories, of `LEVELS`; none puts all files into one
+    row_group_bytes: int = 32 << 20  #: a row group of Parquet holds so many bytes, about, before they are encoded
 
     def check(self) -> None:
         """Checks that it makes sense.
@@ -156,32 +148,20 @@ def _source(level: str) -> str:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file of an export.
+    """A file of an export."""
 
-    Attributes:
-        path: Relative to the directory of the export.
-        rows: Rows in it.
-        size: Its size in bytes.
-    """
-
-    path: str
-    rows: int
-    size: int
+    path: str  #: relative to the directory of the export
+    rows: int  #: rows in it
+    size: int  #: its size in bytes
 
 
 @dataclass
 class Written:
-    """What was written.
-
-    Attributes:
-        files: The files.
-        rows: All rows.
-        tally: What the rows say of damage -> how many.
-    """
+    """What was written."""
 
     files: list[WrittenFile] = field(default_factory=list)
     rows: int = 0
-    tally: Counter[str] = field(default_factory=Counter)
+    tally: Counter[str] = field(default_factory=Counter)  #: what the rows say of damage -> how many
 
     def count(self, table: Table, batch: pa.RecordBatch) -> None:
         """Counts the rows of a batch."""
@@ -207,19 +187,12 @@ class Written:
 
 @dataclass
 class Result:
-    """The result of an export.
+    """The result of an export."""
 
-    Attributes:
-        target: Where it is; None for standard output.
-        layout: What is in the files.
-        written: What was written.
-        unreadable: What could not be read.
-    """
-
-    target: str | None
-    layout: Layout
-    written: Written
-    unreadable: list[Failed]
+    target: str | None  #: where it is; None for standard output
+    layout: Layout  #: what is in the files
+    written: Written  #: what was written
+    unreadable: list[Failed]  #: what could not be read
 
     @property
     def clean(self) -> bool:

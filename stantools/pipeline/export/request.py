@@ -25,25 +25,7 @@ _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 
 @dataclass(frozen=True)
 class Exporting:
-    """What the user asked for.
-
-    Attributes:
-        to: A directory, a file, or `-`.
-        table: The table.
-        format: Kind of files; None if it follows from the name.
-        compression: None if it follows from the name or the format.
-        columns: Columns with commas.
-        by: Levels of directories with commas.
-        file_size: Bytes of input for one file, about.
-        mode: What to do with damage.
-        channels: Patterns.
-        sequences: Which sequences.
-        since: Not older.
-        until: Older than this.
-        archived: Take `.bak` slices as well.
-        overwrite: Replace an earlier export.
-        directory: It is a directory, whatever its name looks like.
-    """
+    """What the user asked for."""
 
     to: str = option(
         "A new directory of files; a single file, if the name ends in .parquet, .ndjson or .csv; or stdout.",
@@ -81,7 +63,7 @@ class Exporting:
     until: int | None = UNTIL.field()
     archived: bool = ARCHIVED.field(help="Read .bak slices as well.")
     overwrite: bool = option("Replace an earlier export, when the new one is complete.", default=False)
-    directory: bool = False
+    directory: bool = False  #: it is a directory, whatever its name looks like
 
     @property
     def target(self) -> Path:
@@ -215,19 +197,12 @@ def require_arrow(what: str) -> None:
 
 @dataclass(frozen=True)
 class Export:
-    """What is exported, how, and what has to be read for it.
+    """What is exported, how, and what has to be read for it."""
 
-    Attributes:
-        exporting: What was asked for.
-        layout: What is in the files.
-        options: How the table is read.
-        plan: What is read.
-    """
-
-    exporting: Exporting
-    layout: Layout
-    options: TableOptions
-    plan: Plan
+    exporting: Exporting  #: what was asked for
+    layout: Layout  #: what is in the files
+    options: TableOptions  #: how the table is read
+    plan: Plan  #: what is read
 
     @property
     def size(self) -> int:

@@ -49,22 +49,14 @@ _LOOK: Final = 0.2
 
 @dataclass(frozen=True)
 class Part:
-    """What is written of an export at one time.
+    """What is written of an export at one time."""
 
-    Attributes:
-        number: The number of the split.
-        split: What is read.
-        options: How.
-        layout: What is in the files.
-        directory: Where they go.
-        attempts: Where an attempt makes a directory of its own for them instead; None where no other one may follow.
-    """
-
-    number: int
-    split: Split
-    options: TableOptions
-    layout: Layout
-    directory: Path
+    number: int  #: the number of the split
+    split: Split  #: what is read
+    options: TableOptions  #: how
+    layout: Layout  #: what is in the files
+    directory: Path  #: where they go
+    #: Where an attempt makes a directory of its own for them instead; None where no other one may follow.
     attempts: Path | None = None
 
 

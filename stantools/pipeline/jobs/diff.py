@@ -46,28 +46,18 @@ _Progress = Callable[[int], object] | None
 
 @dataclass(frozen=True)
 class Pair:
-    """Two stores that are compared.
+    """Two stores that are compared."""
 
-    Attributes:
-        first: What should be.
-        second: What is compared with it.
-    """
-
-    first: StoreRef
-    second: StoreRef
+    first: StoreRef  #: what should be
+    second: StoreRef  #: what is compared with it
 
 
 @dataclass
 class PairDifference:
-    """What the comparison of two stores came to.
+    """What the comparison of two stores came to."""
 
-    Attributes:
-        pair: Which.
-        found: As the local verb has it.
-    """
-
-    pair: Pair
-    found: StoresDifference
+    pair: Pair  #: which
+    found: StoresDifference  #: as the local verb has it
 
     @property
     def clean(self) -> bool:
@@ -134,20 +124,13 @@ def _by_name(options: TableOptions) -> tuple[dict[str, StoreRef], Sequence[Faile
 
 @dataclass
 class DiffPlan:
-    """What is to be compared: made without Spark, so that a wrong path is told at once.
+    """What is to be compared: made without Spark, so that a wrong path is told at once."""
 
-    Attributes:
-        failed: What has no counterpart or cannot be read.
-        options: Channels to compare (none compares all, and clients and identity), and the key.
-        pairs: The pairs.
-        sides: Both stores of each pair, opened.
-        channels: What is surveyed of them: of the first store of the first pair, of the second, and so on.
-    """
-
-    failed: list[Failed]
-    options: TableOptions
+    failed: list[Failed]  #: what has no counterpart or cannot be read
+    options: TableOptions  #: channels to compare (none compares all, and clients and identity), and the key
     pairs: list[Pair] = field(default_factory=list)
-    sides: list[tuple[Datastore, Datastore]] = field(default_factory=list)
+    sides: list[tuple[Datastore, Datastore]] = field(default_factory=list)  #: both stores of each pair, opened
+    #: What is surveyed of them: of the first store of the first pair, of the second, and so on.
     channels: list[list[ChannelRef]] = field(default_factory=list)
 
     @property
@@ -229,25 +212,15 @@ def _open_pairs(work: Work, plan: DiffPlan, result: JobResult[PairDifference], p
 
 @dataclass
 class _OpenPair:
-    """Two stores of which it is known what counts.
+    """Two stores of which it is known what counts."""
 
-    Attributes:
-        number: Its place among those that are open.
-        pair: The stores.
-        sides: The same, opened.
-        matched: Their channels.
-        damaged: For each store, whether something in it is damaged and so is not compared.
-        compared: What the comparison of a channel came to so far.
-        failed: Channels that could not be compared.
-    """
-
-    number: int
-    pair: Pair
-    sides: tuple[Datastore, Datastore]
-    matched: list[tuple[ChannelSource | None, ChannelSource | None]]
-    damaged: tuple[bool, bool]
-    compared: dict[int, Compared] = field(default_factory=dict)
-    failed: list[Failed] = field(default_factory=list)
+    number: int  #: its place among those that are open
+    pair: Pair  #: the stores
+    sides: tuple[Datastore, Datastore]  #: the same, opened
+    matched: list[tuple[ChannelSource | None, ChannelSource | None]]  #: their channels
+    damaged: tuple[bool, bool]  #: for each store, whether something in it is damaged and so is not compared
+    compared: dict[int, Compared] = field(default_factory=dict)  #: what the comparison of a channel came to so far
+    failed: list[Failed] = field(default_factory=list)  #: channels that could not be compared
 
     def ranges(self) -> Iterator[_Range]:
         """Yields what has to be compared."""

@@ -51,17 +51,12 @@ _WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FINDINGS, ExitCode.LO
 
 @dataclass
 class MigrateResult:
-    """What became of all stores.
+    """What became of all stores."""
 
-    Attributes:
-        stores: The stores that were worked on, each with the results of its streams.
-        failed: What could not be read.
-        changed: Something was to be done, not only compared.
-    """
-
+    #: The stores that were worked on, each with the results of its streams.
     stores: list[tuple[PlannedStore, list[StreamResult]]] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
-    changed: bool = False
+    failed: list[Failed] = field(default_factory=list)  #: what could not be read
+    changed: bool = False  #: something was to be done, not only compared
 
     @property
     def exit_code(self) -> ExitCode:
@@ -74,21 +69,13 @@ class MigrateResult:
 
 @dataclass(frozen=True)
 class StoresMigration:
-    """The plans of many stores with their target: what `workflow.Migration` is for one store.
+    """The plans of many stores with their target: what `workflow.Migration` is for one store."""
 
-    Attributes:
-        stores: The stores with their plans.
-        sources: How stores are read.
-        target: Where to; sent to the tasks.
-        options: How streams are made.
-        folder: Where the plan files and journals are.
-    """
-
-    stores: Sequence[PlannedStore]
-    sources: Sources
-    target: Destination
-    options: ApplyOptions
-    folder: Path
+    stores: Sequence[PlannedStore]  #: the stores with their plans
+    sources: Sources  #: how stores are read
+    target: Destination  #: where to; sent to the tasks
+    options: ApplyOptions  #: how streams are made
+    folder: Path  #: where the plan files and journals are
 
     @property
     def messages(self) -> int:

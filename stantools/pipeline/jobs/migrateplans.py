@@ -39,19 +39,13 @@ STORE = "{store}"
 
 @dataclass(frozen=True)
 class Sources:
-    """How stores are read.
+    """How stores are read."""
 
-    Attributes:
-        options: Their paths, polynomial, channels to take, and where the encryption key is found; also where tasks run.
-        generation: `split`, `newest` or a number.
-        archived: Take messages from `.bak` slices as well.
-        keep_encrypted: Leave payloads as they are stored where they cannot be decrypted.
-    """
-
+    #: Their paths, polynomial, channels to take, and where the encryption key is found; also where tasks run.
     options: TableOptions
-    generation: str = "split"
-    archived: bool = False
-    keep_encrypted: bool = False
+    generation: str = "split"  #: `split`, `newest` or a number
+    archived: bool = False  #: take messages from `.bak` slices as well
+    keep_encrypted: bool = False  #: leave payloads as they are stored where they cannot be decrypted
 
     def key(self) -> Key:
         """Returns how payloads are decrypted here."""
@@ -96,21 +90,13 @@ class Unplanned:
 
 @dataclass(frozen=True)
 class PlannedStore:
-    """A store with its plan.
+    """A store with its plan."""
 
-    Attributes:
-        root: The store.
-        plan: The plan.
-        channels: What of its channels is taken, by name.
-        polynomial: The store's CRC polynomial.
-        notes: What the task that made the plan has noticed besides.
-    """
-
-    root: str
+    root: str  #: the store
     plan: Plan
-    channels: Mapping[str, ChannelPlan]
-    polynomial: int
-    notes: tuple[Note, ...] = ()
+    channels: Mapping[str, ChannelPlan]  #: what of its channels is taken, by name
+    polynomial: int  #: the store's CRC polynomial
+    notes: tuple[Note, ...] = ()  #: what the task that made the plan has noticed besides
 
     def prepared(self, stream: StreamPlan, key: Key | None = None) -> PreparedStream:
         """Returns a stream together with its messages, which are not read yet."""

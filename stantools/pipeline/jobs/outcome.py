@@ -25,15 +25,10 @@ S = TypeVar("S", bound=StoreResult)
 
 @dataclass
 class JobResult(Generic[S]):
-    """What a job came to.
+    """What a job came to."""
 
-    Attributes:
-        stores: What became of each store, in the order in which they were given.
-        failed: What could not be read.
-    """
-
-    stores: list[S] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
+    stores: list[S] = field(default_factory=list)  #: what became of each store, in the order in which they were given
+    failed: list[Failed] = field(default_factory=list)  #: what could not be read
 
     @property
     def clean(self) -> bool:

@@ -69,19 +69,12 @@ Phase = Callable[[str, int], AbstractContextManager[Shown]]
 
 @dataclass(frozen=True)
 class SalvagedStore:
-    """What became of a store.
+    """What became of a store."""
 
-    Attributes:
-        root: The store.
-        name: Its name among the new ones.
-        report: As the local verb has it.
-        kept: The new store was finished by an earlier run.
-    """
-
-    root: str
-    name: str
-    report: dict[str, Any]
-    kept: bool = False
+    root: str  #: the store
+    name: str  #: its name among the new ones
+    report: dict[str, Any]  #: as the local verb has it
+    kept: bool = False  #: the new store was finished by an earlier run
 
     @property
     def clean(self) -> bool:
@@ -110,14 +103,10 @@ class SalvagedStore:
 
 @dataclass
 class SalvageJobResult(JobResult[SalvagedStore]):
-    """The result for all stores.
+    """The result for all stores."""
 
-    Attributes:
-        codes: The exit code of each failure.
-        warnings: Stores that seem to be in use, although that was to be passed over.
-    """
-
-    codes: list[int] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)  #: the exit code of each failure
+    #: Stores that seem to be in use, although that was to be passed over.
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -156,27 +145,16 @@ def run_salvage(work: Work, job: SalvageJob, phase: Phase) -> SalvageJobResult:
 
 @dataclass
 class _Planned:
-    """A store between planning and the end.
+    """A store between planning and the end."""
 
-    Attributes:
-        work: The store.
-        plan: Its plan.
-        request: What it is salvaged with.
-        there: It is in its place already.
-        build: It is being written.
-        waiting: Channels in groups that tasks still have to write.
-        failure: Why it is given up.
-        result: What was written.
-    """
-
-    work: StoreWork
+    work: StoreWork  #: the store
     plan: SalvagePlan
-    request: Request
-    there: bool = False
-    build: Build | None = None
-    waiting: int = 0
-    failure: StantoolsError | None = None
-    result: SalvageResult | None = None
+    request: Request  #: what it is salvaged with
+    there: bool = False  #: it is in its place already
+    build: Build | None = None  #: it is being written
+    waiting: int = 0  #: channels in groups that tasks still have to write
+    failure: StantoolsError | None = None  #: why it is given up
+    result: SalvageResult | None = None  #: what was written
     _out: Path = Path()
     _stack: ExitStack = field(default_factory=ExitStack)
 

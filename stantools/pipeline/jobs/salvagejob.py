@@ -26,17 +26,11 @@ _BYTES = 16 << 30
 
 @dataclass(frozen=True)
 class StoreWork:
-    """A store that is to be salvaged.
+    """A store that is to be salvaged."""
 
-    Attributes:
-        ref: The store.
-        name: Its name among the new ones.
-        channels: What is surveyed of it.
-    """
-
-    ref: StoreRef
-    name: str
-    channels: list[ChannelRef]
+    ref: StoreRef  #: the store
+    name: str  #: its name among the new ones
+    channels: list[ChannelRef]  #: what is surveyed of it
 
     @property
     def size(self) -> int:
@@ -46,23 +40,14 @@ class StoreWork:
 
 @dataclass
 class SalvageJob:
-    """What is to be done: made without Spark, so that what cannot be is told at once.
+    """What is to be done: made without Spark, so that what cannot be is told at once."""
 
-    Attributes:
-        options: How to salvage.
-        out: The directory of the new stores; None writes nothing.
-        force: Go on although a server seems to be using a store.
-        stores: The stores.
-        failed: What cannot be read.
-        passed: Stores that are left alone, and why.
-    """
-
-    options: SalvageOptions
-    out: Path | None = None
-    force: bool = False
+    options: SalvageOptions  #: how to salvage
+    out: Path | None = None  #: the directory of the new stores; None writes nothing
+    force: bool = False  #: go on although a server seems to be using a store
     stores: list[StoreWork] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
-    passed: list[str] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)  #: what cannot be read
+    passed: list[str] = field(default_factory=list)  #: stores that are left alone, and why
 
 
 def plan_job(

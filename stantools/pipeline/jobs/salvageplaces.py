@@ -121,17 +121,11 @@ def _lines(directory: Path, *, deeper: int, prefix: str = "") -> Iterator[bytes]
 
 @dataclass(frozen=True)
 class Request:
-    """What a store is salvaged with; the same of the same store gives the same.
+    """What a store is salvaged with; the same of the same store gives the same."""
 
-    Attributes:
-        options: How.
-        polynomial: Its CRC polynomial.
-        seen: What the store looks like (see `seen`).
-    """
-
-    options: SalvageOptions
-    polynomial: int
-    seen: str
+    options: SalvageOptions  #: how
+    polynomial: int  #: its CRC polynomial
+    seen: str  #: what the store looks like (see `seen`)
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as it is remembered."""

@@ -35,17 +35,12 @@ def _size(directory: str) -> int:
 
 @dataclass
 class StoreSurvey:
-    """The surveys of one store.
+    """The surveys of one store."""
 
-    Attributes:
-        channels: In the order of the channels, those that could be surveyed.
-        failed: The others.
-        failure: Why the last of them could not.
-    """
-
+    #: In the order of the channels, those that could be surveyed.
     channels: list[ChannelSurvey] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
-    failure: Failure | None = None
+    failed: list[Failed] = field(default_factory=list)  #: the others
+    failure: Failure | None = None  #: why the last of them could not
 
 
 def survey_stores(

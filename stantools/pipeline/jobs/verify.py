@@ -39,17 +39,11 @@ from stantools.work import Failure, Task, Work
 
 @dataclass
 class StoreVerdict:
-    """What verify says about one store.
+    """What verify says about one store."""
 
-    Attributes:
-        root: The store.
-        verdict: As the local verb has it; its seconds are those of all tasks together.
-        whole: Everything in it could be read; the verdict is about the rest.
-    """
-
-    root: str
-    verdict: Verdict
-    whole: bool = True
+    root: str  #: the store
+    verdict: Verdict  #: as the local verb has it; its seconds are those of all tasks together
+    whole: bool = True  #: everything in it could be read; the verdict is about the rest
 
     @property
     def clean(self) -> bool:
@@ -63,19 +57,13 @@ class StoreVerdict:
 
 @dataclass
 class VerifyPlan:
-    """What is to be done: made without Spark, so that a wrong path is told at once.
-
-    Attributes:
-        stores: The stores.
-        items: Roots and channels.
-        owners: For each item the number of its store, and the path or URL of what it is.
-        failed: What cannot be listed.
-    """
+    """What is to be done: made without Spark, so that a wrong path is told at once."""
 
     stores: list[StoreRef] = field(default_factory=list)
-    items: list[ChannelRef | Task[RootReport | ChannelReport]] = field(default_factory=list)
+    items: list[ChannelRef | Task[RootReport | ChannelReport]] = field(default_factory=list)  #: roots and channels
+    #: For each item the number of its store, and the path or URL of what it is.
     owners: list[tuple[int, str]] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)  #: what cannot be listed
 
     @property
     def bytes(self) -> int:

@@ -70,14 +70,9 @@ def _dotted(prefix: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """How messages are written into streams.
+    """How messages are written into streams."""
 
-    Attributes:
-        connect: How to connect, but for secrets that are elsewhere.
-        origin: Messages get headers with channel, sequence and time.
-        settings: What the streams get, as the JetStream API calls it.
-    """
-
+    #: How to connect, but for secrets that are elsewhere.
     connect: ConnectOptions = told(**{name: option for name, (_, option) in _CONNECTION.items()})
     password: Secret = told(
         Secret(),
@@ -103,6 +98,7 @@ class SinkOptions:
         "",
         subjectPrefix=Option(help="tokens in front of every subject: stan makes stan.orders of orders", read=_dotted),
     )
+    #: Messages get headers with channel, sequence and time.
     origin: bool = told(
         True, originHeaders=TRUTH.like(help="off leaves out the headers with channel, sequence and time")
     )
@@ -123,6 +119,7 @@ class SinkOptions:
         None,
         spoolDir=Option(help="where tasks put messages aside; by default where Spark has its temporary files"),
     )
+    #: What the streams get, as the JetStream API calls it.
     settings: Mapping[str, Any] = told(
         storage=Option(help="file or memory", choices=("file", "memory")),
         replicas=NUMBER.like(help="copies of each stream", least=1, most=5),

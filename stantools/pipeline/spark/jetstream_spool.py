@@ -32,15 +32,10 @@ _U8 = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Texts:
-    """Byte strings: the bytes from one end to the next.
+    """Byte strings: the bytes from one end to the next."""
 
-    Attributes:
-        content: All of them, and perhaps more.
-        ends: Where each begins and ends; one more than there are.
-    """
-
-    content: _U8
-    ends: _I64
+    content: _U8  #: all of them, and perhaps more
+    ends: _I64  #: where each begins and ends; one more than there are
 
     def __len__(self) -> int:
         return len(self.ends) - 1

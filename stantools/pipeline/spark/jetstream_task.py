@@ -61,17 +61,11 @@ class WrittenChannel:
 
 @dataclass(frozen=True)
 class Written:
-    """What a task tells the driver.
+    """What a task tells the driver."""
 
-    Attributes:
-        channels: What is in its streams.
-        left_out: Rows that were no messages, by their status.
-        problem: Message, remedy and exit code of what went wrong, if something did.
-    """
-
-    channels: tuple[WrittenChannel, ...] = ()
-    left_out: dict[str, int] = field(default_factory=dict)
-    problem: tuple[str, str, int] | None = None
+    channels: tuple[WrittenChannel, ...] = ()  #: what is in its streams
+    left_out: dict[str, int] = field(default_factory=dict)  #: rows that were no messages, by their status
+    problem: tuple[str, str, int] | None = None  #: message, remedy and exit code of what went wrong, if something did
 
 
 def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Written:

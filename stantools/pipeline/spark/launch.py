@@ -74,17 +74,11 @@ class SparkStartError(StantoolsError):
 
 @dataclass(frozen=True)
 class Master:
-    """A master URL, taken apart.
+    """A master URL, taken apart."""
 
-    Attributes:
-        url: As it was given.
-        kind: local, local-cluster, spark, yarn, k8s or sc.
-        addresses: Host and port of those that may answer.
-    """
-
-    url: str
-    kind: str
-    addresses: tuple[tuple[str, int], ...] = ()
+    url: str  #: as it was given
+    kind: str  #: local, local-cluster, spark, yarn, k8s or sc
+    addresses: tuple[tuple[str, int], ...] = ()  #: host and port of those that may answer
 
     @property
     def local(self) -> bool:
@@ -185,17 +179,11 @@ def _is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Java:
-    """An installed Java.
+    """An installed Java."""
 
-    Attributes:
-        home: What JAVA_HOME has to be for it.
-        version: As it says itself, for example `17.0.15`.
-        found: Where it was looked for, for messages.
-    """
-
-    home: Path
-    version: str
-    found: str
+    home: Path  #: what JAVA_HOME has to be for it
+    version: str  #: as it says itself, for example `17.0.15`
+    found: str  #: where it was looked for, for messages
 
     @property
     def release(self) -> int:

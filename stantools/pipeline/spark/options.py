@@ -33,13 +33,9 @@ PUSHDOWN_OPTION = Option(
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What is special about a stream.
+    """What is special about a stream."""
 
-    Attributes:
-        starting: `latest` begins with what is added.
-        limit: What one batch takes.
-    """
-
+    #: `latest` begins with what is added.
     starting: str = told(
         "earliest",
         startingOffsets=Option(
@@ -47,6 +43,7 @@ class StreamOptions:
             choices=("earliest", "latest"),
         ),
     )
+    #: What one batch takes.
     limit: Limit = told(
         Limit(),
         maxBytesPerTrigger=SIZE.like(

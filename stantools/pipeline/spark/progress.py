@@ -19,21 +19,13 @@ _EVERY = 0.5
 
 @dataclass(frozen=True)
 class Tasks:
-    """The tasks of all jobs since the watch began.
+    """The tasks of all jobs since the watch began."""
 
-    Attributes:
-        total: As far as they are known; later stages and jobs add to it.
-        done: Completed.
-        active: Running now.
-        failed: Attempts that failed; Spark repeats them.
-        idle: Seconds that tasks have been waiting for without any that runs.
-    """
-
-    total: int = 0
-    done: int = 0
-    active: int = 0
-    failed: int = 0
-    idle: float = 0.0
+    total: int = 0  #: as far as they are known; later stages and jobs add to it
+    done: int = 0  #: completed
+    active: int = 0  #: running now
+    failed: int = 0  #: attempts that failed; Spark repeats them
+    idle: float = 0.0  #: seconds that tasks have been waiting for without any that runs
 
 
 @contextlib.contextmanager

@@ -38,15 +38,10 @@ _ON_TEXT = (spark.StringStartsWith, spark.StringEndsWith, spark.StringContains)
 
 @dataclass(frozen=True)
 class Pushed:
-    """Conditions that all have to be true.
+    """Conditions that all have to be true."""
 
-    Attributes:
-        table: The table they are about.
-        filters: The conditions, each of them one that `understands` accepts.
-    """
-
-    table: Table
-    filters: tuple[spark.Filter, ...] = ()
+    table: Table  #: the table they are about
+    filters: tuple[spark.Filter, ...] = ()  #: the conditions, each of them one that `understands` accepts
 
     def narrow(self, options: TableOptions) -> TableOptions | None:
         """Returns options with which less is read, or None if no row can meet the conditions."""

@@ -63,15 +63,10 @@ class _Task(Generic[T]):
 
 @dataclass(frozen=True)
 class SparkWork:
-    """Work in tasks on Spark.
+    """Work in tasks on Spark."""
 
-    Attributes:
-        spark: The session.
-        partitions: How many tasks to pack the items into; None decides by the cost and the cores.
-    """
-
-    spark: SparkSession
-    partitions: int | None = None
+    spark: SparkSession  #: the session
+    partitions: int | None = None  #: how many tasks to pack the items into; None decides by the cost and the cores
 
     @property
     def here(self) -> bool:

@@ -91,19 +91,12 @@ def odd_row(
 
 @dataclass
 class _Part:
-    """Messages that become rows.
+    """Messages that become rows."""
 
-    Attributes:
-        buffer: What the reply and the record of a row point into.
-        content: What the payload of a row points into.
-        columns: One row a message.
-        codes: Places in `_STATUSES`; None if all are ok.
-    """
-
-    buffer: Buffer
-    content: Buffer
-    columns: MessageColumns
-    codes: _Codes | None
+    buffer: Buffer  #: what the reply and the record of a row point into
+    content: Buffer  #: what the payload of a row points into
+    columns: MessageColumns  #: one row a message
+    codes: _Codes | None  #: places in `_STATUSES`; None if all are ok
 
 
 class MessageRows:

@@ -46,30 +46,19 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Limit:
-    """What one batch may take; None is no limit.
+    """What one batch may take; None is no limit."""
 
-    Attributes:
-        bytes: Of data files, about: one message at least is taken. The channels share it, in turns.
-        rows: Messages.
-        files: Slices that are touched.
-    """
-
-    bytes: int | None = None
-    rows: int | None = None
-    files: int | None = None
+    bytes: int | None = None  #: Of data files, about: one message at least is taken. The channels share it, in turns.
+    rows: int | None = None  #: messages
+    files: int | None = None  #: slices that are touched
 
 
 @dataclass
 class Lag:
-    """What was left at the last look.
+    """What was left at the last look."""
 
-    Attributes:
-        waiting_bytes: Bytes of data files that are not read yet, complete or not.
-        waiting_channels: Channels that have some.
-    """
-
-    waiting_bytes: int = 0
-    waiting_channels: int = 0
+    waiting_bytes: int = 0  #: bytes of data files that are not read yet, complete or not
+    waiting_channels: int = 0  #: channels that have some
 
     def add(self, waiting: int) -> None:
         """Counts what is left of a channel."""
@@ -79,23 +68,14 @@ class Lag:
 
 @dataclass
 class _Seen:
-    """A channel when it was looked at.
+    """A channel when it was looked at."""
 
-    Attributes:
-        position: Where the stream was then.
-        paths: What grows, see `ChannelWatch.grows`, and the directory.
-        signs: What these looked like.
-        waiting: Bytes that were there and not read.
-        settles: When time alone changes what can be read of these, seconds since 1970.
-        aside: Data files that are not followed; see `ChannelWatch.aside`.
-    """
-
-    position: Position
-    paths: tuple[str, ...]
-    signs: tuple[_Sign, ...]
-    waiting: int
-    settles: float
-    aside: dict[str, str]
+    position: Position  #: where the stream was then
+    paths: tuple[str, ...]  #: what grows, see `ChannelWatch.grows`, and the directory
+    signs: tuple[_Sign, ...]  #: what these looked like
+    waiting: int  #: bytes that were there and not read
+    settles: float  #: when time alone changes what can be read of these, seconds since 1970
+    aside: dict[str, str]  #: data files that are not followed; see `ChannelWatch.aside`
 
     def unchanged(self, at: Position, now: float) -> bool:
         """Returns whether nothing can have changed for a stream at a position."""
@@ -104,21 +84,13 @@ class _Seen:
 
 @dataclass
 class _News:
-    """A channel that has something new.
+    """A channel that has something new."""
 
-    Attributes:
-        watch: The channel.
-        at: Where the stream is.
-        until: How far it could go.
-        seen: To be remembered if it goes there.
-        aside: Data files that are not followed.
-    """
-
-    watch: ChannelWatch
-    at: Position
-    until: Position
-    seen: _Seen | None
-    aside: dict[str, str]
+    watch: ChannelWatch  #: the channel
+    at: Position  #: where the stream is
+    until: Position  #: how far it could go
+    seen: _Seen | None  #: to be remembered if it goes there
+    aside: dict[str, str]  #: data files that are not followed
 
     @property
     def key(self) -> tuple[str, str]:
@@ -133,15 +105,12 @@ class Follower:
         find: Looks for the stores.
         channels: Patterns with NATS wildcards; all channels if empty.
         archived: Begin with `.bak` slices. Those that become `.bak` before they were read are always read.
-
-    Attributes:
-        lag: What was left at the last look.
     """
 
     find: Callable[[], Found]
     channels: tuple[str, ...] = ()
     archived: bool = False
-    lag: Lag = field(default_factory=Lag)
+    lag: Lag = field(default_factory=Lag)  #: what was left at the last look
     _crcs: dict[int, Crc] = field(default_factory=dict, repr=False)
     _seen: dict[str, dict[str, _Seen]] = field(default_factory=dict, repr=False)
     _matching: dict[str, bool] = field(default_factory=dict, repr=False)

@@ -24,19 +24,12 @@ from stantools.store.resync import Damage
 
 @dataclass(frozen=True)
 class FoundChannel:
-    """A channel directory as listed, or slices without a store.
-
-    Attributes:
-        store: The store.
-        name: The channel.
-        directory: Path or URL of its directory.
-        entries: What is in it; for slices without a store, these and their indexes.
-    """
+    """A channel directory as listed, or slices without a store."""
 
     store: StoreRef
-    name: str
-    directory: str
-    entries: tuple[Entry, ...]
+    name: str  #: the channel
+    directory: str  #: path or URL of its directory
+    entries: tuple[Entry, ...]  #: what is in it; for slices without a store, these and their indexes
 
     def size(self) -> int:
         """Bytes of all its files."""
@@ -45,22 +38,15 @@ class FoundChannel:
 
 @dataclass
 class FoundStore:
-    """A store, or slices that lie in one directory outside of any.
+    """A store, or slices that lie in one directory outside of any."""
 
-    Attributes:
-        ref: Its path and polynomial.
-        place: Where it lies.
-        entries: What is in its root.
-        channel_names: Its channels, sorted as the server sorts them; none for slices without a store.
-        loose: The slices without a store, by channel; None for a store.
-        archived: Take `.bak` slices although that was not asked for: there is nothing else, or they were named.
-    """
-
-    ref: StoreRef
-    place: Place
-    entries: tuple[Entry, ...] = ()
+    ref: StoreRef  #: its path and polynomial
+    place: Place  #: where it lies
+    entries: tuple[Entry, ...] = ()  #: what is in its root
+    #: Its channels, sorted as the server sorts them; none for slices without a store.
     channel_names: list[str] = field(default_factory=list)
-    loose: list[FoundChannel] | None = None
+    loose: list[FoundChannel] | None = None  #: the slices without a store, by channel; None for a store
+    #: Take `.bak` slices although that was not asked for: there is nothing else, or they were named.
     archived: bool = False
 
     def channels(self, patterns: tuple[str, ...] = ()) -> Iterator[FoundChannel | Failed]:

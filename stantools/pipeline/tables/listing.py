@@ -28,19 +28,12 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name in a directory.
+    """One name in a directory."""
 
-    Attributes:
-        name: The name; bytes that are not UTF-8 are surrogate escapes.
-        size: Bytes; 0 for a directory.
-        directory: It is a directory or a link to one.
-        link: It is a symbolic link.
-    """
-
-    name: str
-    size: int = 0
-    directory: bool = False
-    link: bool = False
+    name: str  #: the name; bytes that are not UTF-8 are surrogate escapes
+    size: int = 0  #: bytes; 0 for a directory
+    directory: bool = False  #: it is a directory or a link to one
+    link: bool = False  #: it is a symbolic link
 
 
 class Place(Protocol):

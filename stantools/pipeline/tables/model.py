@@ -57,40 +57,24 @@ class Mode(enum.StrEnum):
 
 @dataclass(frozen=True)
 class StoreRef:
-    """A store.
+    """A store."""
 
-    Attributes:
-        root: Its directory; the first part of every row.
-        polynomial: The CRC polynomial that its records were written with.
-    """
-
-    root: str
-    polynomial: int
+    root: str  #: its directory; the first part of every row
+    polynomial: int  #: the CRC polynomial that its records were written with
 
 
 @dataclass(frozen=True)
 class SliceRef:
-    """One message slice.
+    """One message slice."""
 
-    Attributes:
-        store: The store that it belongs to; for a slice that was named by itself, the directory it lies in.
-        channel: The channel's name; bytes that are not UTF-8 are surrogate escapes.
-        number: Its number.
-        archived: It is a `.bak` slice.
-        data: The data file.
-        index: The index file, or None.
-        data_size: Bytes.
-        index_size: Bytes, 0 without index.
-    """
-
-    store: StoreRef
-    channel: str
+    store: StoreRef  #: the store that it belongs to; for a slice that was named by itself, the directory it lies in
+    channel: str  #: the channel's name; bytes that are not UTF-8 are surrogate escapes
     number: int
-    archived: bool
-    data: str
-    index: str | None
-    data_size: int
-    index_size: int
+    archived: bool  #: it is a `.bak` slice
+    data: str  #: the data file
+    index: str | None  #: the index file, or None
+    data_size: int  #: bytes
+    index_size: int  #: bytes, 0 without index
 
     @property
     def name(self) -> str:
@@ -115,17 +99,11 @@ class SliceRef:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a slice: the records that begin at `start` or behind it and before `end`.
-
-    Attributes:
-        slice: The slice.
-        start: Offset of a record, or of the first byte behind the file's header.
-        end: Where the next piece begins; the size of the file for the last one.
-    """
+    """A part of a slice: the records that begin at `start` or behind it and before `end`."""
 
     slice: SliceRef
-    start: int
-    end: int
+    start: int  #: offset of a record, or of the first byte behind the file's header
+    end: int  #: where the next piece begins; the size of the file for the last one
 
     @property
     def cost(self) -> int:
@@ -135,42 +113,25 @@ class Piece:
 
 @dataclass(frozen=True)
 class StorePart:
-    """What is read of a store for the tables that are not about single messages.
-
-    Attributes:
-        store: The store.
-        channel: A channel of it; None for the files in its root.
-        file: A single file of it, for raw records; None for all that belongs to it.
-        cost: Bytes that have to be read, about.
-    """
+    """What is read of a store for the tables that are not about single messages."""
 
     store: StoreRef
-    channel: str | None
-    file: str | None
-    cost: int
+    channel: str | None  #: a channel of it; None for the files in its root
+    file: str | None  #: a single file of it, for raw records; None for all that belongs to it
+    cost: int  #: bytes that have to be read, about
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Something that cannot be read, or that a job could not deal with; the rest is done.
+    """Something that cannot be read, or that a job could not deal with; the rest is done."""
 
-    Attributes:
-        root: The store, as far as it is known, else the path as it was given.
-        message: Why, naming the path.
-        remedy: What to do.
-        channel: The channel, or None.
-        file: The file relative to the root, or "".
-        cost: Nothing has to be read for it.
-        damaged: Only a part of the file cannot be read; the table has what is intact in it.
-    """
-
-    root: str
-    message: str
-    remedy: str = ""
-    channel: str | None = None
-    file: str = ""
-    cost: int = 0
-    damaged: bool = False
+    root: str  #: the store, as far as it is known, else the path as it was given
+    message: str  #: why, naming the path
+    remedy: str = ""  #: what to do
+    channel: str | None = None  #: the channel, or None
+    file: str = ""  #: the file relative to the root, or ""
+    cost: int = 0  #: nothing has to be read for it
+    damaged: bool = False  #: only a part of the file cannot be read; the table has what is intact in it
 
     @classmethod
     def of(cls, path: str, problem: Failure | StantoolsError) -> Failed:
@@ -193,13 +154,9 @@ Work = Piece | StorePart | Failed
 
 @dataclass(frozen=True)
 class Split:
-    """What one task reads, in this order.
+    """What one task reads, in this order."""
 
-    Attributes:
-        work: The parts.
-    """
-
-    work: tuple[Work, ...]
+    work: tuple[Work, ...]  #: the parts
 
     @property
     def cost(self) -> int:
@@ -209,15 +166,10 @@ class Split:
 
 @dataclass
 class ReadCounter:
-    """What was looked at.
+    """What was looked at."""
 
-    Attributes:
-        data_bytes: Bytes of data files.
-        index_bytes: Bytes of index files.
-    """
-
-    data_bytes: int = 0
-    index_bytes: int = 0
+    data_bytes: int = 0  #: bytes of data files
+    index_bytes: int = 0  #: bytes of index files
 
     def data(self, size: int) -> None:
         """Counts bytes of a data file."""

@@ -22,37 +22,19 @@ STORAGE = "storage."
 
 @dataclass(frozen=True)
 class Bounds:
-    """Which messages are wanted; None is no bound.
+    """Which messages are wanted; None is no bound."""
 
-    Attributes:
-        first: Lowest sequence.
-        last: Highest sequence.
-        since: Not older, nanoseconds since 1970.
-        until: Older than this.
-    """
-
-    first: int | None = None
-    last: int | None = None
-    since: int | None = None
-    until: int | None = None
+    first: int | None = None  #: lowest sequence
+    last: int | None = None  #: highest sequence
+    since: int | None = None  #: not older, nanoseconds since 1970
+    until: int | None = None  #: older than this
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How a table is read.
+    """How a table is read."""
 
-    Attributes:
-        paths: Stores, slices or directories of slices; with glob patterns or as URLs.
-        stores: Only these stores, as the column `store` names them; all if empty.
-        slices: Only these slices, as the column `slice` names them; all if empty.
-        bounds: Which messages.
-        check_crc: False counts messages with a wrong CRC as intact; without `data` the index alone is then enough.
-        key: The encryption key, looked up where the files are read.
-        largest_partition: As `partition_bytes`, where there would be more than four tasks for each of `partitions`
-            otherwise; no more than `partition_bytes` if it is less.
-        storage: Options for fsspec, by name.
-    """
-
+    #: Stores, slices or directories of slices; with glob patterns or as URLs.
     paths: tuple[str, ...] = told(
         (),
         path=Option(help="a store, a slice or a directory of them; glob patterns and URLs are taken"),
@@ -66,8 +48,9 @@ class TableOptions:
     channels: tuple[str, ...] = told(
         (), channels=Option(help="channels to take, with commas; * is one token, > the rest", read=listed)
     )
-    stores: tuple[str, ...] = ()
-    slices: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()  #: only these stores, as the column `store` names them; all if empty
+    slices: tuple[str, ...] = ()  #: only these slices, as the column `slice` names them; all if empty
+    #: Which messages.
     bounds: Bounds = told(
         Bounds(),
         seq=Option(help="A:B, both ends included", read=parse_range),
@@ -78,7 +61,9 @@ class TableOptions:
     polynomial: int | None = told(
         None, crcPoly=Option(help="auto, a number, ieee, castagnoli or koopman", read=parse_polynomial)
     )
+    #: False counts messages with a wrong CRC as intact; without `data` the index alone is then enough.
     check_crc: bool = told(True, checkCrc=TRUTH.like(help="false counts messages with a wrong CRC as intact"))
+    #: The encryption key, looked up where the files are read.
     key: Secret = told(
         Secret(),
         encryptionKey=Option(help="the server's encryption key"),
@@ -94,13 +79,15 @@ class TableOptions:
             help="bytes that one task reads, about; if not given, more of large stores without the column data"
         ),
     )
+    #: As `partition_bytes`, where there would be more than four tasks for each of `partitions` otherwise; no more than
+    #: `partition_bytes` if it is less.
     largest_partition: int = 0
     partitions: int = told(
         0, partitions=NUMBER.like(help="tasks there shall be at least, as far as there is work for them")
     )
     batch_rows: int = told(16384, batchRows=SIZE.like(help="rows of one Arrow batch, at most"))
     batch_bytes: int = told(8 << 20, batchBytes=SIZE.like(help="payload bytes of one Arrow batch, about"))
-    storage: tuple[tuple[str, str], ...] = ()
+    storage: tuple[tuple[str, str], ...] = ()  #: options for fsspec, by name
 
     def of(self, stores: Sequence[str], **changes: Any) -> TableOptions:
         """Returns the options for some stores.

@@ -22,19 +22,12 @@ _EPOCH = date(1970, 1, 1)
 
 @dataclass(frozen=True)
 class DataType:
-    """The type of a column.
+    """The type of a column."""
 
-    Attributes:
-        name: What it is called.
-        width: Bits of a value; None if values differ in size.
-        item: The type of what lists hold.
-        unit: That of moments.
-    """
-
-    name: str
-    width: int | None = None
-    item: DataType | None = None
-    unit: str | None = None
+    name: str  #: what it is called
+    width: int | None = None  #: bits of a value; None if values differ in size
+    item: DataType | None = None  #: the type of what lists hold
+    unit: str | None = None  #: that of moments
 
 
 def _type(name: str, width: int | None = None) -> Callable[[], DataType]:
@@ -108,14 +101,9 @@ def schema(fields: Sequence[Field]) -> Schema:
 
 @dataclass(frozen=True)
 class Array:
-    """One column of some rows.
+    """One column of some rows."""
 
-    Attributes:
-        values: The values; an array of numpy has no null in it.
-        type: Their type.
-    """
-
-    values: list[Any] | npt.NDArray[Any]
+    values: list[Any] | npt.NDArray[Any]  #: the values; an array of numpy has no null in it
     type: DataType
 
     @classmethod
@@ -194,15 +182,10 @@ def _bits(count: int) -> int:
 
 @dataclass(frozen=True)
 class Dictionary:
-    """Values and where they are.
+    """Values and where they are."""
 
-    Attributes:
-        indices: For each row the place of its value.
-        dictionary: The values.
-    """
-
-    indices: Array
-    dictionary: Array
+    indices: Array  #: for each row the place of its value
+    dictionary: Array  #: the values
 
 
 @dataclass(frozen=True)

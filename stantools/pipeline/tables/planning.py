@@ -55,17 +55,11 @@ _SMALL_SLICE = 1 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """What has to be read.
+    """What has to be read."""
 
-    Attributes:
-        splits: What each task reads; unreadable things are among it where they make rows.
-        unreadable: What cannot be read.
-        stores: The stores and directories of slices that were found.
-    """
-
-    splits: list[Split]
-    unreadable: list[Failed]
-    stores: list[StoreRef]
+    splits: list[Split]  #: what each task reads; unreadable things are among it where they make rows
+    unreadable: list[Failed]  #: what cannot be read
+    stores: list[StoreRef]  #: the stores and directories of slices that were found
 
 
 def plan(options: TableOptions, counter: ReadCounter | None = None) -> Plan:

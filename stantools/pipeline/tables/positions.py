@@ -34,18 +34,14 @@ ANYWHERE = Position(0, FILE_HEADER_SIZE, UNKNOWN)
 
 @dataclass
 class Offsets:
-    """How far everything was read.
+    """How far everything was read."""
 
-    Attributes:
-        stores: By store root and channel name.
-        unreadable: Why something cannot be read at present, by store root and channel name ("" for the store itself).
-            What is in here was reported; what is new in here has to be.
-        aside: Data files that are passed over, because another one has the same slice number: by store root the files
-            relative to it, with the name of the other one. Reported in the same way.
-    """
-
-    stores: dict[str, dict[str, Position]] = field(default_factory=dict)
+    stores: dict[str, dict[str, Position]] = field(default_factory=dict)  #: by store root and channel name
+    #: Why something cannot be read at present, by store root and channel name ("" for the store itself). What is in
+    #: here was reported; what is new in here has to be.
     unreadable: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: Data files that are passed over, because another one has the same slice number: by store root the files relative
+    #: to it, with the name of the other one. Reported in the same way.
     aside: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def copy(self) -> Offsets:
@@ -135,29 +131,17 @@ NOT_FOLLOWED = "not-followed"
 
 @dataclass(frozen=True)
 class Lost:
-    """Something that a stream does not read, to be reported as a row.
+    """Something that a stream does not read, to be reported as a row."""
 
-    Attributes:
-        root: The store.
-        channel: The channel.
-        status: `REMOVED`, `REPLACED` or `NOT_FOLLOWED`.
-        file: The slice relative to the root, or "".
-        sequence: The first message that is missing, as far as that is known.
-        offset: Where it would have begun, as far as that is known.
-        size: Bytes that are missing, as far as that is known.
-        message: What happened.
-        cost: Nothing has to be read for it.
-    """
-
-    root: str
+    root: str  #: the store
     channel: str
-    status: str
-    file: str
-    sequence: int | None
-    offset: int | None
-    size: int | None
-    message: str
-    cost: int = 0
+    status: str  #: `REMOVED`, `REPLACED` or `NOT_FOLLOWED`
+    file: str  #: the slice relative to the root, or ""
+    sequence: int | None  #: the first message that is missing, as far as that is known
+    offset: int | None  #: where it would have begun, as far as that is known
+    size: int | None  #: bytes that are missing, as far as that is known
+    message: str  #: what happened
+    cost: int = 0  #: nothing has to be read for it
 
 
 def not_followed(root: str, file: str, followed: str) -> Lost:

@@ -55,19 +55,12 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True)
 class LocalPart:
-    """A part and where its files are.
+    """A part and where its files are."""
 
-    Attributes:
-        part: What is read, under the names that it has in the table.
-        root: The directory with the store's files, or with a copy of those that are needed.
-        options: How the table is read.
-        clients: What is known of the store's clients.
-    """
-
-    part: StorePart
-    root: Path
-    options: TableOptions
-    clients: KnownClients
+    part: StorePart  #: what is read, under the names that it has in the table
+    root: Path  #: the directory with the store's files, or with a copy of those that are needed
+    options: TableOptions  #: how the table is read
+    clients: KnownClients  #: what is known of the store's clients
 
     @property
     def store(self) -> str:

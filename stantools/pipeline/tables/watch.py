@@ -30,17 +30,11 @@ from stantools.store.safe_end import SETTLED_SECONDS, UNKNOWN, Mark, Position, W
 
 @dataclass
 class Allowance:
-    """What may be taken; None is no limit.
+    """What may be taken; None is no limit."""
 
-    Attributes:
-        bytes: Of data files, about: one message at least is taken.
-        rows: Messages.
-        files: Slices.
-    """
-
-    bytes: int | None = None
-    rows: int | None = None
-    files: int | None = None
+    bytes: int | None = None  #: of data files, about: one message at least is taken
+    rows: int | None = None  #: messages
+    files: int | None = None  #: slices
 
     @property
     def spent(self) -> bool:
@@ -64,22 +58,14 @@ class Allowance:
 
 @dataclass
 class ChannelWatch:
-    """The slices of one channel as they are at this moment.
-
-    Attributes:
-        store: The store.
-        name: The channel.
-        crc: The store's CRC.
-        archived: Begin with `.bak` slices, if there are any.
-        slices: What there is by number: the slice, else its archived copy.
-        top: The last slice with messages that is not archived; None if there is none.
-    """
+    """The slices of one channel as they are at this moment."""
 
     store: StoreRef
-    name: str
-    crc: Crc
-    archived: bool
-    slices: dict[int, SliceFiles] = field(init=False)
+    name: str  #: the channel
+    crc: Crc  #: the store's CRC
+    archived: bool  #: begin with `.bak` slices, if there are any
+    slices: dict[int, SliceFiles] = field(init=False)  #: what there is by number: the slice, else its archived copy
+    #: The last slice with messages that is not archived; None if there is none.
     top: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:

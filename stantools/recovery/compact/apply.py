@@ -43,21 +43,13 @@ _SPARE = 1.05
 
 @dataclass(frozen=True)
 class CompactionResult:
-    """What was written.
+    """What was written."""
 
-    Attributes:
-        path: The compacted store.
-        backup: Where the old one is now, if the new one took its place.
-        messages: Messages in it.
-        slices: Slices in it.
-        bytes: Size of all its files.
-    """
-
-    path: Path
-    backup: Path | None
-    messages: int
-    slices: int
-    bytes: int
+    path: Path  #: the compacted store
+    backup: Path | None  #: where the old one is now, if the new one took its place
+    messages: int  #: messages in it
+    slices: int  #: slices in it
+    bytes: int  #: size of all its files
 
 
 def apply_compaction(plan: CompactionPlan, out: Path, *, progress: Progress | None = None) -> CompactionResult:

@@ -49,29 +49,17 @@ ACCEPTABLE = frozenset({"clients-missing", "slice-missing", "subs-missing", "sub
 
 @dataclass
 class ChannelPlan:
-    """What becomes of one channel.
-
-    Attributes:
-        files: Its files.
-        slices: Its slices that hold messages, by number.
-        limits: When a slice of the new store is full.
-        skip: Messages to leave out, the oldest ones.
-        kept: Sequences that are kept.
-        messages: Messages that are kept.
-        bytes: Their bytes in data files and indexes.
-        subscriptions: Subscriptions that are kept.
-        orphans: Ids of those that are left out.
-    """
+    """What becomes of one channel."""
 
     files: ChannelFiles
-    slices: list[SliceSummary] = field(default_factory=list)
-    limits: SliceLimits = DEFAULT_SLICES
-    skip: int = 0
-    kept: Ranges = field(default_factory=Ranges)
-    messages: int = 0
-    bytes: int = 0
-    subscriptions: int = 0
-    orphans: frozenset[int] = frozenset()
+    slices: list[SliceSummary] = field(default_factory=list)  #: its slices that hold messages, by number
+    limits: SliceLimits = DEFAULT_SLICES  #: when a slice of the new store is full
+    skip: int = 0  #: messages to leave out, the oldest ones
+    kept: Ranges = field(default_factory=Ranges)  #: sequences that are kept
+    messages: int = 0  #: messages that are kept
+    bytes: int = 0  #: their bytes in data files and indexes
+    subscriptions: int = 0  #: subscriptions that are kept
+    orphans: frozenset[int] = frozenset()  #: ids of those that are left out
 
     @property
     def first_number(self) -> int:
@@ -86,29 +74,17 @@ class ChannelPlan:
 
 @dataclass
 class CompactionPlan:
-    """What a compaction is going to do.
-
-    Attributes:
-        store: The store.
-        crc: Its CRC.
-        options: As given.
-        channels: Channel by channel, by name.
-        findings: What was found and does not matter.
-        clients: Clients that are connected.
-        bytes_before: Size of the files that are rewritten.
-        bytes_after: About how much is left of them.
-        stamp: State of all files, to notice changes.
-    """
+    """What a compaction is going to do."""
 
     store: Datastore
     crc: Crc
-    options: CompactOptions
-    channels: list[ChannelPlan] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    clients: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    stamp: dict[str, tuple[int, int]] = field(default_factory=dict)
+    options: CompactOptions  #: as given
+    channels: list[ChannelPlan] = field(default_factory=list)  #: channel by channel, by name
+    findings: list[Finding] = field(default_factory=list)  #: what was found and does not matter
+    clients: int = 0  #: clients that are connected
+    bytes_before: int = 0  #: size of the files that are rewritten
+    bytes_after: int = 0  #: about how much is left of them
+    stamp: dict[str, tuple[int, int]] = field(default_factory=dict)  #: state of all files, to notice changes
 
     def summary(self) -> dict[str, Any]:
         """Returns the numbers of the plan with stable names, for reports."""

@@ -51,21 +51,13 @@ _OPENING = 64 << 10
 
 @dataclass(frozen=True)
 class SalvageResult:
-    """What was written.
+    """What was written."""
 
-    Attributes:
-        path: The new store.
-        manifest: The account of it, a file in the new store that servers ignore.
-        messages: Messages in it, fillers not counted.
-        filled: Empty messages in it.
-        bytes: Bytes of its data files.
-    """
-
-    path: Path
-    manifest: Path
-    messages: int
-    filled: int
-    bytes: int
+    path: Path  #: the new store
+    manifest: Path  #: the account of it, a file in the new store that servers ignore
+    messages: int  #: messages in it, fillers not counted
+    filled: int  #: empty messages in it
+    bytes: int  #: bytes of its data files
 
 
 def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = None) -> SalvageResult:
@@ -136,23 +128,15 @@ def result_of(plan: SalvagePlan, out: Path) -> SalvageResult:
 
 @dataclass(frozen=True)
 class CopyItem:
-    """Channels of a new store that are written together.
+    """Channels of a new store that are written together."""
 
-    Attributes:
-        channels: What to write.
-        content: The new store while it is not complete.
-        attempts: Where an attempt writes before it moves what it wrote to `content`; None writes there directly.
-        source: The old store.
-        crc: The CRC of both.
-        fill_gaps: Put an empty message in the place of every missing one.
-    """
-
-    channels: tuple[ChannelPlan, ...]
-    content: Path
+    channels: tuple[ChannelPlan, ...]  #: what to write
+    content: Path  #: the new store while it is not complete
+    #: Where an attempt writes before it moves what it wrote to `content`; None writes there directly.
     attempts: Path | None
-    source: Path
-    crc: Crc
-    fill_gaps: bool
+    source: Path  #: the old store
+    crc: Crc  #: the CRC of both
+    fill_gaps: bool  #: put an empty message in the place of every missing one
 
     @property
     def size(self) -> int:
@@ -167,15 +151,10 @@ class CopyItem:
 
 @dataclass(frozen=True)
 class Copied:
-    """What was written of a `CopyItem`.
+    """What was written of a `CopyItem`."""
 
-    Attributes:
-        moved: Where the messages of each channel went.
-        files: Size and hash of each file, by its path in the new store.
-    """
-
-    moved: list[Moved]
-    files: dict[str, Digest]
+    moved: list[Moved]  #: where the messages of each channel went
+    files: dict[str, Digest]  #: size and hash of each file, by its path in the new store
 
 
 class Build:

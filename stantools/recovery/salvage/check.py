@@ -25,33 +25,22 @@ ENCRYPT = "-encrypt"
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a server on a new store.
+    """The start of a server on a new store."""
 
-    Attributes:
-        works: It starts with all of the store.
-        error: Why not, if so.
-        options: What the server has to be told besides the directory, for the store to be what it is: those that the
-            server's defaults would do for are left out.
-    """
-
-    works: bool
-    error: str | None = None
+    works: bool  #: it starts with all of the store
+    error: str | None = None  #: why not, if so
+    #: What the server has to be told besides the directory, for the store to be what it is: those that the server's
+    #: defaults would do for are left out.
     options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class NewStoreCheck:
-    """What was found about a new store.
+    """What was found about a new store."""
 
-    Attributes:
-        findings: Of its verification.
-        clean: Its verdict.
-        start: What a start of the server would do.
-    """
-
-    findings: tuple[Finding, ...]
-    clean: bool
-    start: Start
+    findings: tuple[Finding, ...]  #: of its verification
+    clean: bool  #: its verdict
+    start: Start  #: what a start of the server would do
 
     @property
     def good(self) -> bool:

@@ -18,21 +18,13 @@ __all__ = ["MANIFEST_FILE", "Moved", "write_manifest"]
 
 @dataclass(frozen=True)
 class Moved:
-    """Messages that went from a file of the old store to a slice of the new one.
+    """Messages that went from a file of the old store to a slice of the new one."""
 
-    Attributes:
-        file: Data file of the old store, relative to its root.
-        channel: Channel in the new store.
-        slice: Number of the slice there (the last one, if there are several).
-        sequences: Which messages.
-        note: What is different about them, if anything.
-    """
-
-    file: str
-    channel: str
-    slice: int
-    sequences: Ranges
-    note: str = ""
+    file: str  #: data file of the old store, relative to its root
+    channel: str  #: channel in the new store
+    slice: int  #: number of the slice there (the last one, if there are several)
+    sequences: Ranges  #: which messages
+    note: str = ""  #: what is different about them, if anything
 
 
 def write_manifest(content: Path, plan: SalvagePlan, moved: list[Moved], files: dict[str, Any]) -> None:

@@ -142,50 +142,31 @@ class Repaired(Rewrite):
 
 @dataclass(frozen=True)
 class Dropped:
-    """Something that is in the old store and not in the new one.
+    """Something that is in the old store and not in the new one."""
 
-    Attributes:
-        file: Relative to the root.
-        offset: First byte, -1 for a whole file.
-        length: Bytes.
-        reason: Why.
-        sequences: The sequences concerned, as far as they are known.
-        loss: Something is lost by it that was not lost before this salvage could do anything; duplicates are not.
-    """
-
-    file: str
-    offset: int
-    length: int
-    reason: str
-    sequences: Ranges = field(default_factory=Ranges)
+    file: str  #: relative to the root
+    offset: int  #: first byte, -1 for a whole file
+    length: int  #: bytes
+    reason: str  #: why
+    sequences: Ranges = field(default_factory=Ranges)  #: the sequences concerned, as far as they are known
+    #: Something is lost by it that was not lost before this salvage could do anything; duplicates are not.
     loss: bool = True
 
 
 @dataclass
 class ChannelPlan:
-    """One channel of the new store.
+    """One channel of the new store."""
 
-    Attributes:
-        name: Its name as bytes.
-        steps: How its messages are made, in the order of sequences.
-        sequences: Which sequences it will hold, without fillers.
-        filled: Which sequences become empty messages.
-        origin: What it is, if it is not simply the channel of that name.
-        subscriptions: Its subscriptions, changed where they must be.
-        stored_name: The name that its records carry; another one for an older generation.
-        lost: Sequences whose messages are damaged or gone, as far as that is known (of any generation).
-        last_known: Its last sequence, also where only the index of a slice still names it.
-    """
-
-    name: bytes
-    steps: list[Step] = field(default_factory=list)
-    sequences: Ranges = field(default_factory=Ranges)
-    filled: Ranges = field(default_factory=Ranges)
-    origin: str = ""
-    subscriptions: KeptSubscriptions = NONE_KEPT
-    stored_name: bytes = b""
+    name: bytes  #: its name as bytes
+    steps: list[Step] = field(default_factory=list)  #: how its messages are made, in the order of sequences
+    sequences: Ranges = field(default_factory=Ranges)  #: which sequences it will hold, without fillers
+    filled: Ranges = field(default_factory=Ranges)  #: which sequences become empty messages
+    origin: str = ""  #: what it is, if it is not simply the channel of that name
+    subscriptions: KeptSubscriptions = NONE_KEPT  #: its subscriptions, changed where they must be
+    stored_name: bytes = b""  #: the name that its records carry; another one for an older generation
+    #: Sequences whose messages are damaged or gone, as far as that is known (of any generation).
     lost: Ranges = field(default_factory=Ranges)
-    last_known: int = 0
+    last_known: int = 0  #: its last sequence, also where only the index of a slice still names it
 
     @property
     def size(self) -> int:
@@ -205,34 +186,21 @@ class ChannelPlan:
 
 @dataclass
 class SalvagePlan:
-    """A whole salvage.
-
-    Attributes:
-        source: The store to be salvaged.
-        crc: Its CRC; the new store is written with the same.
-        options: What was asked for.
-        server: The new server.dat.
-        server_note: Where its content comes from, if it is not simply the old record.
-        clients: The clients.
-        channels: The channels, by name.
-        dropped: What is left behind.
-        changes: What is written differently, in words.
-        bytes: Size of the data files that will be written, without fillers (about).
-    """
+    """A whole salvage."""
 
     #: What it is called where it is told of.
     VERB: ClassVar[str] = "salvage"
 
-    source: Path
-    crc: Crc
-    options: SalvageOptions
-    server: pb.ServerInfo
-    server_note: str = ""
+    source: Path  #: the store to be salvaged
+    crc: Crc  #: its CRC; the new store is written with the same
+    options: SalvageOptions  #: what was asked for
+    server: pb.ServerInfo  #: the new server.dat
+    server_note: str = ""  #: where its content comes from, if it is not simply the old record
     clients: list[pb.ClientInfo] = field(default_factory=list)
-    channels: list[ChannelPlan] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)
-    changes: list[str] = field(default_factory=list)
-    bytes: int = 0
+    channels: list[ChannelPlan] = field(default_factory=list)  #: the channels, by name
+    dropped: list[Dropped] = field(default_factory=list)  #: what is left behind
+    changes: list[str] = field(default_factory=list)  #: what is written differently, in words
+    bytes: int = 0  #: size of the data files that will be written, without fillers (about)
 
     @property
     def directories(self) -> list[Path]:

@@ -45,20 +45,14 @@ from stantools.store.sublog import SubsState, salvage_subs
 
 @dataclass
 class _Source:
-    """What the scan found for one channel, wherever it lay.
+    """What the scan found for one channel, wherever it lay."""
 
-    Attributes:
-        runs: Good records, those of the channel's own directory first.
-        rewrites: Messages whose record header must be made anew.
-        subs: The fold of its subs.dat.
-        lost: Sequences whose messages are damaged beyond proof, or of which only an index tells.
-        named: What only the index of a slice names, by the number of the slice.
-    """
-
-    runs: list[Run] = field(default_factory=list)
-    rewrites: list[Repaired] = field(default_factory=list)
-    subs: SubsState | None = None
+    runs: list[Run] = field(default_factory=list)  #: good records, those of the channel's own directory first
+    rewrites: list[Repaired] = field(default_factory=list)  #: messages whose record header must be made anew
+    subs: SubsState | None = None  #: the fold of its subs.dat
+    #: Sequences whose messages are damaged beyond proof, or of which only an index tells.
     lost: Ranges = field(default_factory=Ranges)
+    #: What only the index of a slice names, by the number of the slice.
     named: list[tuple[int, Ranges]] = field(default_factory=list)
 
 

@@ -108,17 +108,11 @@ NONE_KEPT = KeptSubscriptions(SubsState().subscriptions, np.zeros(0, np.int64), 
 
 @dataclass
 class SubscriptionPlan:
-    """The subscriptions of one channel, and what was changed.
+    """The subscriptions of one channel, and what was changed."""
 
-    Attributes:
-        subscriptions: What to write, by id.
-        changes: What differs from the old file, in words.
-        dropped: Subscriptions that are left out, in words.
-    """
-
-    subscriptions: KeptSubscriptions
-    changes: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
+    subscriptions: KeptSubscriptions  #: what to write, by id
+    changes: list[str] = field(default_factory=list)  #: what differs from the old file, in words
+    dropped: list[str] = field(default_factory=list)  #: subscriptions that are left out, in words
 
 
 def plan_subscriptions(state: SubsState, known_clients: Container[bytes], last_sequence: int) -> SubscriptionPlan:

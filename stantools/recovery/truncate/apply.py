@@ -35,17 +35,11 @@ _SPARE = 1 << 20
 
 @dataclass(frozen=True)
 class TruncationResult:
-    """What was done.
+    """What was done."""
 
-    Attributes:
-        backup: Directory with what was removed; None if nothing was.
-        changed: Files that were changed, relative to the store, in the order in which it was done.
-        after: What a start without the truncate option would do now.
-    """
-
-    backup: Path | None
-    changed: tuple[str, ...]
-    after: Forecast
+    backup: Path | None  #: directory with what was removed; None if nothing was
+    changed: tuple[str, ...]  #: files that were changed, relative to the store, in the order in which it was done
+    after: Forecast  #: what a start without the truncate option would do now
 
 
 def apply_truncation(

@@ -19,23 +19,14 @@ from stantools.store.ranges import Ranges
 
 @dataclass(frozen=True)
 class FileCut:
-    """A file that is cut.
+    """A file that is cut."""
 
-    Attributes:
-        file: Relative to the store.
-        size_before: Its size now.
-        size_after: Its size then, which is the offset of the first record that goes.
-        kept: Records in front of the cut.
-        intact: Whole records behind it, which salvage would keep.
-        sequences: The sequences of the latter, in a data file.
-    """
-
-    file: str
-    size_before: int
-    size_after: int
-    kept: int
-    intact: int
-    sequences: Ranges = field(default_factory=Ranges)
+    file: str  #: relative to the store
+    size_before: int  #: its size now
+    size_after: int  #: its size then, which is the offset of the first record that goes
+    kept: int  #: records in front of the cut
+    intact: int  #: whole records behind it, which salvage would keep
+    sequences: Ranges = field(default_factory=Ranges)  #: the sequences of the latter, in a data file
 
     def as_json(self) -> dict[str, Any]:
         """Returns the cut for json output."""
@@ -51,23 +42,14 @@ class FileCut:
 
 @dataclass(frozen=True)
 class TruncationPlan:
-    """What the repair would do.
-
-    Attributes:
-        store: The store.
-        options: The server's options, without limits: a repair must not remove what a limit would.
-        before: What a start without the option would do now.
-        forecast: What the start with the option would do; its changes are the repair.
-        cuts: Files of records that are cut.
-        refusals: Why it should not be done; each names the reason and the numbers.
-    """
+    """What the repair would do."""
 
     store: Datastore
-    options: ServerOptions
-    before: Forecast
-    forecast: Forecast
-    cuts: tuple[FileCut, ...]
-    refusals: tuple[str, ...]
+    options: ServerOptions  #: the server's options, without limits: a repair must not remove what a limit would
+    before: Forecast  #: what a start without the option would do now
+    forecast: Forecast  #: what the start with the option would do; its changes are the repair
+    cuts: tuple[FileCut, ...]  #: files of records that are cut
+    refusals: tuple[str, ...]  #: why it should not be done; each names the reason and the numbers
 
     @property
     def needed(self) -> bool:

@@ -20,23 +20,15 @@ _MSG, _ACK, _MOVED = int(SubRecord.MSG), int(SubRecord.ACK), int(SubFlag.MOVED)
 
 
 class Folded(NamedTuple):
-    """What is left of a log: one row for each subscription, in the order in which they were made.
+    """What is left of a log: one row for each subscription, in the order in which they were made."""
 
-    Attributes:
-        id: Subscription ids.
-        place: Where the record with its state is, as given to `put`.
-        last_sent: Highest sequence that was sent.
-        flags: Bits of `layout.SubFlag`.
-        first: Where the pending sequences of each row begin in `pending`; one more than there are rows.
-        pending: Sequences that were sent and not acknowledged, ascending within each row.
-    """
-
-    id: NDArray[np.uint64]
-    place: NDArray[np.int64]
-    last_sent: NDArray[np.uint64]
-    flags: NDArray[np.uint8]
+    id: NDArray[np.uint64]  #: subscription ids
+    place: NDArray[np.int64]  #: where the record with its state is, as given to `put`
+    last_sent: NDArray[np.uint64]  #: highest sequence that was sent
+    flags: NDArray[np.uint8]  #: bits of `layout.SubFlag`
+    #: Where the pending sequences of each row begin in `pending`; one more than there are rows.
     first: NDArray[np.int64]
-    pending: NDArray[np.uint64]
+    pending: NDArray[np.uint64]  #: sequences that were sent and not acknowledged, ascending within each row
 
 
 class Fold:

@@ -32,43 +32,24 @@ _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 @dataclass
 class ChannelStats:
-    """One channel.
-
-    Attributes:
-        store: The store.
-        channel: Its name.
-        messages: Intact messages.
-        bytes: Bytes of their payloads.
-        damaged: Damaged ranges in between.
-        missing: Sequences between the first and the last message that are not there.
-        gaps: Stretches of such sequences.
-        first_seq: Of the first message, None if there is none.
-        last_seq: Of the last message.
-        first_ns: When the first message was stored, nanoseconds since 1970.
-        last_ns: When the last one was.
-        largest: Bytes of the largest payload.
-        silence: Longest time between two messages, nanoseconds.
-        hours: Hour since 1970 -> messages and bytes.
-        sizes: Histogram of payload sizes (`sums`).
-        intervals: Histogram of the times between messages, nanoseconds.
-    """
+    """One channel."""
 
     store: str
-    channel: str
-    messages: int = 0
-    bytes: int = 0
-    damaged: int = 0
-    missing: int = 0
-    gaps: int = 0
-    first_seq: int | None = None
-    last_seq: int | None = None
-    first_ns: int | None = None
-    last_ns: int | None = None
-    largest: int = 0
-    silence: int = 0
-    hours: dict[int, tuple[int, int]] = field(default_factory=dict)
-    sizes: dict[int, int] = field(default_factory=dict)
-    intervals: dict[int, int] = field(default_factory=dict)
+    channel: str  #: its name
+    messages: int = 0  #: intact messages
+    bytes: int = 0  #: bytes of their payloads
+    damaged: int = 0  #: damaged ranges in between
+    missing: int = 0  #: sequences between the first and the last message that are not there
+    gaps: int = 0  #: stretches of such sequences
+    first_seq: int | None = None  #: of the first message, None if there is none
+    last_seq: int | None = None  #: of the last message
+    first_ns: int | None = None  #: when the first message was stored, nanoseconds since 1970
+    last_ns: int | None = None  #: when the last one was
+    largest: int = 0  #: bytes of the largest payload
+    silence: int = 0  #: longest time between two messages, nanoseconds
+    hours: dict[int, tuple[int, int]] = field(default_factory=dict)  #: hour since 1970 -> messages and bytes
+    sizes: dict[int, int] = field(default_factory=dict)  #: histogram of payload sizes (`sums`)
+    intervals: dict[int, int] = field(default_factory=dict)  #: histogram of the times between messages, nanoseconds
 
     @property
     def seconds(self) -> float:
@@ -121,15 +102,10 @@ class ChannelStats:
 
 @dataclass
 class Stats:
-    """The statistics of many stores.
+    """The statistics of many stores."""
 
-    Attributes:
-        channels: One for each channel, sorted by store and name.
-        failed: What could not be read.
-    """
-
-    channels: list[ChannelStats] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
+    channels: list[ChannelStats] = field(default_factory=list)  #: one for each channel, sorted by store and name
+    failed: list[Failed] = field(default_factory=list)  #: what could not be read
 
     @property
     def clean(self) -> bool:
