@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import struct
+from pathlib import Path
+from typing import BinaryIO
 
 import stores
 from measure import MB, Options, peak_memory, reread, stantools, table, verdict
 
+from stantools.format.proto import store_pb2 as pb
+from tests import boltfiles
 from tests.durables import write_durables
 
 _MEMORY, _SECONDS = 300, 2
 _DURABLES_SECONDS = 10
+#: Of a Raft log: bytes, the least that is read of it in a second, and the most memory in MiB.
+_LOG_BYTES, _LOG_RATE, _LOG_MEMORY = 500_000_000, 300, 200
 _MIB = 1 << 20
 
 
@@ -59,3 +67,65 @@ def durables(options: Options) -> str:
             rows.append((name, seconds, f"{most.peak:.0f}", verdict(f"≤ {_MEMORY} MiB, ≤ {_DURABLES_SECONDS} s", met)))
     table_of_verbs = table(("whole command", "s", "most MiB", "target"), rows)
     return f"**{options.durables} durables in one channel**\n\n{table_of_verbs}"
+
+
+def raft_logs(options: Options) -> str:
+    """Measures the verbs that go through the Raft log of a clustered node."""
+    rows = []
+    for size in (200, 1024):
+        with options.directory("raftlog") as place:
+            log = _write_raft_log(place / "raft.log", size)
+            for name in ("info", "verify"):
+                reread([log])
+                seconds, most = peak_memory(stantools(name, place), accept=(0, 1))
+                rate = log.stat().st_size / seconds / MB
+                target = verdict(
+                    f"≥ {_LOG_RATE} MB/s, ≤ {_LOG_MEMORY} MiB", rate >= _LOG_RATE and most.peak <= _LOG_MEMORY
+                )
+                rows.append((f"{name}, messages of {size} bytes", seconds, f"{rate:.0f}", f"{most.peak:.0f}", target))
+    headers = ("whole command", "s", "MB/s", "most MiB", "target")
+    return f"**A raft.log of {_LOG_BYTES / MB:.0f} MB**\n\n{table(headers, rows)}"
+
+
+def _write_raft_log(path: Path, size: int) -> Path:
+    """Writes a Raft log of entries with a message each, a hundredth of which are acknowledgements instead."""
+    body, per_leaf = os.urandom(size), boltfiles.PAGE // (size + 160)
+    pages = _LOG_BYTES // boltfiles.PAGE
+    with path.open("wb") as file:
+        level: list[tuple[bytes, int]] = []
+        for number in range(2, pages):
+            first = (number - 2) * per_leaf + 1
+            pairs = [(boltfiles.key(index), _entry(index, body)) for index in range(first, first + per_leaf)]
+            _write_page(file, number, boltfiles.leaf(number, pairs))
+            level.append((pairs[0][0], number))
+        while len(level) > 1:
+            parts = [level[at : at + 100] for at in range(0, len(level), 100)]
+            level = [(part[0][0], pages + place) for place, part in enumerate(parts)]
+            for (_, number), part in zip(level, parts, strict=True):
+                _write_page(file, number, boltfiles.branch(number, part))
+            pages += len(parts)
+        stable = struct.pack("<QQ", 0, 0) + boltfiles.leaf(0, [(b"CurrentTerm", boltfiles.key(3))])
+        buckets = [(b"conf", stable), (b"logs", struct.pack("<QQ", level[0][1], 0))]
+        _write_page(file, pages, boltfiles.leaf(pages, buckets, buckets=True))
+        for number in (0, 1):
+            _write_page(file, number, boltfiles.meta(number, pages, pages + 1, number + 1))
+    return path
+
+
+def _entry(index: int, body: bytes) -> bytes:
+    """Makes an entry with a message; one in a hundred tells of acknowledgements."""
+    operation = pb.RaftOperation(channel_id=300)
+    if index % 100:
+        operation.publish_batch.messages.add(
+            sequence=index - index // 100, subject=b"orders.eu", data=body, timestamp=stores.TIME + index
+        )
+    else:
+        operation.op_type = pb.RaftOperation.SEND_AND_ACK
+        operation.sub_sent_ack.channel = b"orders.eu"
+        operation.sub_sent_ack.ack.extend(range(max(index - 99, 1), index))
+    return boltfiles.entry(index, operation.SerializeToString(), term=3)
+
+
+def _write_page(file: BinaryIO, number: int, page: bytes) -> None:
+    file.seek(number * boltfiles.PAGE)
+    file.write(page.ljust(boltfiles.PAGE, b"\0"))

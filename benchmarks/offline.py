@@ -3,10 +3,10 @@
     python benchmarks/offline.py [--only SECTION] [--large] [--update] [--data PLACE] ...
 
 Sections: reading (verify, forecast, info), writing (salvage, compact, truncate), growth (slices, channels), memory
-(a store of 10 GB; only with --large), durables (a channel of many), starting. All ways of a table are run in turn,
-round after round, with the files read anew before each measurement; figures are medians. `others` says how many
-cores were busy with something else: where it is not near 0, look at the processor time. --update writes the tables
-into RESULTS.md.
+(a store of 10 GB; only with --large), durables (a channel of many), raftlog (of a clustered node), starting. All ways
+of a table are run in turn, round after round, with the files read anew before each measurement; figures are medians.
+`others` says how many cores were busy with something else: where it is not near 0, look at the processor time.
+--update writes the tables into RESULTS.md.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _SECTIONS = {
     "starting": starting.section,
     "memory": memory.section,
     "durables": memory.durables,
+    "raftlog": memory.raft_logs,
 }
 
 

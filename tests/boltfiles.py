@@ -77,7 +77,7 @@ def build(
         while len(level) > 1:
             wide = max(per_leaf, 2)
             level = [
-                (part[0][0], add(struct.pack("<QHHI", 0, _BRANCH, len(part), 0) + _branch(part)))
+                (part[0][0], add(branch(0, part)))
                 for part in (level[at : at + wide] for at in range(0, len(level), wide))
             ]
         roots.append((name, struct.pack("<QQ", level[0][1], 0)))
@@ -92,8 +92,9 @@ def build(
     return bytes(content)
 
 
-def _branch(part: list[tuple[bytes, int]]) -> bytes:
-    return _elements((key, b"", (child,)) for key, child in part)
+def branch(number: int, part: list[tuple[bytes, int]]) -> bytes:
+    """A branch page: the first key of each child, and its page."""
+    return struct.pack("<QHHI", number, _BRANCH, len(part), 0) + _elements((key, b"", (child,)) for key, child in part)
 
 
 def entry(index: int, data: bytes | None, *, term: int = 1, kind: int = 0, timed: bool = True) -> bytes:

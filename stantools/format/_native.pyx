@@ -23,6 +23,7 @@ from stantools.format._bytes cimport (
 from stantools.format._fields cimport (
     FOREIGN_SUBJECT, UNLIMITED, Channel, Message, any_fields, any_message, any_update, same_bytes, usual_message, varint_size
 )
+from stantools.format._raft cimport Entry, Published, big_endian, usual_entry, usual_publish
 
 import numpy as np
 
@@ -545,6 +546,102 @@ def scan_index(buffer, int64_t start, int64_t limit, crc):
                 break
             position += INDEX_SIZE
     return (position - <uint64_t>start) // INDEX_SIZE, STOPS[stop]
+
+
+cdef enum:
+    PAGE_HEADER = 16
+    ELEMENT_SIZE = 16
+    KEY_SIZE = 8
+    # Values in a page may not add up to more than this many times its size.
+    OVERLAP = 4
+
+
+cdef tuple told(const Published* run):
+    name = PyBytes_FromStringAndSize(<char*>run.channel.name, <Py_ssize_t>run.channel.size)
+    return run.first_index, run.last_index, run.term, name, run.channel_id, run.first, run.last, run.size
+
+
+def scan_leaf(
+    buffer, int64_t at, int64_t limit, Py_ssize_t count, bytes low not None, high, uint64_t term, uint64_t bound
+):
+    """See `stantools.format.plain.scan_leaf`."""
+    cdef Py_buffer view
+    cdef const uint8_t* begin
+    cdef const uint8_t* end
+    cdef const uint8_t* element
+    cdef const uint8_t* table_end
+    cdef const uint8_t* value
+    cdef uint64_t left, key, before = 0, place, key_size, size
+    cdef Py_ssize_t row
+    cdef Entry entry
+    cdef Published run
+    cdef Published one
+    cdef bint running = False, known = True
+    cdef list parts = []
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        if at < 0 or limit > view.len or limit - at < PAGE_HEADER or count < 1 or (
+            count > (limit - at - PAGE_HEADER) // ELEMENT_SIZE
+        ):
+            return None
+        begin = <const uint8_t*>view.buf + at
+        end = <const uint8_t*>view.buf + limit
+        table_end = begin + PAGE_HEADER + count * ELEMENT_SIZE
+        left = OVERLAP * <uint64_t>(limit - at)
+        for row in range(count):
+            element = begin + PAGE_HEADER + row * ELEMENT_SIZE
+            place, key_size, size = load32(element + 4), load32(element + 8), load32(element + 12)
+            # All numbers have 32 bits, so that nothing overflows.
+            if (
+                key_size != KEY_SIZE
+                or place < <uint64_t>(table_end - element)
+                or place + KEY_SIZE + size > <uint64_t>(end - element)
+                or KEY_SIZE + size > left
+            ):
+                return None
+            left -= KEY_SIZE + size
+            key = big_endian(element + place, KEY_SIZE)
+            if (row and key <= before) or (row == 0 and int(key).to_bytes(8, "big") < low):
+                return None
+            before = key
+            value = element + place + KEY_SIZE
+            known = known and usual_entry(value, value + size, &entry)
+            if known and entry.index == key and entry.term >= term:
+                term = entry.term
+                if usual_publish(&entry, &one):
+                    if (
+                        running
+                        and key == run.last_index + 1
+                        and key != bound + 1
+                        and entry.term == run.term
+                        and one.channel_id == run.channel_id
+                        and one.first == run.last + 1
+                        and one.channel.size == run.channel.size
+                        and same_bytes(one.channel.name, run.channel.name, run.channel.size)
+                    ):
+                        run.last_index = key
+                        run.last = one.last
+                        run.size += size
+                        continue
+                    if running:
+                        parts.append(told(&run))
+                    run = one
+                    run.first_index = run.last_index = key
+                    run.term = term
+                    run.size = size
+                    running = True
+                    continue
+            if running:
+                parts.append(told(&run))
+                running = False
+            parts.append(row)
+        if running:
+            parts.append(told(&run))
+        if high is not None and int(before).to_bytes(8, "big") >= high:
+            return None
+    finally:
+        PyBuffer_Release(&view)
+    return parts
 
 
 def encode_index(sequence, offset, timestamp, size, crc):

@@ -81,6 +81,27 @@ class Meta:
     transaction: int  #: id of the transaction that wrote it; the higher one counts
 
 
+@dataclass(slots=True)
+class Leaf:
+    """A leaf of a tree, of which only the header was looked at.
+
+    Attributes:
+        at: Where it begins.
+        end: Where it ends.
+        count: How many elements it should have.
+        low: Its keys are not below this.
+        high: They are below this, if it is there.
+        last: The highest key that was taken from it; set by whoever reads it.
+    """
+
+    at: int
+    end: int
+    count: int
+    low: bytes = b""
+    high: bytes | None = None
+    last: bytes = b""
+
+
 class Item(NamedTuple):
     """A key with its value."""
 
@@ -172,7 +193,7 @@ class Bolt:
     def buckets(self) -> Iterator[Item | Fault]:
         """Iterates over what is in the root bucket: the other buckets, by name."""
         if self.meta:
-            yield from self._walk(self.meta.root, bytearray(self.pages))
+            yield from self._items(self._walk(self.meta.root, bytearray(self.pages)))
 
     def items(self, bucket: Item, reached: bytearray | None = None) -> Iterator[Item | Fault]:
         """Iterates over a bucket in the order of its keys, with a fault wherever something is wrong.
@@ -180,6 +201,13 @@ class Bolt:
         Args:
             bucket: The bucket, as `buckets` gives it.
             reached: One byte a page of the file, set to 1 for every page of the bucket that was met.
+        """
+        return self._items(self.leaves(bucket, reached))
+
+    def leaves(self, bucket: Item, reached: bytearray | None = None) -> Iterator[Leaf | Fault]:
+        """Iterates over the leaves of a bucket in the order of their keys, as `items` over what is in them.
+
+        Each has to be read, and its `last` set, before the next one is asked for.
         """
         end = bucket.offset + bucket.size
         if bucket.size < _BUCKET.size:
@@ -194,7 +222,23 @@ class Bolt:
         if end - at < PAGE_HEADER_SIZE or _PAGE.unpack_from(self._buffer, at)[1] != _LEAF_PAGE:
             yield Fault(FaultKind.PAGE, at, end - at, "the page inside a bucket is no leaf")
             return
-        yield from self._leaf(at, end, _PAGE.unpack_from(self._buffer, at)[2], b"", None)
+        yield Leaf(at, end, _PAGE.unpack_from(self._buffer, at)[2])
+
+    def _items(self, leaves: Iterator[Leaf | Fault]) -> Iterator[Item | Fault]:
+        for leaf in leaves:
+            if type(leaf) is Fault:
+                yield leaf
+            else:
+                assert type(leaf) is Leaf
+                yield from self.in_leaf(leaf)
+
+    def item(self, leaf: Leaf, place: int) -> Item:
+        """Returns an element of a leaf that is known to be sound (`kernels.scan_leaf`), by its place."""
+        offset = leaf.at + PAGE_HEADER_SIZE + place * _ELEMENT_SIZE
+        flags, position, key_size, size = _LEAF.unpack_from(self._buffer, offset)
+        begin = offset + position
+        leaf.last = bytes(self._buffer[begin : begin + key_size])
+        return Item(leaf.last, begin + key_size, size, flags)
 
     def loose_items(self, reached: bytearray) -> Iterator[Item]:
         """Iterates over what leaves still hold that the tree no longer leads to, page by page.
@@ -216,7 +260,7 @@ class Bolt:
             end = min(at + (overflow + 1) * self.page_size, len(self._buffer))
             yield from (each for each in self._elements(at, end, count) if isinstance(each, Item))
 
-    def _walk(self, root: int, reached: bytearray) -> Iterator[Item | Fault]:
+    def _walk(self, root: int, reached: bytearray) -> Iterator[Leaf | Fault]:
         stack: list[tuple[int, bytes, bytes | None, int]] = [(root, b"", None, 0)]
         last = b""
         while stack:
@@ -231,10 +275,9 @@ class Bolt:
                 stack += [(*child, depth + 1) for child in reversed(children)]
                 continue
             # Where a branch is damaged its bounds do not hold; what was given already is not given again.
-            for each in self._leaf(at, end, count, max(low, last + b"\0") if last else low, high):
-                yield each
-                if type(each) is Item:
-                    last = each.key
+            leaf = Leaf(at, end, count, max(low, last + b"\0") if last else low, high)
+            yield leaf
+            last = leaf.last or last
 
     def _page(self, page: int, reached: bytearray, depth: int) -> tuple[str, int, int, int, int]:
         """Checks the header of a tree page; returns what is wrong, where it begins and ends, its kind and count."""
@@ -285,8 +328,9 @@ class Bolt:
         # None of its children is lost: they are held to the bounds of the branch only.
         return [(page, low, high) for page in pages], [Fault(FaultKind.KEYS, at, end - at, text, low, high)]
 
-    def _leaf(self, at: int, end: int, count: int, low: bytes, high: bytes | None) -> Iterator[Item | Fault]:
+    def in_leaf(self, leaf: Leaf) -> Iterator[Item | Fault]:
         """Iterates over a leaf; keys that do not belong here are left out and told of."""
+        at, end, count, low, high = leaf.at, leaf.end, leaf.count, leaf.low, leaf.high
         found: list[Item] = []
         strange: list[bytes] = []
         for each in self._elements(at, end, count):
@@ -308,7 +352,9 @@ class Bolt:
         if strange:
             text = f"{len(strange)} of {count} keys do not belong where they are, from {strange[0].hex()} on"
             yield Fault(FaultKind.KEYS, at, end - at, text, low, high)
-        yield from found
+        for item in found:
+            leaf.last = item.key
+            yield item
 
     def _elements(self, at: int, end: int, count: int) -> Iterator[Item | Fault]:
         begin = at + PAGE_HEADER_SIZE

@@ -375,6 +375,31 @@ def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tupl
     return count, Stop.END
 
 
+def scan_leaf(
+    buffer: ReadableBuffer, at: int, limit: int, count: int, low: bytes, high: bytes | None, term: int, bound: int
+) -> list[int | tuple[int, int, int, bytes, int, int, int, int]] | None:
+    """Reads a leaf page of a Raft log's entries as far as they are what servers write when messages are published.
+
+    It only saves time, so the plain kernels do without: they leave every leaf to those who look at single elements
+    (`format.raftlog`).
+
+    Args:
+        buffer: The file.
+        at: Where the page begins.
+        limit: Where it ends.
+        count: How many elements it should have.
+        low: Keys are not below this.
+        high: They are below this, if it is there.
+        term: The highest term of the entries before.
+        bound: An index behind which a run ends.
+
+    Returns:
+        None if the elements have to be held against each other, for the page may be damaged. Else, in the order of the
+        keys, the place of each element that has to be looked at, and between them runs: entries that follow each other,
+        of one term, with messages of one channel that follow each other, as arguments of `raftlog.Publishes`.
+    """
+
+
 def encode_index(sequence: ArrayLike, offset: ArrayLike, timestamp: ArrayLike, size: ArrayLike, crc: Crc) -> bytes:
     """Index records for messages of the given properties, without the file's version header.
 

@@ -17,13 +17,13 @@ from __future__ import annotations
 import enum
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from stantools.errors import StantoolsError
-from stantools.format import gogo
-from stantools.format.bbolt import Bolt, Buffer, Fault, FaultKind, Item
+from stantools.format import gogo, kernels
+from stantools.format.bbolt import Bolt, Buffer, Fault, FaultKind, Item, Leaf
 from stantools.format.encryption import DataCipher, DecryptError
 from stantools.format.proto import store_pb2 as pb
 
@@ -76,6 +76,30 @@ class Entry:
     def type_name(self) -> str:
         """The name of its type."""
         return EntryType(self.type).name.lower() if self.type in EntryType._value2member_map_ else f"type {self.type}"
+
+
+class Publishes(NamedTuple):
+    """Entries of one term that follow each other, with messages of one channel that follow each other.
+
+    Attributes:
+        first: The first index.
+        last: The last one.
+        term: Their term.
+        channel: The channel.
+        channel_id: Its id, 0 where there is none.
+        first_sequence: Sequence of the first message.
+        last_sequence: Sequence of the last one.
+        size: Bytes of their values.
+    """
+
+    first: int
+    last: int
+    term: int
+    channel: bytes
+    channel_id: int
+    first_sequence: int
+    last_sequence: int
+    size: int
 
 
 class FlawKind(enum.StrEnum):
@@ -391,32 +415,55 @@ class RaftLog:
 
     def entries(self) -> Iterator[Entry | Fault | Flaw]:
         """Iterates over the log in order; what is wrong comes where it is noticed."""
+        return cast(Iterator[Entry | Fault | Flaw], self._in_order(lambda _leaf, _term: None))
+
+    def runs(self, bound: int) -> Iterator[Publishes | Entry | Fault | Flaw]:
+        """Iterates as `entries`; where entries hold messages of one channel, one behind the other, they come together.
+
+        Args:
+            bound: An index behind which what comes together ends.
+        """
+
+        def scan(leaf: Leaf, term: int) -> list[Any] | None:
+            return kernels.scan_leaf(self._buffer, leaf.at, leaf.end, leaf.count, leaf.low, leaf.high, term, bound)
+
+        return self._in_order(scan)
+
+    def _in_order(self, scan: Callable[[Leaf, int], list[Any] | None]) -> Iterator[Publishes | Entry | Fault | Flaw]:
         if self._logs is None:
             return
         self._reached = bytearray(self.bolt.pages)
         expected = term = 0
-        for item in self.bolt.items(self._logs, self._reached):
-            if type(item) is Fault:
-                yield item
+        for leaf in self.bolt.leaves(self._logs, self._reached):
+            if isinstance(leaf, Fault):
+                yield leaf
                 continue
-            assert type(item) is Item
-            entry = self._entry(item)
-            if isinstance(entry, Flaw):
-                if entry.kind is FlawKind.ENTRY and len(item.key) != _U64.size:
-                    yield entry
+            parts = scan(leaf, term)
+            for part in self.bolt.in_leaf(leaf) if parts is None else parts:
+                found: Publishes | Entry | Flaw
+                if isinstance(part, Fault):
+                    yield part
                     continue
-                key = entry.first
-            else:
-                key = entry.index
-            if expected and key > expected:
-                yield Flaw(FlawKind.GAP, expected, key - 1, f"entries {expected} to {key - 1} are not in the log")
-            expected = key + 1
-            if isinstance(entry, Entry):
-                if entry.term < term:
-                    text = f"entry {key} has term {entry.term}, behind entries of term {term}"
-                    yield Flaw(FlawKind.TERM, key, key, text, entry.offset, entry.size)
-                term = max(term, entry.term)
-            yield entry
+                if type(part) is tuple:
+                    found = Publishes(*part)
+                    key, last, leaf.last = found.first, found.last, _U64.pack(found.last)
+                    term = found.term
+                else:
+                    item = self.bolt.item(leaf, part) if type(part) is int else part
+                    found = self._entry(item)
+                    if isinstance(found, Flaw) and found.kind is FlawKind.ENTRY and len(item.key) != _U64.size:
+                        yield found
+                        continue
+                    key = last = found.first if isinstance(found, Flaw) else found.index
+                if expected and key > expected:
+                    yield Flaw(FlawKind.GAP, expected, key - 1, f"entries {expected} to {key - 1} are not in the log")
+                expected = last + 1
+                if isinstance(found, Entry):
+                    if found.term < term:
+                        text = f"entry {key} has term {found.term}, behind entries of term {term}"
+                        yield Flaw(FlawKind.TERM, key, key, text, found.offset, found.size)
+                    term = max(term, found.term)
+                yield found
 
     def _entry(self, item: Item) -> Entry | Flaw:
         place = item.offset, item.size

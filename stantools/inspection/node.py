@@ -25,6 +25,7 @@ from stantools.format.raftlog import (
     EntryType,
     Flaw,
     FlawKind,
+    Publishes,
     Server,
     StableStore,
     decode_configuration,
@@ -162,8 +163,10 @@ class _Examination:
             report.bytes_scanned += self._path.stat().st_size
             for fault in log.faults:
                 self._fault(fault, fatal=log.bolt.meta is None)
-            for each in log.entries():
-                if isinstance(each, Entry):
+            for each in log.runs(report.state.index):
+                if isinstance(each, Publishes):
+                    self._run(each)
+                elif isinstance(each, Entry):
                     self._entry(each)
                 elif isinstance(each, Fault):
                     self._fault(each)
@@ -232,13 +235,29 @@ class _Examination:
         if flaw.kind is not FlawKind.TERM:
             self._lost.append((flaw.first, flaw.last))
 
+    def _run(self, run: Publishes) -> None:
+        self._count(run.first, run.last, run.term)
+        self.report.operations[OPERATIONS[pb.RaftOperation.PUBLISH]] += run.last - run.first + 1
+        self._span(run.channel, run.first_sequence, run.last_sequence)
+        self.report.state.advance_run(run)
+
+    def _count(self, first: int, last: int, term: int) -> None:
+        report = self.report
+        report.entries += last - first + 1
+        report.first = report.first or first
+        # A term above the newest that the node has heard of is damaged.
+        if last > report.last and term <= (report.stable.term or term):
+            report.last, report.last_term = last, term
+
+    def _span(self, channel: bytes, first: int, last: int) -> None:
+        spans = self._published.setdefault(channel, [])
+        if spans and spans[-1][1] + 1 == first:
+            first = spans.pop()[0]
+        spans.append((first, last))
+
     def _entry(self, entry: Entry) -> None:
         report = self.report
-        report.entries += 1
-        report.first = report.first or entry.index
-        # A term above the newest that the node has heard of is damaged.
-        if entry.index > report.last and entry.term <= (report.stable.term or entry.term):
-            report.last, report.last_term = entry.index, entry.term
+        self._count(entry.index, entry.index, entry.term)
         operation: pb.RaftOperation | None = None
         try:
             if entry.type == EntryType.COMMAND:
@@ -257,11 +276,7 @@ class _Examination:
             report.operations[OPERATIONS[operation.op_type]] += 1
             messages = operation.publish_batch.messages
             if messages and operation.op_type == pb.RaftOperation.PUBLISH:
-                spans = self._published.setdefault(messages[0].subject, [])
-                first, last = messages[0].sequence, messages[-1].sequence
-                if spans and spans[-1][1] + 1 == first:
-                    first = spans.pop()[0]
-                spans.append((first, last))
+                self._span(messages[0].subject, messages[0].sequence, messages[-1].sequence)
         report.state.advance(entry, operation)
 
     def _holes(self) -> list[tuple[int, int]]:

@@ -28,7 +28,16 @@ from stantools.format import gogo
 from stantools.format.bbolt import Buffer, Fault
 from stantools.format.encryption import DataCipher
 from stantools.format.proto import store_pb2 as pb
-from stantools.format.raftlog import Entry, EntryError, Flaw, RaftLog, Server, decode_entry, decode_operation
+from stantools.format.raftlog import (
+    Entry,
+    EntryError,
+    Flaw,
+    Publishes,
+    RaftLog,
+    Server,
+    decode_entry,
+    decode_operation,
+)
 from stantools.store.mapping import Window, mapped
 from stantools.store.nodes import SNAPSHOTS
 
@@ -43,7 +52,8 @@ _KEPT = 16 << 20
 
 #: An operation, and the first byte of its entry's data.
 Read = tuple[pb.RaftOperation, int]
-_E = TypeVar("_E", bound=Entry | Fault | Flaw)
+_SIZED = (Entry, Publishes)
+_E = TypeVar("_E", bound=Entry | Publishes | Fault | Flaw)
 
 
 class OpenLog(RaftLog):
@@ -57,6 +67,10 @@ class OpenLog(RaftLog):
         """Iterates over the log in order, as `RaftLog.entries`; views of entries stay valid."""
         return self._letting_go(super().entries())
 
+    def runs(self, bound: int) -> Iterator[Publishes | Entry | Fault | Flaw]:
+        """Iterates as `RaftLog.runs`; views of entries stay valid."""
+        return self._letting_go(super().runs(bound))
+
     def free_entries(self) -> Iterator[Entry]:
         """Iterates over entries in free pages, as `RaftLog.free_entries`."""
         return self._letting_go(super().free_entries())
@@ -65,7 +79,7 @@ class OpenLog(RaftLog):
         read = 0
         for each in found:
             yield each
-            if isinstance(each, Entry):
+            if isinstance(each, _SIZED):
                 read += each.size
                 if read > _KEPT:
                     self._window.drop()

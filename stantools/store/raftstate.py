@@ -12,7 +12,7 @@ import enum
 from dataclasses import dataclass, field
 
 from stantools.format.proto import store_pb2 as pb
-from stantools.format.raftlog import Entry
+from stantools.format.raftlog import Entry, Publishes
 
 _Op = pb.RaftOperation
 
@@ -147,6 +147,12 @@ class ClusterState:
             if operation is not None:
                 self.apply(operation)
 
+    def advance_run(self, run: Publishes) -> None:
+        """Goes on to the last of some entries, all before or all behind the present one, and applies them."""
+        if run.last > self.index:
+            self.index, self.term = run.last, run.term
+            self._messages(run.channel, run.channel_id, run.first_sequence, run.last_sequence)
+
     def apply(self, operation: pb.RaftOperation) -> None:
         """Applies an operation, or refuses it as a server would."""
         kind = operation.op_type
@@ -190,13 +196,14 @@ class ClusterState:
         del self.channels[channel.name]
 
     def _publish(self, operation: pb.RaftOperation) -> None:
-        messages = operation.publish_batch.messages
-        if not messages:
-            return
-        channel = self._channel(messages[0].subject, operation.channel_id)
-        if channel:
-            channel.first = channel.first or messages[0].sequence
-            channel.last = max(channel.last, messages[-1].sequence)  # they follow each other
+        if messages := operation.publish_batch.messages:  # they follow each other
+            subject, first, last = messages[0].subject, messages[0].sequence, messages[-1].sequence
+            self._messages(subject, operation.channel_id, first, last)
+
+    def _messages(self, name: bytes, number: int, first: int, last: int) -> None:
+        if channel := self._channel(name, number):
+            channel.first = channel.first or first
+            channel.last = max(channel.last, last)
 
     def _connect(self, added: pb.AddClient) -> None:
         request = added.request

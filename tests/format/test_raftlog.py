@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stantools.format import raftlog
+from stantools.format import kernels, raftlog
 from stantools.format.bbolt import Bolt, Fault, FaultKind, Item
 from stantools.format.encryption import Cipher, raft_cipher
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import (
     Entry,
     EntryError,
+    EntryType,
     Flaw,
     FlawKind,
+    Publishes,
     RaftLog,
     decode_configuration,
     decode_entry,
@@ -43,6 +45,90 @@ def read(content: bytes) -> tuple[list[int], Found, list[int]]:
 
 def some(count: int, size: int = 20) -> boltfiles.Pairs:
     return [(key(index), entry(index, b"x" * size)) for index in range(1, count + 1)]
+
+
+def assert_runs_are_entries(content: bytes, bound: int = 0) -> int:
+    """Holds what comes together against the single entries; returns how many came together."""
+    single, together = RaftLog(memoryview(content)).entries(), 0
+    for each in RaftLog(memoryview(content)).runs(bound):
+        if not isinstance(each, Publishes):
+            assert each == next(single)
+            continue
+        assert each.last <= bound or each.first > bound
+        sequence, size = each.first_sequence, 0
+        for index in range(each.first, each.last + 1):
+            found = next(single)
+            assert isinstance(found, Entry)
+            assert (found.index, found.term, found.type) == (index, each.term, EntryType.COMMAND)
+            operation = decode_operation(found.data)
+            assert (operation.op_type, operation.channel_id) == (pb.RaftOperation.PUBLISH, each.channel_id)
+            messages = operation.publish_batch.messages
+            assert {one.subject for one in messages} == {each.channel}
+            assert [one.sequence for one in messages] == list(range(sequence, sequence + len(messages)))
+            sequence, size, together = sequence + len(messages), size + found.size, together + 1
+        assert (sequence, size) == (each.last_sequence + 1, each.size)
+    assert next(single, None) is None
+    return together
+
+
+def published(
+    sequence: int, count: int = 1, *, channel: bytes = b"orders", channel_id: int = 7, size: int = 9
+) -> bytes:
+    operation = pb.RaftOperation(channel_id=channel_id)
+    for number in range(sequence, sequence + count):
+        operation.publish_batch.messages.add(sequence=number, subject=channel, data=bytes(size), timestamp=1 << 60)
+    return operation.SerializeToString()
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> boltfiles.Pairs:
+    """Mostly messages that follow each other, and whatever else is in a log."""
+    pairs: boltfiles.Pairs = []
+    index, term, sequence = 0, 3, 0
+    for _ in range(draw(st.integers(1, 60))):
+        index += draw(st.sampled_from([1] * 30 + [2]))
+        number = index + draw(st.sampled_from([0] * 40 + [1]))
+        term += draw(st.sampled_from([0] * 30 + [1, -1]))
+        kind, data = 0, draw(st.one_of(st.none(), st.binary(max_size=40)))
+        if draw(st.integers(0, 9)):
+            count = draw(st.sampled_from([1] * 9 + [3]))
+            channel = draw(st.sampled_from([b"orders"] * 20 + [b"other"]))
+            data = published(
+                sequence + 1, count, channel=channel, channel_id=draw(st.sampled_from([7] * 20 + [0, 300]))
+            )
+            sequence += count + draw(st.sampled_from([0] * 20 + [1]))
+        else:
+            kind = draw(st.integers(0, 6))
+        timed = draw(st.integers(0, 30)) > 0
+        pairs.append((key(index), entry(number, data, term=term, kind=kind, timed=timed)))
+    return pairs
+
+
+@given(
+    logs(),
+    st.integers(1, 20),
+    st.sampled_from([1024, 4096]),
+    st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(1, 255)), max_size=4),
+    st.integers(0, 70),
+)
+@settings(max_examples=300, deadline=None)
+def test_what_comes_together_is_what_comes_one_by_one(
+    pairs: boltfiles.Pairs, per_leaf: int, page_size: int, changes: list[tuple[int, int]], bound: int
+) -> None:
+    content = bytearray(raft_log(pairs, per_leaf=per_leaf, page_size=page_size))
+    for place, change in changes:
+        content[place % len(content)] ^= change
+    assert_runs_are_entries(bytes(content), bound)
+
+
+def test_messages_that_follow_each_other_come_together() -> None:
+    pairs = [(key(index), entry(index, published(5 * index, 5))) for index in range(1, 1001)]
+    content = raft_log(pairs)
+    assert assert_runs_are_entries(content, 500) == (1000 if kernels.NAME == "native" else 0)
+    # The value of an entry reaches into the next one, and its own numbers are wherever that ends.
+    for cut in range(len(pairs[3][1])):
+        pairs[3] = pairs[3][0], pairs[3][1][:cut]
+        assert_runs_are_entries(raft_log(pairs[:8]))
 
 
 _values = st.lists(st.binary(min_size=1, max_size=30), max_size=60, unique=True).flatmap(
@@ -239,6 +325,7 @@ def test_hostile_page_headers_take_neither_time_nor_memory(headers: list[tuple[i
         pass
     for _ in log.free_entries():
         pass
+    assert_runs_are_entries(bytes(content))
     assert time.perf_counter() - begin < 2
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
     tracemalloc.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import shutil
 import struct
 from functools import cache
@@ -20,6 +21,7 @@ from stantools.store.nodes import NodeFiles, find_node
 from stantools.store.raft import Snapshot, crc64, open_log, read_snapshots
 from stantools.store.raftstate import ClusterState, SubKind
 from tests import goldenstores
+from tests.format.test_raftlog import assert_runs_are_entries
 
 CLUSTERS = goldenstores.unpacked() / "clusters"
 CASES = sorted(path.name for path in CLUSTERS.iterdir())
@@ -70,6 +72,21 @@ def read(node: NodeFiles) -> tuple[list[Entry], list[Fault | Flaw], list[int]]:
             else:
                 wrong.append(each)
         return entries, wrong, [each.index for each in log.free_entries()]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_messages_come_together_whatever_the_pages_are(case: str) -> None:
+    chance = random.Random(case)
+    for node in nodes(case).values():
+        assert node.log
+        content = node.log.read_bytes()
+        assert_runs_are_entries(content, 30)
+        for _ in range(12):
+            changed = bytearray(content)
+            for _ in range(chance.choice((1, 1, 3))):
+                begin, size = chance.randrange(len(changed)), chance.choice((1, 8, 400))
+                changed[begin : begin + size] = chance.choice((chance.randbytes(size), bytes(size)))
+            assert_runs_are_entries(bytes(changed))
 
 
 @pytest.mark.parametrize("case", CASES)
