@@ -19,6 +19,7 @@ from stantools.migration.following import Ending, Following
 from stantools.migration.journal import Journal, StreamResult, StreamState, journal_path, remembered_streams
 from stantools.migration.plan.model import Plan
 from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.planfile import write_plan
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.source import SourceOptions, StoreSource, open_merged, open_source
 from stantools.progress import Progress
@@ -166,6 +167,8 @@ def open_journal(file: Path, plan: Plan) -> Journal:
     states = [journal.state(stream.name) for stream in plan.streams]
     if states and all(state is StreamState.PROVEN for state in states):
         journal.__exit__(None, None, None)
+        if not file.exists():
+            write_plan(file, plan)  # the run that finished was killed before it could
         raise RefusedError(
             f"{journal.path}: all streams were finished before, and belong to their users",
             f"`stantools migrate verify {shell_word(str(file))}` compares them with the store",

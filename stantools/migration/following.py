@@ -81,8 +81,8 @@ class Target(Protocol):
     async def load(self, streams: Sequence[PreparedStream]) -> list[StreamResult]:
         """Makes streams hold what their sources do, and proves it, whatever earlier runs have left of them."""
 
-    async def holding(self, stream: PreparedStream) -> Holding:
-        """Returns what a stream holds that was loaded."""
+    async def holding(self, stream: PreparedStream) -> Holding | None:
+        """Returns what a stream holds; None if it is not there."""
 
     async def append(self, stream: PreparedStream, held: Holding) -> Holding:
         """Publishes messages behind what a stream is known to hold, and returns what it holds then."""
@@ -297,13 +297,16 @@ class Following:
         if not wanted:
             return
         bare = [_without_limits(stream) for stream in wanted]
+        before = [await self._target.holding(stream) for stream in bare]
         again: list[StantoolsError] = []
-        for stream, loaded in zip(bare, await self._target.load(bare), strict=True):
+        for stream, left, loaded in zip(bare, before, await self._target.load(bare), strict=True):
             name, failure = stream.plan.parts[0].channel, loaded.error
             if loaded.good:
-                held = await self._target.holding(stream)
+                held = await self._target.holding(stream) or Holding(0, 0)
                 self.streams[name] = Followed(stream, held, held.last, loaded, compared=loaded.proven)
                 self.failed.pop(name, None)
+                if left and left.last:
+                    self._tell_removed(self.streams[name], left.last)
             elif failure and (isinstance(failure, StoreChangedError | StoreUnreadableError) or passes(failure)):
                 # Its files went while it was loaded, or the server did: it is begun again at the next look.
                 self._waiting.add(name)
@@ -336,20 +339,25 @@ class Following:
         if channel.last <= held.last:
             return
         part = channel.narrowed(channel.sequences & Ranges.of([(held.last + 1, channel.last)]))
-        if channel.first > held.last + 1:
-            lost = Ranges.of([(held.last + 1, channel.first - 1)]) - followed.removed
-            followed.removed |= lost
-            if lost:
-                self._watch.note(
-                    f"channel {channel.name}: {counted(lost.count(), 'message')}, sequences {lost.first} to "
-                    f"{lost.last}, were removed by the server's limits before they were read"
-                )
+        self._tell_removed(followed, held.last)
         try:
             followed.held = await self._target.append(replace(stream, source=stream_source([(part, subject)])), held)
         except RefusedError as problem:
             self._give_up(followed, problem)
         else:
             followed.appended += part.count
+
+    def _tell_removed(self, followed: Followed, last: int) -> None:
+        """Tells of messages behind the last one that was read which are not in the channel any more."""
+        ((channel, _),) = followed.stream.source.parts
+        if channel.first > last + 1:
+            lost = Ranges.of([(last + 1, channel.first - 1)]) - followed.removed
+            followed.removed |= lost
+            if lost:
+                self._watch.note(
+                    f"channel {channel.name}: {counted(lost.count(), 'message')}, sequences {lost.first} to "
+                    f"{lost.last}, were removed by the server's limits before they were read"
+                )
 
     def _give_up(self, followed: Followed, problem: StantoolsError) -> None:
         followed.error = problem

@@ -8,21 +8,26 @@ got each of them once and in order, over both servers.
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
+import contextlib
+import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import nats
+from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 
+from stantools.errors import ExitCode
 from stantools.streaming.client import ClientOptions, Message, Start, SubscriptionOptions, connect
+from stantools.streaming.errors import StreamingError
 from tests.brokers import Broker
+from tests.servers import NatsServer
 
 CLUSTER = "test-cluster"
 CHANNEL = "orders"
@@ -48,11 +53,9 @@ class Migration:
         self.process.kill()
         self.process.communicate()
 
-    def stop(self) -> int:
-        assert self.process
-        self.process.send_signal(signal.SIGINT)
-        self.process.communicate(timeout=WAIT)
-        return self.process.returncode
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
     async def finish(self) -> tuple[int, str, str]:
         """Waits until it ends; returns exit code, output and what it told."""
@@ -68,6 +71,8 @@ class Publisher:
     Attributes:
         acked: Numbers that a server has acknowledged, in order.
         pause: The longest time between two acknowledgements, in seconds.
+        idle: It has stopped to publish to the streaming server.
+        repeated: Numbers that were published again, as no acknowledgement came: a server may hold them twice.
     """
 
     url: str
@@ -75,6 +80,8 @@ class Publisher:
     acked: list[int] = field(default_factory=list)
     number: int = 0
     pause: float = 0.0
+    repeated: set[int] = field(default_factory=set)
+    idle: bool = False
     _last: float = 0.0
 
     def _took(self) -> None:
@@ -85,12 +92,23 @@ class Publisher:
 
     async def to_streaming(self, stop: Callable[[], bool], every: float = 0.002) -> None:
         """Publishes until told to stop; the last message was acknowledged."""
-        async with await connect(self.url, CLUSTER, f"pub-{self.channel}") as client:
-            while not stop():
-                self.number += 1
-                await client.publish(self.channel, b"%d" % self.number)
-                self._took()
-                await asyncio.sleep(every)
+        options = ClientOptions(ack_timeout=2.0)
+        waiting = False
+        while not stop() or waiting:
+            with contextlib.suppress(StreamingError, NatsError, OSError):
+                async with await connect(self.url, CLUSTER, f"pub-{self.channel}", options) as client:
+                    while not stop() or waiting:
+                        if waiting:
+                            self.repeated.add(self.number)
+                        else:
+                            self.number += 1
+                        waiting = True
+                        await client.publish(self.channel, b"%d" % self.number)
+                        waiting = False
+                        self._took()
+                        await asyncio.sleep(every)
+            await asyncio.sleep(0.02)
+        self.idle = True
 
     async def to_stream(self, js: JetStreamContext, count: int) -> None:
         """Publishes so many to the stream, as soon as there is one that takes them."""
@@ -118,11 +136,14 @@ class Subscriber:
             self.got.append(int(message.data))
 
         options = SubscriptionOptions(start=Start.first(), durable=self.durable)
-        async with await connect(self.url, CLUSTER, f"sub-{self.channel}", ClientOptions()) as client:
-            subscription = await client.subscribe(self.channel, take, options)
-            while not stop():
-                await asyncio.sleep(0.01)
-            await subscription.close()
+        while not stop():
+            with contextlib.suppress(StreamingError, NatsError, OSError):
+                async with await connect(self.url, CLUSTER, f"sub-{self.channel}", ClientOptions()) as client:
+                    subscription = await client.subscribe(self.channel, take, options)
+                    while not stop() and not client.closed:
+                        await asyncio.sleep(0.01)
+                    await subscription.close()
+            await asyncio.sleep(0.02)
 
     async def of_stream(self, js: JetStreamContext, until: int) -> None:
         subscription = await js.pull_subscribe_bind(self.durable, self.channel)
@@ -154,12 +175,130 @@ async def in_stream(js: JetStreamContext, name: str = CHANNEL) -> list[tuple[int
     return found
 
 
-def outcome(out: str) -> dict[str, Any]:
-    """The result as json."""
-    found: dict[str, Any] = json.loads(out)
-    return found
+def check(publisher: Publisher, subscriber: Subscriber, held: list[tuple[int, bytes]], *, crashed: bool) -> None:
+    """Every message that was acknowledged is in the stream, once and in order, and so it came to the subscriber.
+
+    Args:
+        publisher: Who published.
+        subscriber: Who got them.
+        held: What the stream holds.
+        crashed: The streaming server was killed: what was not acknowledged then may be there twice, and what the
+            subscriber had acknowledged last may have come again.
+    """
+    assert [sequence for sequence, _ in held] == list(range(1, len(held) + 1))
+    numbers = [int(data) for _, data in held]
+    assert list(dict.fromkeys(numbers)) == publisher.acked == list(range(1, publisher.number + 1))
+    twice = {number for number, count in Counter(numbers).items() if count > 1}
+    assert twice <= publisher.repeated
+    assert list(dict.fromkeys(subscriber.got)) == publisher.acked
+    if not crashed:
+        assert numbers == subscriber.got == publisher.acked
 
 
 def connected(url: str) -> Any:
     """A connection to a server, closed by its block."""
     return nats.connect(url, connect_timeout=WAIT)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Waits until something is so."""
+    deadline = time.monotonic() + WAIT
+    while True:
+        found = condition()
+        if asyncio.iscoroutine(found):
+            found = await found
+        if found:
+            return
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+class Rehearsal:
+    """One round of leaving: publisher and subscriber go on, while everything else is killed and started again.
+
+    Args:
+        folder: For everything.
+        server: The server with JetStream.
+        seed: Decides what is killed when.
+    """
+
+    def __init__(self, folder: Path, server: NatsServer, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.server = server
+        self.streaming = broker(folder / "broker")
+        self.migration = Migration(folder, self.streaming.folder / "store", server.url)
+        self.publisher, self.subscriber = Publisher(self.streaming.url), Subscriber(self.streaming.url)
+        self.over = self.crashed = False
+
+    async def run(
+        self, faults: Sequence[str], follow: Sequence[str] = ("--follow",), cutover: Sequence[str] = ("--cutover",)
+    ) -> str:
+        """Goes through it, with faults on the way; returns what the migration said in the end.
+
+        Args:
+            faults: What is killed and started again, one after the other; `cutover` is a kill in the end.
+            follow: The words that follow.
+            cutover: Those that end it.
+        """
+        self._follow = follow
+        with self.streaming:
+            moving = asyncio.gather(
+                self.publisher.to_streaming(lambda: self.over), self.subscriber.of_streaming(self.is_drained)
+            )
+            await until(lambda: len(self.publisher.acked) > 100)
+            self.migration.start(*self._follow)
+            for fault in faults:
+                await asyncio.sleep(self.rng.uniform(0.1, 2.5))
+                await asyncio.to_thread(self.happen, fault)
+            self.migration.kill()
+            self.migration.start(*cutover)
+            async with await connected(self.server.url) as client:
+                js = client.jetstream(timeout=WAIT)
+                await self.is_carried(js)
+                # A message is there within a second, however busy the machine.
+                await self.is_carried(js)
+                self.over = True
+                await moving
+                await asyncio.to_thread(self.streaming.stop)
+                if "cutover" in faults:
+                    await asyncio.sleep(self.rng.uniform(0.0, 1.0))
+                    if self.migration.running:
+                        self.migration.kill()
+                        self.migration.start(*cutover)
+                code, out, err = await self.migration.finish()
+                if code == ExitCode.REFUSED and "cutover" in faults and "were finished before" in err:
+                    out = ""  # it had come to its end before it was killed
+                else:
+                    assert code == ExitCode.CLEAN, out + err
+                await self.publisher.to_stream(js, 30)
+                await self.subscriber.of_stream(js, self.publisher.number)
+                check(self.publisher, self.subscriber, await in_stream(js), crashed=self.crashed)
+        return out
+
+    def is_drained(self) -> bool:
+        """The publisher has stopped, and the subscriber has got its last message."""
+        return self.over and self.publisher.idle and self.subscriber.got[-1:] == self.publisher.acked[-1:]
+
+    def happen(self, fault: str) -> None:
+        if fault == "migration":
+            self.migration.kill()
+            self.migration.start(*self._follow)
+        elif fault == "target":
+            self.server.kill()
+            self.server.start()
+        elif fault == "source":
+            self.crashed = True
+            self.streaming.kill()
+            self.streaming.start()
+
+    async def is_carried(self, js: JetStreamContext) -> None:
+        """Waits until all is in the stream that is acknowledged now."""
+        mark = self.publisher.number
+
+        async def carried() -> bool:
+            with contextlib.suppress(NatsError):
+                found = await js.get_last_msg(CHANNEL, CHANNEL)
+                return int(found.data or b"0") >= mark
+            return False
+
+        await until(carried)

@@ -94,8 +94,10 @@ class Streams:
         else:
             there.messages = {sequence: data for sequence, data in there.messages.items() if sequence >= first}
 
-    async def holding(self, stream: PreparedStream) -> Holding:
-        there = self.streams[stream.name]
+    async def holding(self, stream: PreparedStream) -> Holding | None:
+        there = self.streams.get(stream.name)
+        if there is None:
+            return None
         return Holding(there.last, len(there.messages))
 
     async def append(self, stream: PreparedStream, held: Holding) -> Holding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from stantools.migration.plan.options import read_overrides
 from stantools.store.sample import SampleOptions, write_sample
+from tests.migration.leaving import Rehearsal
 
 GUIDE = Path(__file__).parents[2] / "docs" / "migration-guide.md"
 
@@ -61,6 +63,26 @@ def test_the_programs_go_on_after_a_migration(place: Path, start_server: Callabl
     assert [line.split()[0] for line in program(pull, pulling.url)] == ["98", "99", "100", "101"]
     taken = [int(line.split()[0]) for line in program(push, pushing.url)]
     assert taken == list(range(48, 101))
+
+
+def test_the_rehearsal_without_downtime(tmp_path: Path, start_server: Callable[..., Any]) -> None:
+    server = start_server()
+    section = GUIDE.read_text("utf-8").split("### Without downtime\n")[1].split("\n### ")[0]
+    commands = re.findall(r"^ +(stantools migrate STORE .*)$", section, re.MULTILINE)
+    (follow, cutover) = (command.split()[3:] for command in commands)
+    (tmp_path / "overrides.yaml").write_text("channels:\n  '>':\n    max_msgs: 1000000\n")
+    rehearsal = Rehearsal(tmp_path, server, 0)
+
+    def words(shown: list[str]) -> list[str]:
+        return [server.url if word == "nats://HOST:4222" else word for word in shown]
+
+    rehearsal.migration.words = [str(rehearsal.streaming.folder / "store"), "--yes", "--progress", "none"]
+    result = asyncio.run(rehearsal.run((), words(follow), words(cutover)))
+    (line,) = (line for line in result.splitlines() if "nothing was served for" in line)
+    shown = re.search(r"^ +\d+ messages carried.*$", section, re.MULTILINE)
+    assert shown
+    number = re.compile(r"\d+(\.\d+)?")
+    assert number.sub("N", line).startswith(number.sub("N", shown[0].strip()).removesuffix("…"))
 
 
 def program(text: str, url: str) -> list[str]:

@@ -64,9 +64,12 @@ class FollowingStreams:
         """Returns whether a stream was finished, by an earlier run that did not come to the end of all."""
         return self._journal.state(name) is StreamState.PROVEN
 
-    async def holding(self, stream: PreparedStream) -> Holding:
-        """Returns what a stream holds."""
-        state = (await self._info(stream))["state"]
+    async def holding(self, stream: PreparedStream) -> Holding | None:
+        """Returns what a stream holds; None if it is not there."""
+        info = await self._js.stream_info(stream.name)
+        if info is None:
+            return None
+        state = info["state"]
         return Holding(int(state["last_seq"]), int(state["messages"]))
 
     async def append(self, stream: PreparedStream, held: Holding) -> Holding:
