@@ -599,7 +599,8 @@ _DIFFERENCES = (
         "consumer-position",
         _E,
         "a consumer that stands elsewhere than the durable did",
-        "clients have used it since, or it was made by hand",
+        "clients have used it since, it was made by hand, or a server that was down while a stream with replicas was "
+        "loaded came back, led the consumer and did not know its position (seen with 2.9)",
         "nats-server delivers from where the consumer stands: messages come again, or never",
         "if no client has used it: " + _AGAIN,
     ),
