@@ -7,7 +7,6 @@ while it is open gives fewer bytes, and nothing worse.
 from __future__ import annotations
 
 import os
-import stat
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
@@ -20,7 +19,6 @@ import numpy.typing as npt
 
 from stantools.browse.record_fields import Part, record_parts
 from stantools.browse.record_map import RecordMap, Single, Stretch
-from stantools.errors import StoreUnreadableError
 from stantools.format import gogo, index, kernels
 from stantools.format.columns import LogColumns, MessageColumns
 from stantools.format.crc import Crc
@@ -33,6 +31,7 @@ from stantools.format.layout import (
 from stantools.inspection.records import FileKind, fields_of
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG
 from stantools.store.logscan import decode_record
+from stantools.store.mapping import open_regular
 
 #: Stretches whose records are remembered.
 _REMEMBERED = 8
@@ -96,15 +95,7 @@ class RecordReader:
         self._crc = crc
         self._channel = channel
         self._decoded: OrderedDict[int, _Decoded] = OrderedDict()
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
-        except OSError as error:
-            raise StoreUnreadableError(
-                f"{path}: cannot be read: {error.strerror}", "check that the file is there and that you may read it"
-            ) from error
-        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-            self.close()
-            raise StoreUnreadableError(f"{path}: is not a regular file")
+        self._descriptor, _ = open_regular(path)
 
     def close(self) -> None:
         """Closes the file; nothing can be read afterwards."""

@@ -6,7 +6,6 @@ Little is kept: a few blocks of places, a few open files.
 from __future__ import annotations
 
 import os
-import stat
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from stantools.format.encryption import ChannelCipher, DecryptError, looks_encry
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER, RECORD_HEADER_SIZE, Flag, Stop
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
+from stantools.store.mapping import open_regular
 from stantools.store.reading import NO_ROWS, Rows
 
 #: Files that are open at the same time.
@@ -64,10 +64,7 @@ class OpenFiles:
         if found is not None:
             self._descriptors.move_to_end(path)
             return found
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise StoreUnreadableError(f"{path}: is not a regular file")
+        descriptor, _ = open_regular(path)
         self._descriptors[path] = descriptor
         if len(self._descriptors) > _OPEN:
             os.close(self._descriptors.popitem(last=False)[1])

@@ -9,7 +9,8 @@ import click
 
 from stantools.cli import console
 from stantools.cli.options import (
-    dry_run_option,
+    Consent,
+    consent_options,
     folded,
     given,
     limit_options,
@@ -17,7 +18,6 @@ from stantools.cli.options import (
     reading_options,
     store_argument,
     verb,
-    yes_option,
 )
 from stantools.cli.output import print_json, table_text
 from stantools.errors import ExitCode, UsageError
@@ -45,16 +45,14 @@ _slice_options = folded("slices", _slices, dict(declared(SliceOptions)))
 @options_of(CompactTarget, "where")
 @options_of(CompactOptions, "options", limit_options(unlimited=True), _slice_options)
 @given(force=FORCE)
-@dry_run_option
-@yes_option
+@consent_options
 @reading_options(unchecked=False)
 def command(
     store: Path,
     where: CompactTarget,
     options: CompactOptions,
     force: bool,
-    dry_run: bool,
-    yes: bool,
+    consent: Consent,
     reading: ReadOptions,
 ) -> int:
     """Write STORE anew without what is dead in it: in clients.dat, in subs.dat, and behind the limits.
@@ -77,14 +75,14 @@ def command(
     from stantools.store.locks import check_not_in_use
 
     out, in_place = where.out, where.in_place
-    if (out is None) == (not in_place) and not dry_run:
+    if (out is None) == (not in_place) and not consent.dry_run:
         raise UsageError("where is the result to go?", "add either --out NEW or --in-place; or --dry-run for the plan")
     if where.backup and not in_place:
         raise UsageError("--backup names the old store when a new one takes its place", "add --in-place")
-    if in_place and not dry_run and (finished := finish_replacement(store)):
+    if in_place and not consent.dry_run and (finished := finish_replacement(store)):
         console.note(f"finished an interrupted run first; the old store is {console.escape(str(finished))}")
     opened = open_store(store, reading)
-    if not dry_run and not in_place:
+    if not consent.dry_run and not in_place:
         for use in check_not_in_use(store, force=force):
             console.warning(f"{use.detail}: what is being written may not be in the result")
     with Progress("plan", lambda: opened.data_size(opened.channel_names)) as shown:
@@ -92,8 +90,9 @@ def command(
     result: CompactionResult | None = None
     if console.output() == "table":
         _print_plan(plan)
-    if not dry_run:
-        if in_place and not console.confirm(f"Replace {console.escape(str(store))} (it is kept beside)?", yes=yes):
+    if not consent.dry_run:
+        question = f"Replace {console.escape(str(store))} (it is kept beside)?"
+        if in_place and not console.confirm(question, yes=consent.yes):
             console.note("nothing was changed")
             return ExitCode.REFUSED
         with Progress("write", plan.bytes_before) as shown:

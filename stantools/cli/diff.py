@@ -181,7 +181,7 @@ async def _prove(
 ) -> tuple[Proof, list[str]]:
     import asyncio
 
-    from stantools.cli.opening import channel_names, open_store
+    from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.journal import Stage
@@ -194,7 +194,7 @@ async def _prove(
     async with connect(connecting) as connection:
         js = JetStream(connection)
         info = await stream_info(js, stream)
-        names = channel_names(opened, channels) if channels else channels_for(info, opened.channel_names, store)
+        names = opened.chosen(channels) if channels else channels_for(info, opened.channel_names, store)
         taking = taking_of(names, key=reading.encryption_key, workers=workers)
         with Progress("read the store", lambda: opened.data_size(taking.patterns)) as shown:
             # In a thread, so that the connection is kept alive meanwhile.

@@ -50,7 +50,7 @@ def command(
 
     Exit code 1 says that something is not as a healthy server leaves it; it is named on stderr.
     """
-    from stantools.cli.opening import channel_names, node_at, open_store
+    from stantools.cli.opening import node_at, open_store
     from stantools.cli.progress import Progress
     from stantools.inspection.overview import overview
 
@@ -60,7 +60,7 @@ def command(
         report, result = node_overview(node, reading, patterns=channels, limits=limits, free_pages=True)
         return _print(result, limits is not None, slices, report)
     opened = open_store(store, reading)
-    channel_names(opened, channels)
+    opened.chosen(channels)
     with Progress("info") as shown:
         result = overview(
             opened,

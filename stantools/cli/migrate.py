@@ -13,9 +13,10 @@ from stantools.cli import console, pipeline
 from stantools.cli.connecting import connection_options, or_selected
 from stantools.cli.migrationview import show_outcome, show_plan, show_plans, show_stores
 from stantools.cli.options import (
+    Consent,
     GroupedCommand,
     StoreArgument,
-    dry_run_option,
+    consent_options,
     each_of,
     given,
     in_group,
@@ -24,7 +25,6 @@ from stantools.cli.options import (
     options_of,
     reading_options,
     workers_option,
-    yes_option,
 )
 from stantools.cli.options import command as command_of
 from stantools.cli.verbs import CONTEXT, summaries
@@ -171,8 +171,7 @@ _sources = each_of(
 @given(plan_file=_PLAN_FILE)
 @_following
 @_applying
-@dry_run_option
-@yes_option
+@consent_options
 def run(
     stores: tuple[Path, ...],
     places: Places,
@@ -182,8 +181,7 @@ def run(
     plan_file: Path | None,
     following: Following,
     applying: Applying,
-    dry_run: bool,
-    yes: bool,
+    consent: Consent,
 ) -> int:
     """Move the channels of STORE into JetStream streams, and its durables into consumers, exactly.
 
@@ -206,15 +204,15 @@ def run(
     """
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
-    with opened(places, or_selected(connecting), start=not dry_run, note=console.note) as target:
+    with opened(places, or_selected(connecting), start=not consent.dry_run, note=console.note) as target:
         if following.wanted:
-            return _follow(stores, target, planning, reading, plan_file, following, applying, dry_run=dry_run, yes=yes)
+            return _follow(stores, target, planning, reading, plan_file, following, applying, consent)
         source, plan = _make_plan(stores, planning, reading, target)
         file = plan_file or default_plan_file(Path(plan.source.path))
-        if not dry_run:
+        if not consent.dry_run:
             check_plan_file(file, plan)
         migration = Migration(plan, source, target, applying.options(plan.way), file)
-        return _go_through(migration, applying, dry_run=dry_run, yes=yes, new=True)
+        return _go_through(migration, applying, consent, new=True)
 
 
 @_stage("plan")
@@ -260,10 +258,9 @@ def plan_stage(
 @connection_options
 @options_of(Reopening, "reopening", without=("parallel",))
 @_applying
-@dry_run_option
-@yes_option
+@consent_options
 def apply_stage(
-    plan_file: Path, connecting: ConnectOptions, reopening: Reopening, applying: Applying, dry_run: bool, yes: bool
+    plan_file: Path, connecting: ConnectOptions, reopening: Reopening, applying: Applying, consent: Consent
 ) -> int:
     """Carry out a plan, and prove what was done. The same command goes on after an interruption."""
     from stantools.migration.plan.planfile import read_plan
@@ -275,7 +272,7 @@ def apply_stage(
         plan = plan.at(target.reference())
         source = _reopen(plan, reopening)
         migration = Migration(plan, source, target, applying.options(plan.way), plan_file)
-        return _go_through(migration, applying, dry_run=dry_run, yes=yes)
+        return _go_through(migration, applying, consent)
 
 
 @_stage("verify")
@@ -360,12 +357,11 @@ def _warn_of_uses(directories: Iterable[Path]) -> None:
 
 
 def _read_source(store: Datastore, taking: SourceOptions) -> StoreSource:
-    from stantools.cli.opening import channel_names
     from stantools.cli.progress import Progress
     from stantools.migration.workflow import read_source
 
     _warn_of_uses([store.path])
-    names = channel_names(store, taking.patterns)
+    names = store.chosen(taking.patterns)
     with Progress("read", store.data_size(names)) as shown:
         return read_source(store, taking, progress=shown.advance)
 
@@ -378,12 +374,10 @@ def _follow(
     plan_file: Path | None,
     asked: Following,
     applying: Applying,
-    *,
-    dry_run: bool,
-    yes: bool,
+    consent: Consent,
 ) -> int:
     """Shows the plan of what is there, asks, and follows the store into the streams."""
-    from stantools.cli.opening import channel_names, node_at, open_store, part_of_node
+    from stantools.cli.opening import node_at, open_store, part_of_node
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.followed import FollowedStore, has_ended, open_journal
@@ -406,16 +400,16 @@ def _follow(
     taking = planning.taking(reading.encryption_key)
     followed = FollowedStore(store.path, store.crc, taking, options, nodes, reading)
     file = plan_file or default_plan_file(store.path)
-    with Progress("read", store.data_size(channel_names(store, taking.patterns))) as shown:
+    with Progress("read", store.data_size(store.chosen(taking.patterns))) as shown:
         source = followed.first(shown.advance, ended=has_ended(file))
     plan = followed.plan(source)
     how = replace(applying.options(plan.way), existing=Existing.APPEND)
     problems = Migration(plan, source, target, how, file).problems()
     show_plan(plan, problems)
-    if dry_run:
+    if consent.dry_run:
         return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
     refuse(plan, problems, accept_loss=applying.accept_loss)
-    if not console.confirm(f"follow {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=yes):
+    if not console.confirm(f"follow {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=consent.yes):
         return ExitCode.CLEAN
     idle = asked.cutover_when_idle
     ending = Ending(asked.cutover or idle is not None, None if idle is None else idle / 1e9)
@@ -432,7 +426,7 @@ def _follow(
     return show_outcome(cutover.plan, cutover.results, None, cutover)
 
 
-def _go_through(migration: Migration, applying: Applying, *, dry_run: bool, yes: bool, new: bool = False) -> int:
+def _go_through(migration: Migration, applying: Applying, consent: Consent, *, new: bool = False) -> int:
     """Shows what stands in the way, asks, and carries the plan out; a new plan is written before."""
     from stantools.migration.workflow import refuse, serious
     from stantools.notation import counted
@@ -440,13 +434,13 @@ def _go_through(migration: Migration, applying: Applying, *, dry_run: bool, yes:
     plan, again = migration.plan, f"stantools migrate apply {shell_word(str(migration.file))}"
     problems = migration.problems()
     show_plan(plan, problems)
-    if dry_run:
+    if consent.dry_run:
         return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
     refuse(plan, problems, accept_loss=applying.accept_loss)
     if new:
         migration.keep_plan()
         console.note(f"the plan is in {migration.file}; the journal will be beside it")
-    if not console.confirm(f"migrate {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=yes):
+    if not console.confirm(f"migrate {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=consent.yes):
         if new:
             console.note(f"nothing was done; later: {again}")
         return ExitCode.CLEAN
@@ -495,8 +489,7 @@ class Stores:
 @pipeline.reading_options(unchecked=False, remote=False)
 @_applying
 @pipeline.cluster_options
-@dry_run_option
-@yes_option
+@consent_options
 def job(
     stores: tuple[str, ...],
     asked: Stores,
@@ -505,8 +498,7 @@ def job(
     reading: TableOptions,
     applying: Applying,
     cluster: Cluster,
-    dry_run: bool,
-    yes: bool,
+    consent: Consent,
 ) -> int:
     """Move the channels of STORES into JetStream streams, and their durables into consumers: one task a stream.
 
@@ -555,7 +547,7 @@ def job(
         else:
             problems = migration.problems()
             show_plans(planned, problems)
-            if dry_run:
+            if consent.dry_run:
                 pipeline.report_failed(failed)
                 findings = migration.lossy or failed
                 return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if findings else ExitCode.CLEAN
@@ -563,7 +555,7 @@ def job(
             migration.keep_plans()
             streams = counted(sum(len(store.plan.streams) for store in planned), "stream")
             question = f"migrate {streams} of {counted(len(planned), 'store')} to {target.reference()}?"
-            if not console.confirm(question, yes=yes):
+            if not console.confirm(question, yes=consent.yes):
                 console.note("nothing was done")
                 return ExitCode.CLEAN
             there = _there(connecting) if asked.out is None else frozenset()

@@ -138,12 +138,3 @@ def open_channel(store: Datastore, name: str) -> ChannelFiles:
         f"{console.escape(str(store.path))}: there is no channel {console.escape(name)}",
         f"{'did you mean' if close else 'its channels are'}: {listed}" if have else "the store has no channels",
     )
-
-
-def channel_names(store: Datastore, patterns: tuple[str, ...]) -> list[str]:
-    """Returns the channels that match any of the patterns.
-
-    Raises:
-        UsageError: Patterns were given, and none matches.
-    """
-    return store.chosen(patterns)

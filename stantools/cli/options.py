@@ -11,7 +11,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -345,8 +345,19 @@ node_option = click.option(
 )
 channel_option = given(channels=CHANNELS)
 workers_option = given(workers=WORKERS)
-dry_run_option = given(dry_run=Option(help="Say what would be done; change nothing.", default=False))
-yes_option = given(yes=Option(help="Do not ask before changing something.", default=False))
+_DRY_RUN = Option(help="Say what would be done; change nothing.", default=False)
+dry_run_option = given(dry_run=_DRY_RUN)
+
+
+@dataclass(frozen=True)
+class Consent:
+    """Whether anything is changed."""
+
+    dry_run: bool = _DRY_RUN.field()
+    yes: bool = Option(help="Do not ask before changing something.", default=False).field()
+
+
+consent_options = options_of(Consent, "consent")
 
 
 CRC_POLY = Option(

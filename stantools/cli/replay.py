@@ -221,13 +221,13 @@ def command(
 
 def _source(store: Path, replaying: Replaying, workers: int, reading: ReadOptions) -> StoreSource:
     """Reads the store, and says what of it cannot be replayed."""
-    from stantools.cli.opening import channel_names, open_store
+    from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.migration.source import SourceOptions
     from stantools.migration.workflow import read_source
 
     opened = open_store(store, reading)
-    names = channel_names(opened, replaying.channels)
+    names = opened.chosen(replaying.channels)
     key = reading.encryption_key
     taking = SourceOptions(replaying.channels, replaying.generation, replaying.archived, key, workers=workers)
     with Progress("plan", lambda: opened.data_size(names)) as shown:

@@ -55,7 +55,7 @@ def command(
     Exit code 0: everything was kept. 5: done, and something was lost before (the plan names it). With --dry-run the
     latter is 1.
     """
-    from stantools.cli.opening import channel_names, open_store
+    from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.recovery.salvage import plan_salvage
     from stantools.recovery.salvage.report import report
@@ -63,7 +63,7 @@ def command(
 
     check_out(out, dry_run=dry_run)
     opened = open_store(store, reading)
-    names = channel_names(opened, options.patterns)
+    names = opened.chosen(options.patterns)
     for use in check_not_in_use(store, force=force or dry_run):
         console.warning(f"{use.detail}: what is being written may look damaged")
     with Progress("plan", lambda: opened.data_size(names)) as shown:

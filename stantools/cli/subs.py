@@ -58,7 +58,7 @@ def command(
 
     Exit code 1: a subs.dat or clients.dat is damaged (what is intact in it is shown), or there are ghosts.
     """
-    from stantools.cli.opening import channel_names, node_at, open_store
+    from stantools.cli.opening import node_at, open_store
 
     if node := node_at(store, history=history):
         from stantools.inspection.node import node_overview
@@ -71,7 +71,7 @@ def command(
             )
         return _print(result, ids, statuses)
     opened = open_store(store, reading)
-    names = channel_names(opened, channels)
+    names = opened.chosen(channels)
     if history:
         records = (row for name in names for row in _channel_history(opened, name, ids))
         return show_records(str(opened.path), _HISTORY, records, _print_record)

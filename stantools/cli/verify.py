@@ -50,7 +50,7 @@ def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadO
 
     Exit code 0: nothing is wrong. 1: there are findings other than informational ones.
     """
-    from stantools.cli.opening import channel_names, node_at, open_store
+    from stantools.cli.opening import node_at, open_store
     from stantools.cli.progress import Progress
     from stantools.inspection.verify import verify
 
@@ -61,7 +61,7 @@ def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadO
             verdict = verify_node(node, reading, patterns=channels, workers=workers, on_finding=shown.found)
         return _print(verdict, node=True)
     opened = open_store(store, reading)
-    names = channel_names(opened, channels)
+    names = opened.chosen(channels)
     with Progress("verify", lambda: opened.data_size(names)) as shown:
         verdict = verify(
             opened,

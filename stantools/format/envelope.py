@@ -8,7 +8,7 @@ This is the plain way to read single records and small files. Whole slices and l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stantools.errors import UsageError
@@ -98,54 +98,6 @@ def read_record(buffer: Buffer, offset: int, limit: int, *, typed: bool, crc: Cr
 def crc_error_text(stored: int, computed: int) -> str:
     """The server's text for a CRC that does not match."""
     return f"corrupted data, expected crc to be 0x{stored:08x}, got 0x{computed:08x}"
-
-
-class Records(Iterator[Record]):
-    """The records of a file one by one, until the first that is not good.
-
-    Attributes:
-        stop: Why it ended; None before the end.
-        offset: Where the next record begins, at the end where it stopped.
-        bad: The record at which it stopped, as far as it is there.
-        error: The server's error text at the end: "" where the server goes on as if the file ended there.
-    """
-
-    def __init__(self, buffer: Buffer, start: int, limit: int, *, typed: bool, crc: Crc) -> None:
-        self._buffer = buffer
-        self._limit = limit
-        self._typed = typed
-        self._crc = crc
-        self.offset = start
-        self.stop: Stop | None = None
-        self.bad: Record | None = None
-        self.error = ""
-
-    def __next__(self) -> Record:
-        if self.stop is not None:
-            raise StopIteration
-        stop, record = read_record(
-            self._buffer,
-            self.offset,
-            self._limit,
-            typed=self._typed,
-            crc=self._crc,
-        )
-        if stop is None:
-            assert record is not None
-            self.offset = record.end
-            return record
-        self.stop, self.bad = stop, record
-        if stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD):
-            self.error = EOF_TEXT
-        elif stop is Stop.BAD_CRC:
-            assert record is not None
-            self.error = crc_error_text(record.crc, self._crc(record.payload))
-        raise StopIteration
-
-
-def records(buffer: Buffer, start: int, limit: int, *, typed: bool, crc: Crc) -> Records:
-    """Iterates over the records of a file (see `Records`; its `stop` and `offset` tell how it ended)."""
-    return Records(buffer, start, limit, typed=typed, crc=crc)
 
 
 def encode(payload: Buffer, crc: CrcFunction, type: int | None = None) -> bytes:

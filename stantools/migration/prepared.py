@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import StantoolsError, StoreUnreadableError
-from stantools.migration.archive.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE
+from stantools.migration.archive.layout import HEADER_LENGTH_SIZE
 from stantools.migration.archive.meta import ConsumerState
 from stantools.migration.archive.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
 from stantools.migration.batches import Batch
@@ -90,10 +90,8 @@ def estimated_bytes(plan: StreamPlan, *, least: bool = False) -> int:
         plan: The stream.
         least: Returns how many it takes at least, whatever its headers are.
     """
-    subjects = sum(part.messages * len(part.subject) for part in plan.parts)
     headers = HEADER_LENGTH_SIZE + (_HEADER_BYTES if plan.origin_headers else _REPLY_BYTES)
-    frame = EMPTY_RECORD_SIZE + (0 if least else headers)
-    return plan.bytes + subjects + plan.messages * frame
+    return plan.bytes_stored(0 if least else headers)
 
 
 def prepare(plan: Plan, source: StoreSource) -> list[PreparedStream]:

@@ -161,10 +161,6 @@ class JetStream:
         query = {} if subject is None else {"subject": subject}
         return [str(name) async for name in self._pages("STREAM.NAMES", "streams", query)]
 
-    async def streams_on(self, subject: str) -> list[str]:
-        """Returns the names of the streams that have a subject that overlaps the given one."""
-        return await self.stream_names(subject)
-
     async def create_stream(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Creates a stream; does nothing if it is there with the same configuration. Returns its info."""
         return await self._change(f"STREAM.CREATE.{config['name']}", config)

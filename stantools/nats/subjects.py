@@ -9,6 +9,8 @@ from typing import Any, AnyStr, Final
 _TOKEN: Final = rb"[^. \t\n\r\f]+"
 _LITERAL: Final = rb"(?![*>](?:\.|\Z))" + _TOKEN
 _SUBJECT: Final = re.compile(_LITERAL + rb"(?:\." + _LITERAL + rb")*\Z")
+#: What would end the protocol line or a token, and what nobody could read.
+_UNFIT: Final = re.compile(rb"[\x00-\x20\x7f]")
 _NOT_REST: Final = rb"(?!>(?:\.|\Z))" + _TOKEN
 _PATTERN: Final = re.compile(rb"(?:" + _NOT_REST + rb"\.)*" + _TOKEN + rb"\Z")
 
@@ -16,6 +18,22 @@ _PATTERN: Final = re.compile(rb"(?:" + _NOT_REST + rb"\.)*" + _TOKEN + rb"\Z")
 def valid_subject(subject: bytes) -> bool:
     """Returns whether a message can be published to it: no wildcards, no empty token, no white space."""
     return _SUBJECT.match(subject) is not None
+
+
+def subject_problem(subject: bytes) -> str:
+    """Says why nothing can be published to a subject, "" if it can: the sentence goes on from its name."""
+    tokens = subject.split(b".")
+    if not subject or b"" in tokens:
+        return "has an empty token, which no subject may have"
+    if _UNFIT.search(subject):
+        return "has a blank or a control character in it, which no subject may have"
+    if b"*" in tokens or b">" in tokens:
+        return "has a wildcard in it: nothing can be published there"
+    try:
+        subject.decode()
+    except UnicodeDecodeError:
+        return "is not UTF-8, which subjects must be"
+    return ""
 
 
 def valid_pattern(pattern: bytes) -> bool:

@@ -145,7 +145,12 @@ def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
             content.close()
 
 
-def _open(path: Path) -> _Mapping | bytes:
+def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
+    """Opens a file to read it; returns its descriptor and state.
+
+    Raises:
+        StoreUnreadableError: It is missing, not a regular file, or must not be read.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
@@ -153,10 +158,16 @@ def _open(path: Path) -> _Mapping | bytes:
             f"{path}: cannot be read: {error.strerror}",
             "check that the file is there and that you may read it",
         ) from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise StoreUnreadableError(f"{path}: is not a regular file")
+    return descriptor, status
+
+
+def _open(path: Path) -> _Mapping | bytes:
+    descriptor, status = open_regular(path)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise StoreUnreadableError(f"{path}: is not a regular file")
         try:
             if status.st_size <= _SMALL:
                 return os.read(descriptor, status.st_size)

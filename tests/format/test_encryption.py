@@ -19,9 +19,9 @@ from stantools.format.encryption import (
     master_key,
     raft_cipher,
 )
-from stantools.format.envelope import records
 from stantools.format.proto import store_pb2 as pb
 from tests.conftest import load_expected
+from tests.envelopes import Records
 
 AES_SAMPLE = bytes.fromhex("0100000000000000000000000142188c6237c351e257c59feaa1e47365a03672c1e4")
 CHACHA_SAMPLE = bytes.fromhex("020000000000000000000000016e69d75be40ddca99df27c3a89cea250d4495d6a9e")
@@ -88,7 +88,7 @@ def stored_messages(directory: Path, crc: Crc) -> list[pb.MsgProto]:
     found = []
     for path in directory.glob("msgs.*.dat"):
         data = path.read_bytes()
-        for record in records(data, 4, len(data), typed=False, crc=crc):
+        for record in Records(data, 4, len(data), typed=False, crc=crc):
             found.append(gogo.decode(pb.MsgProto, record.payload))
     return sorted(found, key=lambda message: message.sequence)
 

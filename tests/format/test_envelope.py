@@ -6,15 +6,16 @@ import pytest
 
 from stantools.errors import UsageError
 from stantools.format.crc import Crc
-from stantools.format.envelope import Records, check_file_version, encode, read_record, records
+from stantools.format.envelope import check_file_version, encode, read_record
 from stantools.format.layout import MAX_TYPED_PAYLOAD, Stop
+from tests.envelopes import Records
 
 HELLO = encode(b"hello", zlib.crc32)
 TYPED = encode(b"hello", zlib.crc32, 5)
 
 
 def scan(data: bytes, *, typed: bool = False, check_crc: bool = True) -> tuple[list[bytes], Records]:
-    reader = records(data, 4, len(data), typed=typed, crc=Crc(check=check_crc))
+    reader = Records(data, 4, len(data), typed=typed, crc=Crc(check=check_crc))
     return [bytes(record.payload) for record in reader], reader
 
 

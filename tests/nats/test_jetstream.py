@@ -36,8 +36,8 @@ def test_streams(each_server: Any) -> None:
             await js.connection.request(f"a.{number}", b"%d" % number)
         updated = await js.update_stream({"name": "A", "subjects": ["a.*", "b"], "description": "new"})
         assert updated["config"]["description"] == "new"
-        assert await js.streams_on("b") == ["A"]
-        assert await js.streams_on("c") == []
+        assert await js.stream_names("b") == ["A"]
+        assert await js.stream_names("c") == []
         message = await js.message("A", 3)
         assert message is not None
         assert (message["subject"], base64.b64decode(message["data"])) == ("a.2", b"2")

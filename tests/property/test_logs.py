@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from stantools.format import kernels
 from stantools.format.columns import LogColumns
 from stantools.format.crc import CASTAGNOLI, Crc
-from stantools.format.envelope import FILE_HEADER_BYTES, encode, records
+from stantools.format.envelope import FILE_HEADER_BYTES, encode
 from stantools.format.layout import Stop
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import read_clients, salvage_clients
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, LogEntry, history
 from stantools.store.sublog import read_subs, salvage_subs
+from tests.envelopes import Records
 
 CRC = Crc()
 ids = st.integers(1, 3)
@@ -89,10 +90,10 @@ def check_cover(data: bytes, layout: LogLayout, crc: Crc = CRC) -> list[LogEntry
 def test_envelopes_round_trip_and_stand_any_damage(data: st.DataObject, typed: bool) -> None:
     payloads = data.draw(st.lists(st.tuples(st.integers(1, 9), st.binary(min_size=1, max_size=30)), max_size=6))
     good = FILE_HEADER_BYTES + b"".join(encode(p, CRC, kind if typed else None) for kind, p in payloads)
-    read = [(record.type, bytes(record.payload)) for record in records(good, 4, len(good), typed=typed, crc=CRC)]
+    read = [(record.type, bytes(record.payload)) for record in Records(good, 4, len(good), typed=typed, crc=CRC)]
     assert read == [(kind if typed else None, payload) for kind, payload in payloads]
     bad = data.draw(damaged(good))
-    reader = records(bad, 4, len(bad), typed=typed, crc=CRC)
+    reader = Records(bad, 4, len(bad), typed=typed, crc=CRC)
     at = 4
     for record in reader:
         assert record.offset == at
@@ -111,7 +112,7 @@ def test_the_plain_reader_and_the_kernels_stop_at_the_same_place(data: st.DataOb
         return
     columns = LogColumns(100)
     rows, offset, stop = kernels.scan_log(bad, 4, len(bad), CRC, columns)
-    reader = records(bad, 4, len(bad), typed=True, crc=CRC)
+    reader = Records(bad, 4, len(bad), typed=True, crc=CRC)
     found = [record for record in reader if record.offset < offset or stop != Stop.BAD_DECODE]
     assert [record.offset for record in found] == columns.offset[:rows].tolist()
     assert [record.type for record in found] == columns.type[:rows].tolist()
@@ -171,7 +172,7 @@ def test_one_damaged_byte_touches_one_record_only(data: st.DataObject, parts: li
     at = data.draw(st.integers(4, len(good) - 1))
     value = data.draw(st.integers(0, 255).filter(lambda value: value != good[at]))
     bad = good[:at] + bytes([value]) + good[at + 1 :]
-    originals = list(records(good, 4, len(good), typed=True, crc=CRC))
+    originals = list(Records(good, 4, len(good), typed=True, crc=CRC))
     entries = {part.offset: part for part in check_cover(bad, SUBS_LOG) if isinstance(part, LogEntry)}
     repaired = {d.offset: d for d in salvage_subs(memoryview(bad), CRC).damages if d.repaired}
     for record in originals:

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
 from stantools.format.crc import CASTAGNOLI, IEEE, Crc
-from stantools.format.envelope import records
 from stantools.format.layout import Stop, SubRecord
 from stantools.inspection.forecast import ServerOptions, forecast
 from stantools.inspection.slicesummary import LogicalView, logical_view, summarise
@@ -39,6 +38,7 @@ from stantools.store.limits import ONE_SLICE, ChannelLimits, PatternLimits, Slic
 from stantools.store.sample import BASE_TIME, SampleOptions, write_sample
 from stantools.store.sublog import read_subs
 from tests.conftest import golden_cases, load_expected
+from tests.envelopes import Records
 from tests.store.slices import all_messages
 
 SECOND = 1_000_000_000
@@ -110,7 +110,7 @@ def test_a_golden_store_means_the_same_afterwards(golden, tmp_path, case):
         assert len(channel.slices) <= 1, "the default limits merge them"
         assert channel.subs is not None
         content = memoryview(channel.subs.read_bytes())
-        found = records(content, 4, len(content), typed=True, crc=Crc(polynomial))
+        found = Records(content, 4, len(content), typed=True, crc=Crc(polynomial))
         order = [record.type for record in found]
         assert found.stop is Stop.END
         assert set(order) <= {SubRecord.NEW, SubRecord.MSG}

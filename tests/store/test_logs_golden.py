@@ -9,12 +9,13 @@ import pytest
 
 from stantools.format import gogo
 from stantools.format.crc import Crc
-from stantools.format.envelope import FILE_HEADER_BYTES, encode, records
+from stantools.format.envelope import FILE_HEADER_BYTES, encode
 from stantools.store.clientlog import ClientsState, read_clients, salvage_clients
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, LogEntry, history
 from stantools.store.sublog import SubsState, read_subs, salvage_subs
 from tests.conftest import GOLDEN, golden_cases, load_expected
+from tests.envelopes import Records
 from tests.store.golden_logs import (
     clients_json,
     crc_of,
@@ -67,7 +68,7 @@ def test_records_re_serialise_to_the_same_bytes(case: str) -> None:
     crc = crc_of(case)
     for path in logs(case, "clients.dat") + logs(case, "subs.dat"):
         data, layout = path.read_bytes(), layout_of(path)
-        for record in records(data, 4, len(data), typed=True, crc=crc):
+        for record in Records(data, 4, len(data), typed=True, crc=crc):
             assert record.type is not None
             if record.type not in layout.messages:
                 assert case.startswith("dmg_unknown_type")
@@ -162,7 +163,7 @@ def check_salvage(
         The state from the intact records, without and with repairs.
     """
     layout = layout_of(path)
-    wanted = list(records(original, 4, len(original), typed=True, crc=crc))
+    wanted = list(Records(original, 4, len(original), typed=True, crc=crc))
     parts = list(history(memoryview(data), layout, crc))
     entries = {part.offset: part for part in parts if isinstance(part, LogEntry)}
     intact = [record for index, record in enumerate(wanted) if index not in damaged]

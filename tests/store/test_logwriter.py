@@ -13,7 +13,6 @@ import pytest
 from stantools.errors import StoreUnwritableError, UsageError
 from stantools.format import gogo
 from stantools.format.crc import Crc
-from stantools.format.envelope import records
 from stantools.format.layout import ClientRecord, Stop, SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import read_clients
@@ -21,6 +20,7 @@ from stantools.store.compactionrules import CompactionRules
 from stantools.store.logwriter import ClientsLog, SubsLog, encode_live
 from stantools.store.sublog import SubsState, read_subs
 from tests.conftest import GOLDEN, golden_cases, load_expected
+from tests.envelopes import Records
 
 IEEE = Crc()
 EAGER = CompactionRules(fragmentation=50, interval=1, min_size=0)
@@ -47,7 +47,7 @@ def healthy_subs() -> list[tuple[str, str]]:
 def test_rewriting_golden_clients(golden, tmp_path, case):
     wanted = (golden / case / "datastore" / "clients.dat").read_bytes()
     crc = crc_of(case)
-    found = records(memoryview(wanted), 4, len(wanted), typed=True, crc=crc)
+    found = Records(memoryview(wanted), 4, len(wanted), typed=True, crc=crc)
     with ClientsLog(tmp_path, crc, sync=False) as log:
         for record in found:
             if record.type == ClientRecord.ADD:
@@ -60,7 +60,7 @@ def test_rewriting_golden_clients(golden, tmp_path, case):
 
 def write(log: SubsLog, buffer: bytes, crc: Crc) -> None:
     """Writes a log's records again, runs of Msg and Ack at once, as their records were counted by the fold."""
-    found = records(memoryview(buffer), 4, len(buffer), typed=True, crc=crc)
+    found = Records(memoryview(buffer), 4, len(buffer), typed=True, crc=crc)
     flowing = (SubRecord.MSG, SubRecord.ACK)
     for flow, group in itertools.groupby(found, lambda record: record.type in flowing):
         if flow:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any
 
 from stantools.errors import UsageError
 from stantools.options import FORCE, option
+
+#: What a stream counts for each message besides subject, headers and payload.
+RECORD_OVERHEAD = 30
 
 #: A stream's limits by age, number and size, and what they are while it is loaded.
 UNLIMITED: Mapping[str, int] = {"max_msgs": -1, "max_bytes": -1, "max_age": 0, "max_msgs_per_subject": -1}
@@ -214,6 +218,15 @@ class StreamPlan:
     def bytes(self) -> int:
         """Sum of their payloads."""
         return sum(part.bytes for part in self.parts)
+
+    def bytes_stored(self, headers: int) -> int:
+        """Returns how many bytes a stream counts for its records (jetstream-migration.md section 5.2).
+
+        Args:
+            headers: Bytes that each record has for its headers.
+        """
+        frame = RECORD_OVERHEAD + headers
+        return sum(part.bytes + part.messages * (frame + len(os.fsencode(part.subject))) for part in self.parts)
 
     @property
     def lost(self) -> int:

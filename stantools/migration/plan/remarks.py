@@ -25,8 +25,7 @@ from stantools.recovery.salvage.model import ChannelPlan, Copy, Dropped
 from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.store.ranges import Ranges
 
-#: What a stream counts for each message besides subject and payload, and what a header block has at least.
-RECORD_OVERHEAD = 30
+#: What a header block with the origin has at least.
 _ORIGIN_OVERHEAD = 118
 
 #: How long a server remembers message ids, where nothing else is said.
@@ -69,12 +68,6 @@ def _span(texts: list[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
-def size_in_stream(stream: StreamPlan) -> int:
-    """Returns about how many bytes a stream will count, reply subjects not among them."""
-    extra = RECORD_OVERHEAD + (_ORIGIN_OVERHEAD if stream.origin_headers else 0)
-    return sum(part.bytes + part.messages * (extra + len(part.subject.encode())) for part in stream.parts)
-
-
 def removed_at_once(stream: StreamPlan, channels: Sequence[ChannelSource], now_ns: int) -> Iterator[Note]:
     """Returns what the limits of a stream would remove as soon as they apply.
 
@@ -101,7 +94,8 @@ def removed_at_once(stream: StreamPlan, channels: Sequence[ChannelSource], now_n
             yield _removed(
                 stream, f"{counted(more, 'message')} more than max_msgs_per_subject {most}", "max_msgs_per_subject"
             )
-    if 0 <= (most := settings.get("max_bytes", -1)) < (size := size_in_stream(stream)):
+    size = stream.bytes_stored(_ORIGIN_OVERHEAD if stream.origin_headers else 0)
+    if 0 <= (most := settings.get("max_bytes", -1)) < size:
         text = f"the messages need about {about(size)} in the stream, max_bytes is {format_size(most)}"
         yield _removed(stream, text, "max_bytes")
 

@@ -24,6 +24,7 @@ from stantools.migration.publish.resume import AT_ONCE, delete_fillers
 from stantools.migration.publish.retry import OutOfStepError
 from stantools.nats.errors import ApiError, ConnectionLostError, NatsError
 from stantools.nats.jetstream import read_answer
+from stantools.nats.subjects import subject_problem
 
 if TYPE_CHECKING:
     import asyncio
@@ -48,7 +49,6 @@ FILLER_LIMIT: Final = 1_000_000
 #: From this version on servers know the last sequence of a stream that was purged.
 CERTAIN_FROM: Final = (2, 10, 0)
 
-_UNFIT: Final = re.compile(rb"[\x00-\x20\x7f]")
 _WRONG_LAST: Final = 10071
 _LAST_SEQUENCE: Final = re.compile(r"last sequence: (\d+)")
 
@@ -391,18 +391,8 @@ def check_names(batch: Batch, *, origin: bool) -> None:
         StantoolsError: They cannot.
     """
     subject = batch.subject
-    tokens = subject.split(b".")
-    good = all(tokens) and b"*" not in tokens and b">" not in tokens and not _UNFIT.search(subject)
-    if not good or not _is_text(subject) or (origin and not headers.is_safe_value(batch.channel)):
+    if subject_problem(subject) or (origin and not headers.is_safe_value(batch.channel)):
         raise StantoolsError(
             f"channel {batch.channel!r}: nothing can be published to the subject {subject!r}",
             "give the channel another subject in the plan, or restore an archive",
         )
-
-
-def _is_text(subject: bytes) -> bool:
-    try:
-        subject.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -165,7 +165,7 @@ class JetStreamPublisher(Publisher):
 
         async def find(subject: str) -> tuple[str, list[str]]:
             async with limit:
-                return subject, await self._jetstream.streams_on(subject)
+                return subject, await self._jetstream.stream_names(subject)
 
         takes = {}
         for subject, names in await asyncio.gather(*(find(shown(each)) for each in sorted(self.subjects))):

@@ -11,7 +11,7 @@ import numpy as np
 from stantools.errors import RefusedError, UsageError
 from stantools.migration.batches import Batch
 from stantools.migration.replay.state import Position
-from stantools.migration.replay.subjects import SubjectRules, channel_problem, shown, subject_problem
+from stantools.migration.replay.subjects import SubjectRules, channel_problem, replay_problem, shown
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.migration.stream_source import stream_source
 from stantools.store.ranges import Ranges
@@ -197,7 +197,7 @@ def plan_replay(source: StoreSource, rules: SubjectRules, chosen: Chosen, *, str
         if not wanted.count:
             continue
         subject = rules.subject(channel.raw_name)
-        problem = (channel_problem if streaming else subject_problem)(subject)
+        problem = (channel_problem if streaming else replay_problem)(subject)
         if problem:
             kind = "channel" if streaming else "subject"
             raise UsageError(

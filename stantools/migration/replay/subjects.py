@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from stantools.errors import UsageError
+from stantools.nats.subjects import subject_problem
 
 _NUMBERED = re.compile(r"\$([1-9]\d*)")
-#: What may not be in a subject: it would end the protocol line or a token.
-_NOT_IN_SUBJECT = re.compile(rb"[\x00-\x20\x7f]")
 #: Publishing to these would be requests to the server itself.
 _RESERVED = (b"$JS.", b"$SYS.", b"$KV.", b"$O.", b"_STAN.")
 
@@ -126,12 +125,12 @@ class SubjectRules:
             UsageError: They make no sense.
         """
         prefix = prefix.removesuffix(".")
-        if prefix and (problem := subject_problem(prefix.encode("utf-8", "surrogateescape"))):
+        if prefix and (problem := replay_problem(prefix.encode("utf-8", "surrogateescape"))):
             raise UsageError(f"the prefix {prefix!r} {problem}", "write it like a subject, such as 'replayed'")
         return cls(tuple(Rule.parse(rule) for rule in rules), prefix)
 
     def subject(self, channel: bytes) -> bytes:
-        """Returns the subject of a channel, which need not be a valid one: see `subject_problem`."""
+        """Returns the subject of a channel, which need not be a valid one: see `replay_problem`."""
         name = shown(channel)
         for rule in self.rules:
             subject = rule.apply(name)
@@ -143,26 +142,15 @@ class SubjectRules:
         return name.encode("utf-8", "surrogateescape")
 
 
-def subject_problem(subject: bytes) -> str:
-    """Says why nothing can be published to a subject, "" if it can: the sentence goes on from its name."""
-    tokens = subject.split(b".")
-    if not subject or b"" in tokens:
-        return "has an empty token, which no subject may have"
-    if _NOT_IN_SUBJECT.search(subject):
-        return "has a blank or a control character in it, which no subject may have"
-    if b"*" in tokens or b">" in tokens:
-        return "has a wildcard in it: nothing can be published there"
-    try:
-        subject.decode()
-    except UnicodeDecodeError:
-        return "is not UTF-8, which subjects must be"
+def replay_problem(subject: bytes) -> str:
+    """Says why nothing can be replayed to a subject, "" if it can: the sentence goes on from its name."""
     if subject.startswith(_RESERVED):
         return "belongs to the server: publishing there would be a request to it"
-    return ""
+    return subject_problem(subject)
 
 
 def channel_problem(channel: bytes) -> str:
     """Says why a streaming server takes no message for a channel of that name, "" if it does (protocol 10.2)."""
     if b"/" in channel or b"*" in channel or b">" in channel:
         return "has /, * or > in it, which a streaming server refuses"
-    return subject_problem(channel)
+    return replay_problem(channel)

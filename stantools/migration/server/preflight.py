@@ -252,7 +252,7 @@ async def _overlaps_with_others(
 
     async def look(demand: StreamDemand, subject: str) -> list[Problem]:
         async with slots:
-            others = await js.streams_on(subject)
+            others = await js.stream_names(subject)
         return [_taken(demand.name, subject, other) for other in others if other not in {demand.name, *replaced}]
 
     try:

@@ -96,7 +96,7 @@ async def find(js: JetStream, stream: str, subjects: Iterable[str]) -> dict[str,
     if info is not None or not js.connection.cluster:
         return info
     for subject in subjects:
-        if stream in await js.streams_on(subject):
+        if stream in await js.stream_names(subject):
             return {}
     return None
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stantools.errors import UsageError
-from stantools.migration.replay.subjects import Rule, SubjectRules, channel_problem, subject_problem
+from stantools.migration.replay.subjects import Rule, SubjectRules, channel_problem, replay_problem
 from stantools.store.directory import subject_matches
 
 
@@ -90,7 +90,7 @@ def test_wrong_prefixes_are_refused(prefix: str) -> None:
     ],
 )
 def test_subjects_that_nothing_can_be_published_to(subject: bytes, says: str) -> None:
-    problem = subject_problem(subject)
+    problem = replay_problem(subject)
     assert says in problem if says else not problem
 
 
