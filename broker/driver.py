@@ -50,11 +50,6 @@ class LoopDriver:
     Args:
         loop: The loop.
         on_fatal: Called when the rules cannot go on.
-
-    Attributes:
-        hold_back: Called when a commit is due: nothing is to be written before it is over, so that an answer and what
-            follows from it leave in one write.
-        let_go: Called after the commit: all of that is to be written now.
     """
 
     server: Rules  #: the rules; to be set before the loop runs
@@ -64,8 +59,10 @@ class LoopDriver:
         self._on_fatal = on_fatal
         self._committing = False
         self._timer: asyncio.TimerHandle | None = None
+        #: Called when a commit is due: nothing is to be written before it is over, so that an answer and what follows
+        #: from it leave in one write.
         self.hold_back: Callable[[], None] = _nothing
-        self.let_go: Callable[[], None] = _nothing
+        self.let_go: Callable[[], None] = _nothing  #: called after the commit: all of that is to be written now
 
     def commit_soon(self) -> None:
         """Commits once everything that the loop found readable has been handed over."""

@@ -66,10 +66,6 @@ class Browser(App[None]):
         settings: Keys and theme.
         connecting: How to reach a NATS server.
         monitor: URL of a server's monitoring endpoints, if there is one to watch.
-
-    Attributes:
-        commands: The command lines that would have shown or done the same, oldest first.
-        unlocked: The user has allowed changes.
     """
 
     CSS_PATH = "style.tcss"
@@ -107,8 +103,8 @@ class Browser(App[None]):
         self.settings = settings or Settings()
         self.connecting = connecting
         self.monitor = monitor
-        self.commands: list[str] = []
-        self.unlocked = False
+        self.commands: list[str] = []  #: the command lines that would have shown or done the same, oldest first
+        self.unlocked = False  #: the user has allowed changes
         self._opened = 0
         for theme in _THEMES:
             self.register_theme(theme)

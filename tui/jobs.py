@@ -38,20 +38,14 @@ class Job(Generic[_T]):
         name: What it does, for people: "salvage", "search".
         work: Does it; is given the job, whose `advance` is a `stantools.progress.Progress`.
         total: How much there is to do, in the unit that `advance` is told; 0 if nobody knows.
-
-    Attributes:
-        done: How much is done.
-        total: How much there is to do; the work may correct it.
-        phase: What is being done just now, for people; the work may set it.
-        problem: Why it failed, if it did.
     """
 
     def __init__(self, name: str, work: Callable[[Job[_T]], _T], *, total: int = 0) -> None:
         self.name = name
         self.total = total
-        self.done = 0
-        self.phase = ""
-        self.problem: StantoolsError | None = None
+        self.done = 0  #: how much is done
+        self.phase = ""  #: what is being done just now, for people; the work may set it
+        self.problem: StantoolsError | None = None  #: why it failed, if it did
         self.state = State.WAITING
         self.begun = self.ended = 0.0
         self._work = work

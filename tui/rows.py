@@ -120,8 +120,6 @@ class Rows(ListRows[_T]):
         unfolded: Returns the rows of the things that are shown, where one has several.
 
     Attributes:
-        filter: A text that must occur in a row's words; case does not count.
-        order: Key of the column that is sorted by.
         reverse: Sorted the other way round.
         wide: There is room for every column.
         grey: What is shown is old.
@@ -137,7 +135,7 @@ class Rows(ListRows[_T]):
         unfolded: Callable[[list[_T]], list[_T]] = lambda found: found,
     ) -> None:
         super().__init__(())
-        self.filter = ""
+        self.filter = ""  #: a text that must occur in a row's words; case does not count
         self.order = order
         self.reverse = self.wide = self.grey = False
         self._declared, self._words, self.key, self._unfolded = columns, words, key, unfolded

@@ -123,7 +123,6 @@ class StoreSession:
         workers: Files that are read at the same time.
 
     Attributes:
-        store: Its files.
         channels: What is known of each channel, by name, in the order of the names.
         overview: Server, clients and names of the root; its list of channels fills while they are looked at.
         root_findings: Findings about the root; those of channels are with the channels.
@@ -132,7 +131,6 @@ class StoreSession:
         forecast_problem: Why a start cannot be forecast, if it cannot.
         uses: Signs that somebody is using the store.
         stage: How much is known.
-        revision: Grows whenever something is new.
 
     Raises:
         StoreUnreadableError: It is no store, cannot be listed, or is of release 0.1.
@@ -142,10 +140,10 @@ class StoreSession:
         self.path = path
         self.reading = reading or ReadOptions()
         self.workers = workers
-        self.store: Datastore
+        self.store: Datastore  #: its files
         self._job: Job[None] | None = None
         self._lock = threading.Lock()
-        self.revision = 0
+        self.revision = 0  #: grows whenever something is new
         self._open()
 
     def _open(self) -> None:

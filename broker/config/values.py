@@ -152,17 +152,12 @@ def _float(value: float) -> str:
 
 
 class NumberError(Exception):
-    """A number is wrong.
-
-    Attributes:
-        position: Where.
-        text: What, for an error about the grammar.
-    """
+    """A number is wrong."""
 
     def __init__(self, position: int, text: str) -> None:
         super().__init__(text)
-        self.position = position
-        self.text = text
+        self.position = position  #: where
+        self.text = text  #: what, for an error about the grammar
 
 
 def shown(character: str) -> str:

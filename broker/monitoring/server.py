@@ -73,10 +73,6 @@ class MonitoringServer:
         nats_views: What makes documents about the NATS server; `broker.nats.views` if not given.
         streaming_views: What makes documents about the streaming server; `broker.streaming.views` if not given.
         streams: The streams of the NATS server; None for none.
-
-    Attributes:
-        host: Where it listens, as given to `start`.
-        port: The port, 0 before `start`.
     """
 
     loading: asyncio.Task[None] | None = None  #: done when requests are answered
@@ -91,8 +87,8 @@ class MonitoringServer:
         streaming_views: Any = None,
         streams: object | None = None,
     ) -> None:
-        self.host = ""
-        self.port = 0
+        self.host = ""  #: where it listens, as given to `start`
+        self.port = 0  #: the port, 0 before `start`
         self._base_path = base_path
         self._pages: dict[str, Page] = {}
         self._nats: NatsPages | None = None

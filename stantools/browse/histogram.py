@@ -168,16 +168,12 @@ class Histogram:
         start: First nanosecond of the first bin; a multiple of the width.
         width: Of a bin, in nanoseconds.
         bins: How many there are.
-
-    Attributes:
-        count: Messages in each bin; the other attributes are as those of a `Bucket`.
-        strays: Messages outside all bins.
-        times: The earliest and the latest time in a bin; None if there is no message.
     """
 
     def __init__(self, start: int, width: int, bins: int) -> None:
         self.start = start
         self.width = width
+        #: Messages in each bin; the other attributes are as those of a `Bucket`.
         self.count: _Counts = np.zeros(bins, np.int64)
         self.bytes: _Counts = np.zeros(bins, np.int64)
         self.largest: _Counts = np.zeros(bins, np.int64)
@@ -186,7 +182,8 @@ class Histogram:
         self.missing: _Counts = np.zeros(bins, np.int64)
         self.damaged: _Counts = np.zeros(bins, np.int64)
         self.gap: npt.NDArray[np.bool_] = np.zeros(bins, np.bool_)
-        self.strays = 0
+        self.strays = 0  #: messages outside all bins
+        #: The earliest and the latest time in a bin; None if there is no message.
         self.times: tuple[int, int] | None = None
 
     def __len__(self) -> int:

@@ -93,18 +93,12 @@ _TYPES = {kind.name.lower(): int(kind) for kind in SubRecord}
 
 
 class LogHistory:
-    """An index of the records of one subscription or client; `records` reads a part of them.
-
-    Attributes:
-        path: The file.
-        good: Good records that concern it.
-        damages: Damaged ranges in the file that could concern it.
-    """
+    """An index of the records of one subscription or client; `records` reads a part of them."""
 
     def __init__(self, path: Path, layout: LogLayout, crc: Crc, who: int | bytes) -> None:
-        self.path = path
-        self.good = 0
-        self.damages = 0
+        self.path = path  #: the file
+        self.good = 0  #: good records that concern it
+        self.damages = 0  #: damaged ranges in the file that could concern it
         self._layout = layout
         self._crc = crc
         self._who = who

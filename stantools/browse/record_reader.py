@@ -54,12 +54,7 @@ class RecordRow:
 
 
 class _Decoded:
-    """The records of a stretch; what they say is found out for those that are asked for.
-
-    Attributes:
-        offsets: Where they lie in the file.
-        sequences: Their sequences; none in a log.
-    """
+    """The records of a stretch; what they say is found out for those that are asked for."""
 
     def __init__(
         self,
@@ -67,8 +62,8 @@ class _Decoded:
         sequences: npt.NDArray[np.uint64],
         describe: Callable[[int, int], list[RecordRow]],
     ) -> None:
-        self.offsets = offsets
-        self.sequences = sequences
+        self.offsets = offsets  #: where they lie in the file
+        self.sequences = sequences  #: their sequences; none in a log
         self.describe = describe
 
 
@@ -81,9 +76,6 @@ class RecordReader:
         crc: The store's CRC.
         channel: Name of the channel, as stored in subjects.
 
-    Attributes:
-        map: Where its records lie; to be set once it is known.
-
     Raises:
         StoreUnreadableError: It cannot be opened.
     """
@@ -91,7 +83,7 @@ class RecordReader:
     def __init__(self, path: Path, kind: FileKind, crc: Crc, channel: bytes = b"") -> None:
         self.path = path
         self.kind = kind
-        self.map = RecordMap(kind)
+        self.map = RecordMap(kind)  #: where its records lie; to be set once it is known
         self._crc = crc
         self._channel = channel
         self._decoded: OrderedDict[int, _Decoded] = OrderedDict()

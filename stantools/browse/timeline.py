@@ -79,18 +79,17 @@ class Timeline:
         earliest: The earliest time of all, in nanoseconds since 1970; 0 if there is no message.
         latest: The latest time of all.
         disorder: Messages with an earlier time than the one before them.
-        whole: The messages with usual times, in fine bins; without bins if there is no message.
         strays: Messages whose times lie far outside: they are damaged, or a clock was wrong.
         first: The earliest time that is no stray.
         last: The latest time that is no stray.
-        problems: What could not be read, and why.
     """
 
     def __init__(self, files: ChannelFiles, crc: Crc, *, survey: ChannelSurvey | None) -> None:
         self.count = self.bytes = self.earliest = self.latest = self.disorder = 0
         self.first = self.last = 0
+        #: The messages with usual times, in fine bins; without bins if there is no message.
         self.whole = Histogram(0, 1, 0)
-        self.problems: list[str] = []
+        self.problems: list[str] = []  #: what could not be read, and why
         self._files = files
         self._crc = crc
         self._pieces: list[_Piece] = []

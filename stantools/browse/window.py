@@ -39,13 +39,6 @@ class Window:
         crc: The store's CRC.
         parts: Its slices, as `window_build` gives them.
         key: The encryption key given to the server; None leaves payloads as they are stored.
-
-    Attributes:
-        files: As given.
-        parts: As given.
-        key: As given.
-        messages: How many messages it has.
-        highest: The highest sequence among them.
     """
 
     def __init__(
@@ -64,8 +57,8 @@ class Window:
         self._sampled = False
         self._pieces: list[Piece] = joined(parts, files.raw_name)
         self._starts = [0, *accumulate(_rows(piece) for piece in self._pieces)]
-        self.messages = sum(_messages(piece) for piece in self._pieces)
-        self.highest = max((_last(piece) for piece in self._pieces), default=0)
+        self.messages = sum(_messages(piece) for piece in self._pieces)  #: how many messages it has
+        self.highest = max((_last(piece) for piece in self._pieces), default=0)  #: the highest sequence among them
 
     @property
     def exact(self) -> bool:

@@ -118,17 +118,13 @@ class StretchReader:
         channel: The channel's name as stored in subjects.
         crc: The store's CRC.
         key: The encryption key given to the server; None leaves payloads as they are stored.
-
-    Attributes:
-        cipher: Decrypts, if a key was given.
-        encrypted: Payloads that look encrypted are taken for encrypted.
     """
 
     def __init__(self, channel: bytes, crc: Crc, *, key: bytes | None) -> None:
         self._channel = channel
         self._crc = crc
-        self.cipher = ChannelCipher(key, channel) if key else None
-        self.encrypted = False
+        self.cipher = ChannelCipher(key, channel) if key else None  #: decrypts, if a key was given
+        self.encrypted = False  #: payloads that look encrypted are taken for encrypted
         self._open = OpenFiles()
         self._blocks: OrderedDict[tuple[int, int], Rows] = OrderedDict()
 

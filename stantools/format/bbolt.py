@@ -143,20 +143,17 @@ class Bolt:
 
     Args:
         buffer: The file's bytes. A file that is written meanwhile gives faults at worst.
-
-    Attributes:
-        meta: The current meta; None if both are damaged: then only `loose_items` finds something.
-        faults: What is wrong with the metas and the size of the file.
-        page_size: Bytes of a page; where no meta is valid, what seems to be one.
-        pages: Number of pages that are in use and in the file.
     """
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
-        self.faults: list[Fault] = []
+        self.faults: list[Fault] = []  #: what is wrong with the metas and the size of the file
+        #: The current meta; None if both are damaged: then only `loose_items` finds something.
         self.meta = self._read_metas()
+        #: Bytes of a page; where no meta is valid, what seems to be one.
         self.page_size = self.meta.page_size if self.meta else self._guessed_page_size()
         in_file = len(buffer) // self.page_size
+        #: Number of pages that are in use and in the file.
         self.pages = min(self.meta.high_water, in_file) if self.meta else in_file
         if self.meta and self.meta.high_water > in_file:
             end = self.meta.high_water * self.page_size

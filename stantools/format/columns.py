@@ -45,11 +45,7 @@ class _Columns:
 
 
 class MessageColumns(_Columns):
-    """What is known of the messages of a slice, one row a record (msgs.N.dat, filestore.md sections 2.2 and 3.5).
-
-    Attributes:
-        capacity: Number of rows.
-    """
+    """What is known of the messages of a slice, one row a record (msgs.N.dat, filestore.md sections 2.2 and 3.5)."""
 
     __slots__ = _arrays = (
         "offset",
@@ -74,7 +70,7 @@ class MessageColumns(_Columns):
     flags: NDArray[np.uint8]  #: bits of `layout.Flag`
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
-        self.capacity = capacity
+        self.capacity = capacity  #: number of rows
         self.offset = np.zeros(capacity, np.int64)
         self.size = np.zeros(capacity, np.uint32)
         self.sequence = np.zeros(capacity, np.uint64)
@@ -103,11 +99,7 @@ class MessageColumns(_Columns):
 
 
 class LogColumns(_Columns):
-    """What is known of the typed records of a log, one row a record (filestore.md section 2.2).
-
-    Attributes:
-        capacity: Number of rows.
-    """
+    """What is known of the typed records of a log, one row a record (filestore.md section 2.2)."""
 
     __slots__ = _arrays = ("offset", "size", "type", "id", "seq")
 
@@ -118,7 +110,7 @@ class LogColumns(_Columns):
     seq: NDArray[np.uint64]  #: message sequence of the types 4 and 5 of subs.dat, else 0
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
-        self.capacity = capacity
+        self.capacity = capacity  #: number of rows
         self.offset = np.zeros(capacity, np.int64)
         self.size = np.zeros(capacity, np.uint32)
         self.type = np.zeros(capacity, np.uint8)

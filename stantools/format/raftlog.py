@@ -370,18 +370,14 @@ class RaftLog:
 
     Args:
         buffer: The bytes of `raft.log`.
-
-    Attributes:
-        bolt: The file's pages.
-        stable: Terms, votes, and ids of channels.
-        faults: What is wrong with metas and with pages outside the entries.
     """
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
-        self.bolt = Bolt(buffer)
+        self.bolt = Bolt(buffer)  #: the file's pages
+        #: What is wrong with metas and with pages outside the entries.
         self.faults: list[Fault] = list(self.bolt.faults)
-        self.stable = StableStore()
+        self.stable = StableStore()  #: terms, votes, and ids of channels
         self._logs: Item | None = None
         self._reached = bytearray(self.bolt.pages)
         for item in self.bolt.buckets():

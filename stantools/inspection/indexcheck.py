@@ -89,9 +89,6 @@ class IndexCheck:
         report: Where the result goes.
         records: The good records of the index.
         entries: The mapped index file that they lie in; what was compared of it is let go.
-
-    Attributes:
-        records: As given.
     """
 
     def __init__(self, report: IndexReport, records: npt.NDArray[np.void], entries: Buffer) -> None:

@@ -80,9 +80,6 @@ class RunBuilder:
         channel: The channel's name as stored in subjects.
         buffer: The mapped data file.
         found: The runs in front of the first batch; the last one may go on.
-
-    Attributes:
-        runs: The runs, when it is closed.
     """
 
     def __init__(self, files: SliceFiles, channel: bytes, buffer: Buffer, found: Sequence[Run] = ()) -> None:
@@ -91,7 +88,7 @@ class RunBuilder:
         self._buffer = buffer
         self._pieces: list[Ranges] = []
         self._run: Run | None = None
-        self.runs: list[Run] = list(found)
+        self.runs: list[Run] = list(found)  #: the runs, when it is closed
         if self.runs:
             # A copy: somebody may be reading by the run as it was.
             run = self.runs.pop()

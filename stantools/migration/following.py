@@ -165,20 +165,15 @@ class Following:
         source: The store.
         target: Where the streams are.
         watch: Told what happens.
-
-    Attributes:
-        streams: The streams by channel.
-        failed: What became of streams that could not be loaded, by channel.
-        plan: The plan that was carried out in the end.
     """
 
     def __init__(self, source: Source, target: Target, watch: Watch) -> None:
         self._source = source
         self._target = target
         self._watch = watch
-        self.streams: dict[str, Followed] = {}
-        self.failed: dict[str, StreamResult] = {}
-        self.plan: Plan | None = None
+        self.streams: dict[str, Followed] = {}  #: the streams by channel
+        self.failed: dict[str, StreamResult] = {}  #: what became of streams that could not be loaded, by channel
+        self.plan: Plan | None = None  #: the plan that was carried out in the end
         self._waiting: set[str] = set()
         self._trouble = 0
         self._told: set[str] = set()

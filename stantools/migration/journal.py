@@ -151,13 +151,11 @@ class Steps:
 
     Args:
         streams: What a journal says last of each stream.
-
-    Attributes:
-        taken: The entries of the steps that were taken since, for `Journal.take_over`.
     """
 
     def __init__(self, streams: Mapping[str, dict[str, Any]] | None = None) -> None:
         self._streams: dict[str, dict[str, Any]] = dict(streams or {})
+        #: The entries of the steps that were taken since, for `Journal.take_over`.
         self.taken: list[dict[str, Any]] = []
 
     def state(self, stream: str) -> StreamState | None:

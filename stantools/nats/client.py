@@ -65,15 +65,11 @@ class Failure(NamedTuple):
 
 
 class UnreachableError(NatsError):
-    """No server could be connected to.
-
-    Attributes:
-        failures: One for each that was tried.
-    """
+    """No server could be connected to."""
 
     def __init__(self, failures: Sequence[Failure]) -> None:
         super().__init__("nats: no servers available for connection")
-        self.failures = failures
+        self.failures = failures  #: one for each that was tried
 
 
 class Message(NamedTuple):
@@ -117,18 +113,13 @@ class Client:
     Args:
         servers: Where to; they are tried in this order, and those that they tell about behind them.
         manners: How.
-
-    Attributes:
-        server: The server that we are connected to, or were last.
-        handlers: Handlers of the subscriptions by number.
-        info: What the server last said about itself.
     """
 
     def __init__(self, servers: Sequence[Server], manners: Manners) -> None:
         self.manners = manners
-        self.server = servers[0]
-        self.handlers: dict[int, Handler] = {}
-        self.info: dict[str, Any] = {}
+        self.server = servers[0]  #: the server that we are connected to, or were last
+        self.handlers: dict[int, Handler] = {}  #: handlers of the subscriptions by number
+        self.info: dict[str, Any] = {}  #: what the server last said about itself
         self._servers = list(servers)
         self._context = manners.tls
         self._subjects: dict[int, tuple[bytes, bytes]] = {}

@@ -61,9 +61,6 @@ class Connection(Client):
     Args:
         options: How, as `ConnectOptions.checked` returns them.
         name: What the server's monitoring shows.
-
-    Attributes:
-        options: How it was made.
     """
 
     def __init__(self, options: ConnectOptions, name: str) -> None:

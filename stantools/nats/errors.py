@@ -38,11 +38,7 @@ class NobodyListensError(NoAnswerError):
 
 
 class PermissionDeniedError(NatsError):
-    """The user may not publish or subscribe to a subject.
-
-    Attributes:
-        subject: Which one.
-    """
+    """The user may not publish or subscribe to a subject."""
 
     def __init__(self, subject: str, action: str, user: str | None = None, remedy: str = "") -> None:
         who = f"the user {user}" if user else "this user"
@@ -50,7 +46,7 @@ class PermissionDeniedError(NatsError):
             f"{who} may not {action} {subject}",
             remedy or f"let the user {action} it, or connect as another user",
         )
-        self.subject = subject
+        self.subject = subject  #: which one
 
 
 #: Error of the JetStream API -> what can be done about it.
@@ -80,24 +76,17 @@ _PASSING = frozenset({10008, 10118})
 
 
 class ApiError(NatsError):
-    """The JetStream API answered a request with an error.
-
-    Attributes:
-        operation: The request, for instance `STREAM.CREATE.ORDERS`.
-        code: The kind of error, like an HTTP status.
-        err_code: Which error (jetstream-api.md section 11), 0 where the server gives none.
-        description: The server's own words.
-    """
+    """The JetStream API answered a request with an error."""
 
     def __init__(self, operation: str, code: int, err_code: int, description: str) -> None:
         super().__init__(
             f"the server refused {operation}: {description} (error {code}/{err_code})",
             _REMEDIES.get(err_code, ""),
         )
-        self.operation = operation
-        self.code = code
-        self.err_code = err_code
-        self.description = description
+        self.operation = operation  #: the request, for instance `STREAM.CREATE.ORDERS`
+        self.code = code  #: the kind of error, like an HTTP status
+        self.err_code = err_code  #: which error (jetstream-api.md section 11), 0 where the server gives none
+        self.description = description  #: the server's own words
         self.passing = err_code in _PASSING
 
 

@@ -68,9 +68,6 @@ class Inbox:
 
     Args:
         subject: What it is subscribed to.
-
-    Attributes:
-        subject: The same.
     """
 
     def __init__(self, subject: bytes) -> None:

@@ -221,15 +221,12 @@ class Remembered(Generic[V]):
     """What was found out about subjects, until a subscription changes it.
 
     How many there are is bounded by whoever fills it.
-
-    Attributes:
-        values: By subject.
     """
 
     __slots__ = ("_groups", "values")
 
     def __init__(self) -> None:
-        self.values: dict[bytes, V] = {}
+        self.values: dict[bytes, V] = {}  #: by subject
         # First token -> second token (empty if there is none) -> subjects. Some may be forgotten already.
         self._groups: dict[bytes, dict[bytes, list[bytes]]] = {}
 

@@ -53,17 +53,13 @@ class Session(asyncio.BufferedProtocol):
 
     Args:
         listener: Whom to tell.
-
-    Attributes:
-        greeting: What the server said first.
-        ended: Set when the connection is no more.
     """
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self.greeting: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        self.ended = asyncio.Event()
+        self.greeting: asyncio.Future[dict[str, Any]] = self._loop.create_future()  #: what the server said first
+        self.ended = asyncio.Event()  #: set when the connection is no more
         self._transport: Any = None
         self._room = asyncio.Event()
         self._room.set()

@@ -65,9 +65,6 @@ class ServerScan(Iterator[LogColumns]):
 
     Unknown types and payloads that cannot be decoded are left to the caller, who knows the order of things and calls
     `refuse`: only the types 3, 4 and 5 are decoded here.
-
-    Attributes:
-        end: How it ended; None before.
     """
 
     def __init__(self, buffer: Buffer, layout: LogLayout, crc: Crc) -> None:
@@ -78,7 +75,7 @@ class ServerScan(Iterator[LogColumns]):
         self._window = Window(buffer, _WINDOW)
         self._at = FILE_HEADER_SIZE
         self._last: tuple[int, Stop] | None = None
-        self.end: LogEnd | None = None
+        self.end: LogEnd | None = None  #: how it ended; None before
         if text := check_file_version(buffer):
             self.end = LogEnd(0, None, text, len(buffer))
 

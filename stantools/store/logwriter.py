@@ -53,9 +53,7 @@ class _Log:
     """An open log file.
 
     Attributes:
-        path: The file.
         size: Bytes of all records, without the version header: what the server tracks.
-        compacted: When it was compacted last, in seconds of the clock that compactions go by.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class _Log:
         buffer_size: int,
         compacted: float = float("-inf"),
     ) -> None:
-        self.path = path
+        self.path = path  #: the file
         self._root = root
         self._crc = crc
         self._rules = rules or CompactionRules()
@@ -79,7 +77,7 @@ class _Log:
         self._buffered = 0
         #: There may be something behind the last record that could not be cut off yet.
         self._ragged = False
-        self.compacted = compacted
+        self.compacted = compacted  #: when it was compacted last, in seconds of the clock that compactions go by
         with writing(path, "nothing was changed"):
             created = create_whole(path, FILE_HEADER_BYTES)
             self._descriptor = os.open(path, _FLAGS, 0o666)
@@ -250,9 +248,6 @@ class ClientsLog(_Log):
         sync: Make every record durable (the server does not).
         deletes: Delete records in the file, as counted when it was read.
 
-    Attributes:
-        deletes: Delete records since the last compaction.
-
     Raises:
         StoreUnwritableError: It cannot be opened or created, or has a bad version header.
     """
@@ -315,10 +310,6 @@ class SubsLog(_Log):
         records: Live records in the file, as counted when it was read (`sublog.SubsState`).
         dead: Dead records in the file.
         compacted: When it was compacted last, for a file that is opened again.
-
-    Attributes:
-        records: New, Update and Msg records since the last compaction.
-        dead: Records of which a compaction would leave nothing.
 
     Raises:
         StoreUnwritableError: It cannot be opened or created, or has a bad version header.

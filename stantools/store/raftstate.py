@@ -88,18 +88,15 @@ class ClusterState:
         index: Its index.
 
     Attributes:
-        clients: By id, in order of arrival.
-        channels: By name.
         index: Index of the last entry applied.
         term: Its term.
-        dropped: Subscriptions of the snapshot that no server keeps.
     """
 
     def __init__(self, snapshot: pb.RaftSnapshot | None = None, term: int = 0, index: int = 0) -> None:
-        self.clients: dict[bytes, pb.ClientInfo] = {}
-        self.channels: dict[bytes, ClusterChannel] = {}
+        self.clients: dict[bytes, pb.ClientInfo] = {}  #: by id, in order of arrival
+        self.channels: dict[bytes, ClusterChannel] = {}  #: by name
         self.term, self.index = term, index
-        self.dropped = 0
+        self.dropped = 0  #: subscriptions of the snapshot that no server keeps
         #: Active subscriptions of each client, in order of arrival.
         self._owned: dict[bytes, dict[Subscription, ClusterChannel]] = {}
         if snapshot is not None:

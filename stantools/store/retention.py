@@ -61,8 +61,6 @@ class Retention:
         consume: Empty the writer's list of finished slices, so that it does not grow for ever.
 
     Attributes:
-        limits: As given; may be changed.
-        slices: What there is, the oldest first.
         first_sequence: First sequence that is left; one more than the last if none is; 0 before the first message.
         first_timestamp: Its timestamp; 0 if none is left.
     """
@@ -80,7 +78,7 @@ class Retention:
         self._writer = writer
         self._consume = consume
         self._archive = archive
-        self.slices = deque(slices)
+        self.slices = deque(slices)  #: what there is, the oldest first
         self._seen = len(writer.finished)
         # How much of the oldest slice is removed, and what all but the last slice hold.
         self._row = self._row_bytes = 0

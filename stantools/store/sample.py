@@ -135,17 +135,14 @@ def write_sample(directory: Path, options: SampleOptions | None = None, *, progr
 
 
 class _Pool:
-    """Random bytes, letters and numbers from which all channels cut their messages.
-
-    Attributes:
-        bytes: Random bytes, more than two messages of them.
-        letters: As many letters and digits.
-        jitter: Nanoseconds that a message comes later than regular.
-    """
+    """Random bytes, letters and numbers from which all channels cut their messages."""
 
     def __init__(self, options: SampleOptions) -> None:
+        #: Random bytes, more than two messages of them.
         self.bytes = random.Random(f"{options.seed}:pool").randbytes(max(_POOL, 2 * options.size))
+        #: As many letters and digits.
         self.letters = self.bytes.translate(bytes(ord(_LETTERS[n % 62]) for n in range(256)))
+        #: Nanoseconds that a message comes later than regular.
         self.jitter = np.frombuffer(self.bytes[:_POOL], "<u4").astype(np.int64) % _STEP
 
 

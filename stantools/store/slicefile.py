@@ -28,18 +28,12 @@ _REMEDY = "run `stantools verify` on the store"
 
 
 class SliceFile:
-    """The open data and index file of a slice.
-
-    Attributes:
-        number: N of `msgs.N.dat`.
-        data_path: The data file.
-        index_path: The index file.
-    """
+    """The open data and index file of a slice."""
 
     def __init__(self, directory: Path, number: int) -> None:
-        self.number = number
-        self.data_path = directory / f"msgs.{number}.dat"
-        self.index_path = directory / f"msgs.{number}.idx"
+        self.number = number  #: N of `msgs.N.dat`
+        self.data_path = directory / f"msgs.{number}.dat"  #: the data file
+        self.index_path = directory / f"msgs.{number}.idx"  #: the index file
         self._data = os.open(self.data_path, _FLAGS, _MODE)
         self._index: int | None = None
 

@@ -25,12 +25,6 @@ class Part:
         ends: Record lengths summed up.
         first: The first of the batch that belongs here.
         stop: The one behind the last.
-
-    Attributes:
-        sequence: Sequence of each record.
-        timestamp: Timestamp of each.
-        sizes: Payload size of each.
-        lasting: The source may be referred to later.
     """
 
     def __init__(
@@ -48,10 +42,10 @@ class Part:
         self._starts = None if starts is None else starts[first:stop]
         self._ends = ends[first:stop]
         self._base = int(ends[first - 1]) if first else 0
-        self.lasting = starts is None
-        self.sequence = sequence[first:stop]
-        self.timestamp = timestamp[first:stop]
-        self.sizes = sizes[first:stop]
+        self.lasting = starts is None  #: the source may be referred to later
+        self.sequence = sequence[first:stop]  #: sequence of each record
+        self.timestamp = timestamp[first:stop]  #: timestamp of each
+        self.sizes = sizes[first:stop]  #: payload size of each
 
     def place(self, at: int) -> tuple[int, NDArray[np.int64]]:
         """Returns the bytes of all records, and where each begins if they are written at an offset."""

@@ -78,12 +78,6 @@ class SliceWriter:
         clock: Nanoseconds since the epoch, for the age limit of slices; None takes each message's own timestamp.
         first_alone: Write the first message of each slice and its index record at once and by themselves, for a server
             that may be killed at any moment.
-
-    Attributes:
-        finished: The slices that this writer has completed, in order.
-        current: The slice that is being written, or None.
-        fill_gaps: As given; may be changed in between.
-        last_sequence: The last sequence of the channel.
     """
 
     def __init__(
@@ -105,8 +99,9 @@ class SliceWriter:
         self.directory = directory
         self.channel = channel
         self.limits = SliceLimits() if limits is None else limits
-        self.finished: list[SliceState] = []
+        self.finished: list[SliceState] = []  #: the slices that this writer has completed, in order
         self.current = current
+        #: The last sequence of the channel.
         self.last_sequence = max(last_sequence, current.last_sequence if current else 0)
         self._crc = crc
         self._first_last = self.last_sequence

@@ -92,17 +92,12 @@ class SubTable(Mapping[int, Subscription]):
         content: The log; it is kept as long as the table, where the records are too many to be copied. What reads it
             then raises StoreChangedError if it has lost any of them.
         states: States that are not in the log as they are.
-
-    Attributes:
-        ids: Subscription ids.
-        last_sent: Highest sequence that was sent to each.
-        flags: Bits of `layout.SubFlag`.
     """
 
     def __init__(self, folded: Folded, content: Buffer | bytes, states: Sequence[pb.SubState] = ()) -> None:
-        self.ids = folded.id
-        self.last_sent = folded.last_sent
-        self.flags = folded.flags
+        self.ids = folded.id  #: subscription ids
+        self.last_sent = folded.last_sent  #: highest sequence that was sent to each
+        self.flags = folded.flags  #: bits of `layout.SubFlag`
         self._place = folded.place
         self._first = folded.first
         self._pending = folded.pending

@@ -65,16 +65,11 @@ class ClientOptions:
 
 
 class Client:
-    """A client that is registered with a streaming server, made by `connect`. An asynchronous context manager.
-
-    Attributes:
-        client_id: Under which name.
-        options: How it behaves.
-    """
+    """A client that is registered with a streaming server, made by `connect`. An asynchronous context manager."""
 
     def __init__(self, link: Link, session: Session, options: ClientOptions, connection_lost: Lost | None) -> None:
-        self.client_id = session.client_id
-        self.options = options
+        self.client_id = session.client_id  #: under which name
+        self.options = options  #: how it behaves
         self._link = link
         self._session = session
         self._connection_lost = connection_lost

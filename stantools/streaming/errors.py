@@ -10,15 +10,11 @@ class StreamingError(StantoolsError):
 
 
 class RefusedByServerError(StreamingError):
-    """The server answered with an error.
-
-    Attributes:
-        text: The server's own words (streaming-protocol.md section 26).
-    """
+    """The server answered with an error."""
 
     def __init__(self, what: str, text: str) -> None:
         super().__init__(f"the streaming server refused {what}: {text}")
-        self.text = text
+        self.text = text  #: the server's own words (streaming-protocol.md section 26)
 
 
 class NoServerError(StreamingError):

@@ -74,9 +74,6 @@ class Session:
         ping_max_out: So many pings in a row may stay without an answer.
 
     Attributes:
-        state: Where it is.
-        heartbeat_inbox: See the arguments.
-        why_lost: How it was found out that the server does not know the session any more.
         subscribe_subject: Where to subscribe; like those that follow, known once it is open.
         unsubscribe_subject: Where to unsubscribe.
         leave_subject: Where to close a subscription; empty for servers before 0.3.4.
@@ -101,10 +98,10 @@ class Session:
         ping_interval: int = 5,
         ping_max_out: int = 12,
     ) -> None:
-        self.state = State.NEW
+        self.state = State.NEW  #: where it is
         self.cluster_id = cluster_id
         self.client_id = client_id
-        self.why_lost = ""
+        self.why_lost = ""  #: how it was found out that the server does not know the session any more
         self._discover = f"{discover_prefix}.{cluster_id}"
         self._client = client_id.encode()
         self._connection = unique.encode()

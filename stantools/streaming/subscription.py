@@ -40,12 +40,7 @@ class Message(Delivered):
 
 
 class Subscription:
-    """A subscription, made by `Client.subscribe`.
-
-    Attributes:
-        channel: Name of the channel.
-        options: How it was made.
-    """
+    """A subscription, made by `Client.subscribe`."""
 
     def __init__(
         self,
@@ -56,8 +51,8 @@ class Subscription:
         options: SubscriptionOptions,
         ended: Callable[[Subscription], None],
     ) -> None:
-        self.channel = channel
-        self.options = options
+        self.channel = channel  #: name of the channel
+        self.options = options  #: how it was made
         self._link = link
         self._session = session
         self._handler = handler

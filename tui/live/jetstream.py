@@ -45,20 +45,14 @@ def run_async(job: Job[_T], work: Coroutine[Any, Any, _T]) -> _T:
 
 
 class WatchedStream:
-    """A stream.
-
-    Attributes:
-        facts: What the server said last.
-        meter: How fast its last sequence grows.
-        consumers: Its consumers; None while nobody has asked for them.
-    """
+    """A stream."""
 
     __slots__ = ("consumers", "facts", "meter")
 
     def __init__(self, facts: Stream) -> None:
-        self.facts = facts
-        self.meter = Meter()
-        self.consumers: list[Consumer] | None = None
+        self.facts = facts  #: what the server said last
+        self.meter = Meter()  #: how fast its last sequence grows
+        self.consumers: list[Consumer] | None = None  #: its consumers; None while nobody has asked for them
 
 
 class Streams(Source):
@@ -68,13 +62,6 @@ class Streams(Source):
         connecting: How to reach it.
         clock: Returns seconds that only go forward.
         wall: Returns seconds since 1970.
-
-    Attributes:
-        focus: The stream whose consumers are asked for, too.
-        server: Name and version of the server that we are connected to.
-        url: Where we are connected, or want to be; without user and password.
-        account: Use and limits; None before the first answer.
-        streams: By name.
     """
 
     def __init__(
@@ -86,12 +73,13 @@ class Streams(Source):
     ) -> None:
         super().__init__("streams", clock, wall)
         self.connecting = connecting
-        self.focus: str | None = None
-        self.server = ""
+        self.focus: str | None = None  #: the stream whose consumers are asked for, too
+        self.server = ""  #: name and version of the server that we are connected to
         self.version = ""
+        #: Where we are connected, or want to be; without user and password.
         self.url = ", ".join(connecting.servers) or "the server"
-        self.account: Account | None = None
-        self.streams: dict[str, WatchedStream] = {}
+        self.account: Account | None = None  #: use and limits; None before the first answer
+        self.streams: dict[str, WatchedStream] = {}  #: by name
 
     def run(self, job: Job[None]) -> None:
         """Connects, and asks again and again until the job is cancelled.

@@ -146,15 +146,8 @@ class Monitor(Source):
         wall: Returns seconds since 1970.
 
     Attributes:
-        server: What the server said about itself last; None before its first answer.
-        store: Its store and limits, if known.
-        nats: The NATS server below, if it can be asked.
-        rates: What goes in and out.
-        channels: By name.
-        subscriptions: Of all channels.
         stalled: How many of them the server calls stalled.
         still: How many others do not move.
-        clients: By id.
     """
 
     def __init__(
@@ -167,14 +160,14 @@ class Monitor(Source):
     ) -> None:
         super().__init__("monitor", clock, wall)
         self.address = address
-        self.server: Server | None = None
-        self.store: Store | None = None
-        self.nats: Nats | None = None
-        self.rates = Rates()
-        self.channels: dict[str, WatchedChannel] = {}
-        self.subscriptions: Sequence[Watched] = ()
+        self.server: Server | None = None  #: what the server said about itself last; None before its first answer
+        self.store: Store | None = None  #: its store and limits, if known
+        self.nats: Nats | None = None  #: the NATS server below, if it can be asked
+        self.rates = Rates()  #: what goes in and out
+        self.channels: dict[str, WatchedChannel] = {}  #: by name
+        self.subscriptions: Sequence[Watched] = ()  #: of all channels
         self.stalled = self.still = 0
-        self.clients: dict[str, Client] = {}
+        self.clients: dict[str, Client] = {}  #: by id
         self._endpoint = endpoint or Endpoint(address)
         self._round = 0
         self._page = PAGE

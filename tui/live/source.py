@@ -71,16 +71,12 @@ _LOOK = 0.1
 
 
 class Pace:
-    """The time between two rounds. Changed by the user interface, kept to by the one who asks.
-
-    Attributes:
-        paused: Nothing is asked.
-    """
+    """The time between two rounds. Changed by the user interface, kept to by the one who asks."""
 
     def __init__(self) -> None:
         self._step = STEPS.index(1.0)
         self._changed = threading.Event()
-        self.paused = False
+        self.paused = False  #: nothing is asked
 
     @property
     def seconds(self) -> float:
@@ -140,24 +136,17 @@ class Source:
         name: What is asked, for people.
         clock: Returns seconds that only go forward.
         wall: Returns seconds since 1970.
-
-    Attributes:
-        pace: How often it is asked.
-        events: What happened: restarts, the server gone and back.
-        problem: Why it could not be asked in the last round; None if it could. What is known is old then.
-        answered: When it answered last, by the clock; None if never.
-        took: Seconds that the last whole round took.
-        revision: Grows with every round.
     """
 
     def __init__(self, name: str, clock: Callable[[], float], wall: Callable[[], float]) -> None:
         self.name = name
-        self.pace = Pace()
-        self.events: deque[Event] = deque(maxlen=_EVENTS)
+        self.pace = Pace()  #: how often it is asked
+        self.events: deque[Event] = deque(maxlen=_EVENTS)  #: what happened: restarts, the server gone and back
+        #: Why it could not be asked in the last round; None if it could. What is known is old then.
         self.problem: StantoolsError | None = None
-        self.answered: float | None = None
-        self.took = 0.0
-        self.revision = 0
+        self.answered: float | None = None  #: when it answered last, by the clock; None if never
+        self.took = 0.0  #: seconds that the last whole round took
+        self.revision = 0  #: grows with every round
         self._clock, self._wall = clock, wall
         self._asked = threading.Lock()
 

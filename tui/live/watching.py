@@ -16,18 +16,15 @@ class Watching:
         monitor: URL of a server's monitoring.
         connecting: How to reach a NATS server with JetStream.
 
-    Attributes:
-        monitor: The server as its monitoring shows it, if that is watched.
-        streams: Its streams, if they are.
-        sources: Both, as far as they are watched.
-
     Raises:
         UsageError: The URL is none.
     """
 
     def __init__(self, monitor: str | None, connecting: ConnectOptions | None) -> None:
+        #: The server as its monitoring shows it, if that is watched.
         self.monitor = Monitor(Address.parse(monitor)) if monitor else None
-        self.streams = Streams(connecting) if connecting else None
+        self.streams = Streams(connecting) if connecting else None  #: its streams, if they are
+        #: Both, as far as they are watched.
         self.sources: list[Source] = [each for each in (self.monitor, self.streams) if each is not None]
 
     @property

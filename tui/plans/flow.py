@@ -40,22 +40,15 @@ class Flow:
 
     Args:
         wizard: The wizard.
-
-    Attributes:
-        step: Where we are.
-        preview: What would happen, once that is known.
-        outcome: What has happened.
-        problem: Why there is no preview, or no outcome.
-        cancelled: The run was cancelled.
     """
 
     def __init__(self, wizard: Wizard[Any]) -> None:
         self.wizard = wizard
-        self.step = Step.CHOOSE
-        self.preview: Preview | None = None
-        self.outcome: Outcome | None = None
-        self.problem: StantoolsError | None = None
-        self.cancelled = False
+        self.step = Step.CHOOSE  #: where we are
+        self.preview: Preview | None = None  #: what would happen, once that is known
+        self.outcome: Outcome | None = None  #: what has happened
+        self.problem: StantoolsError | None = None  #: why there is no preview, or no outcome
+        self.cancelled = False  #: the run was cancelled
         self._job: Job[Preview] | Job[Outcome] | None = None
 
     def look(self) -> Job[Preview]:

@@ -165,9 +165,6 @@ class Wizard(ABC, Generic[_Plan]):
     Args:
         source: The store.
         fields: What can be chosen.
-
-    Attributes:
-        form: What can be chosen.
     """
 
     #: The verb of the command line.
@@ -183,7 +180,7 @@ class Wizard(ABC, Generic[_Plan]):
 
     def __init__(self, source: Source, *fields: Field) -> None:
         self.source = source
-        self.form = Form(*fields)
+        self.form = Form(*fields)  #: what can be chosen
         self._plan: _Plan | None = None
 
     @property

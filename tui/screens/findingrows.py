@@ -92,23 +92,16 @@ class FindingRows(RowSource[Group | int]):
 
     Args:
         session: The store.
-
-    Attributes:
-        grouping: What they are put together by.
-        filter: Text that must occur in them.
-        errors_only: Leave everything else out.
-        findings: All findings that were taken in, in the order in which they came.
-        readings: How often the store was opened; the numbers of findings are those of one reading.
     """
 
     def __init__(self, session: StoreSession) -> None:
         self._session = session
-        self.grouping = Grouping.CHANNEL
-        self.filter = ""
-        self.errors_only = False
+        self.grouping = Grouping.CHANNEL  #: what they are put together by
+        self.filter = ""  #: text that must occur in them
+        self.errors_only = False  #: leave everything else out
         self.wide = False
-        self.findings: list[Finding] = []
-        self.readings = 0
+        self.findings: list[Finding] = []  #: all findings that were taken in, in the order in which they came
+        self.readings = 0  #: how often the store was opened; the numbers of findings are those of one reading
         self._words: list[str] = []
         self._store: object = None
         self._root: object = None

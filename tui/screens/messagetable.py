@@ -43,16 +43,11 @@ _PREVIEW = 200
 
 
 class MessageRows(RowSource[Row]):
-    """Messages and notes as rows.
-
-    Attributes:
-        window: The rows; None while nothing is known.
-        wide: There is room for milliseconds.
-    """
+    """Messages and notes as rows."""
 
     def __init__(self) -> None:
-        self.window: Window | None = None
-        self.wide = False
+        self.window: Window | None = None  #: the rows; None while nothing is known
+        self.wide = False  #: there is room for milliseconds
         self.arrange()
 
     def arrange(self) -> None:
@@ -177,10 +172,6 @@ class MessageTable(RowTable):
     Args:
         session: The store.
         place: The channel, and where the cursor is at first.
-
-    Attributes:
-        state: What is wrong with the files since they were opened.
-        follows: New messages are shown as they come.
     """
 
     @dataclass
@@ -200,8 +191,8 @@ class MessageTable(RowTable):
         self._rows_shown = MessageRows()
         super().__init__(self._rows_shown, id=id)
         self._session, self._place, self.channel = session, place, place.channel
-        self.state = ""
-        self.follows = False
+        self.state = ""  #: what is wrong with the files since they were opened
+        self.follows = False  #: new messages are shown as they come
         self._moved = False  # by the user: it is not put to the place any more
         self._files: ChannelFiles | None = None
         self._known: ChannelSurvey | None = None

@@ -35,14 +35,10 @@ _OFFSET = re.compile(r"0[xX][0-9a-fA-F]+|[0-9][0-9,_]*")
 
 
 class RecordRows(RowSource[RecordRow]):
-    """The records of a file as rows.
-
-    Attributes:
-        reader: The file; None while it is not open.
-    """
+    """The records of a file as rows."""
 
     def __init__(self) -> None:
-        self.reader: RecordReader | None = None
+        self.reader: RecordReader | None = None  #: the file; None while it is not open
         self.columns = (
             Column(" ", 1, lambda row: ("✓", "good") if row.ok else ("✗", "bad")),
             Column("offset", 10, lambda row: str(row.offset), right=True),

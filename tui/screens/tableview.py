@@ -140,20 +140,15 @@ class TableView(FilteredView):
 
 
 class TabbedView(TableView):
-    """A view with several tables, of which one is shown.
-
-    Attributes:
-        tabs: Their names and rows.
-        tab: The one that is shown.
-    """
+    """A view with several tables, of which one is shown."""
 
     #: What is written between the names.
     SPACE: ClassVar[str] = " "
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
         super().__init__(session, place)
-        self.tabs: dict[str, Rows[Any]] = {}
-        self.tab = ""
+        self.tabs: dict[str, Rows[Any]] = {}  #: their names and rows
+        self.tab = ""  #: the one that is shown
         self._cursors: dict[str, int] = {}
 
     def choose_tab(self, name: str) -> None:

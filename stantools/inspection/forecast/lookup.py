@@ -341,13 +341,12 @@ class _Disordered:
         sizes: Their payload sizes.
         good: The record is there and right.
         got: The sequence of its message.
-        failed: Errors of decryption, by row.
     """
 
     def __init__(self) -> None:
         self._parts: list[list[NDArray[Any]]] = []
         self._rows = 0
-        self.failed: dict[int, str] = {}
+        self.failed: dict[int, str] = {}  #: errors of decryption, by row
 
     def add(self, columns: Sequence[NDArray[Any]], failed: dict[int, str]) -> None:
         """Adds rows: order, offsets, sizes, good, got; they are copied."""

@@ -230,9 +230,6 @@ class ReadAhead:
     Args:
         source: The slice.
         capacity: Size of the buffer in bytes.
-
-    Attributes:
-        capacity: As given.
     """
 
     def __init__(self, source: Source, capacity: int) -> None:

@@ -33,14 +33,11 @@ class Pull:
     Args:
         pieces: The bytes.
         name: What they are, for messages.
-
-    Attributes:
-        position: How many bytes were taken.
     """
 
     def __init__(self, pieces: Iterator[ReadableBuffer], name: str) -> None:
         self.name = name
-        self.position = 0
+        self.position = 0  #: how many bytes were taken
         self._pieces = pieces
         self._piece = memoryview(b"")
 

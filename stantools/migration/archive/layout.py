@@ -101,21 +101,7 @@ class OpenBlock:
 
 
 class RecordColumns:
-    """What is known of the records of a block, one row a record. Positions are counted from where the block begins.
-
-    Attributes:
-        capacity: Number of rows.
-        sequence: Sequence in the stream, without flags.
-        flags: The flags of the sequence, as bits: 2 skipped, 1 tombstone.
-        timestamp: Nanoseconds since 1970.
-        length: Size of the record in bytes.
-        subject_start: Where the subject begins.
-        subject_size: Its size in bytes.
-        header_start: Where the header block begins.
-        header_size: Its size in bytes, 0 without headers.
-        data_start: Where the payload begins.
-        data_size: Its size in bytes.
-    """
+    """What is known of the records of a block, one row a record. Positions are counted from where the block begins."""
 
     __slots__ = (
         "capacity",
@@ -132,17 +118,18 @@ class RecordColumns:
     )
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.sequence: NDArray[np.uint64] = np.zeros(capacity, np.uint64)
+        self.capacity = capacity  #: number of rows
+        self.sequence: NDArray[np.uint64] = np.zeros(capacity, np.uint64)  #: sequence in the stream, without flags
+        #: The flags of the sequence, as bits: 2 skipped, 1 tombstone.
         self.flags: NDArray[np.uint8] = np.zeros(capacity, np.uint8)
-        self.timestamp: NDArray[np.int64] = np.zeros(capacity, np.int64)
-        self.length: NDArray[np.uint32] = np.zeros(capacity, np.uint32)
-        self.subject_start: NDArray[np.int64] = np.zeros(capacity, np.int64)
-        self.subject_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)
-        self.header_start: NDArray[np.int64] = np.zeros(capacity, np.int64)
-        self.header_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)
-        self.data_start: NDArray[np.int64] = np.zeros(capacity, np.int64)
-        self.data_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)
+        self.timestamp: NDArray[np.int64] = np.zeros(capacity, np.int64)  #: nanoseconds since 1970
+        self.length: NDArray[np.uint32] = np.zeros(capacity, np.uint32)  #: size of the record in bytes
+        self.subject_start: NDArray[np.int64] = np.zeros(capacity, np.int64)  #: where the subject begins
+        self.subject_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)  #: its size in bytes
+        self.header_start: NDArray[np.int64] = np.zeros(capacity, np.int64)  #: where the header block begins
+        self.header_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)  #: its size in bytes, 0 without headers
+        self.data_start: NDArray[np.int64] = np.zeros(capacity, np.int64)  #: where the payload begins
+        self.data_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)  #: its size in bytes
 
     def __len__(self) -> int:
         return self.capacity

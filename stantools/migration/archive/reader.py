@@ -52,11 +52,6 @@ class StreamReader:
         files: The files with their relative names.
         name: Where they are, for messages: the path of an archive, for example.
 
-    Attributes:
-        stream: The stream's name.
-        config: Its `meta.inf`.
-        consumers: Its consumers; complete when the records are through.
-
     Raises:
         ArchiveError: They do not begin with the stream's configuration.
     """
@@ -68,10 +63,10 @@ class StreamReader:
         self._last_seq = self._block = self._kept = 0
         self._metas: dict[str, dict[str, bytes]] = {}
         inf, checksum = self._next("meta.inf"), self._next("meta.sum")
-        self.config = self._json(inf)
-        self.stream = self._stream_name()
+        self.config = self._json(inf)  #: its `meta.inf`
+        self.stream = self._stream_name()  #: the stream's name
         self._check_sum(inf, checksum, highway.stream_key(self.stream))
-        self.consumers: list[ConsumerEntry] = []
+        self.consumers: list[ConsumerEntry] = []  #: its consumers; complete when the records are through
 
     def records(self) -> Iterator[Records]:
         """Reads all messages, then the consumers.

@@ -118,12 +118,7 @@ def _source_ref(source: StoreSource, options: PlanOptions) -> SourceRef:
 
 
 class _Planner:
-    """One planning.
-
-    Attributes:
-        notes: What was noticed.
-        left_out: What stays behind.
-    """
+    """One planning."""
 
     def __init__(self, source: StoreSource, options: PlanOptions, target: TargetRef, now_ns: int) -> None:
         self._source = source
@@ -131,8 +126,8 @@ class _Planner:
         self._target = target
         self._now = now_ns
         self._kept = {plan.name: plan for plan in source.plan.channels}
-        self.notes: list[Note] = []
-        self.left_out: list[LeftOut] = []
+        self.notes: list[Note] = []  #: what was noticed
+        self.left_out: list[LeftOut] = []  #: what stays behind
 
     def streams(self) -> list[StreamPlan]:
         """Plans all streams, sorted by name."""

@@ -36,14 +36,10 @@ KINDS = ("missing", "extra", "timestamp", "reply", "payload")
 
 
 class Compared:
-    """What a comparison of two channels came to.
-
-    Attributes:
-        both: Messages that both have.
-    """
+    """What a comparison of two channels came to."""
 
     def __init__(self) -> None:
-        self.both = 0
+        self.both = 0  #: messages that both have
         self._ranges = dict.fromkeys(KINDS, Ranges())
 
     def differing(self) -> Iterator[tuple[str, Ranges]]:

@@ -36,16 +36,7 @@ _LEFT_FILLERS: Final = 2 * AT_ONCE + MAX_WINDOW
 
 
 class Filling:
-    """One stream that is filled; arguments as for `publish_stream`.
-
-    Attributes:
-        loader: What sends, with the numbers of what it sent.
-        found: Messages that were there at first.
-        besides: Messages that the stream holds beyond those of the source, which is only a part of it then: what is
-            before that part is left as it is (see `appending`). None if the source is all there is.
-        lacking: How many fillers it takes.
-        needs_purge: The stream has to be purged after it was created, for its first message to get the right sequence.
-    """
+    """One stream that is filled; arguments as for `publish_stream`."""
 
     def __init__(
         self,
@@ -67,14 +58,18 @@ class Filling:
         self._examined = self._created = self._complete = False
         #: The sequence that the stream's first message has to get.
         self._first = source.first if source.count else source.last + 1
+        #: What sends, with the numbers of what it sent.
         self.loader = Loader(js, name, source, os.fsencode(self._subjects[0]), how, self._progress)
         self.loader.replicated = int(config.get("num_replicas") or 1) > 1
-        self.found = 0
+        self.found = 0  #: messages that were there at first
+        #: Messages that the stream holds beyond those of the source, which is only a part of it then: what is before
+        #: that part is left as it is (see `appending`). None if the source is all there is.
         self.besides: int | None = None
         self._ends_here = True
+        #: The stream has to be purged after it was created, for its first message to get the right sequence.
         self.needs_purge = self._first > 1
         self._leads = self.needs_purge and self.loader.replicated and js.connection.version < CERTAIN_FROM
-        self.lacking = missing(source) + (self._first - 1) * self._leads
+        self.lacking = missing(source) + (self._first - 1) * self._leads  #: how many fillers it takes
 
     @property
     def needs_update(self) -> bool:

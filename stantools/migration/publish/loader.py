@@ -86,20 +86,15 @@ class Publishing:
 
 
 class Acks:
-    """An inbox for the answers to messages of one stream; made by `open`.
-
-    Attributes:
-        expected: The sequence that is to be answered next: every one before it is stored.
-        reply: What the reply subjects of messages begin with; their sequence follows.
-    """
+    """An inbox for the answers to messages of one stream; made by `open`."""
 
     def __init__(self, connection: Connection, stream: str, inbox: Inbox) -> None:
         self._connection = connection
         self._stream = stream
         self._inbox = inbox
         self._run = 0
-        self.expected = 0
-        self.reply = b""
+        self.expected = 0  #: the sequence that is to be answered next: every one before it is stored
+        self.reply = b""  #: what the reply subjects of messages begin with; their sequence follows
 
     @classmethod
     def open(cls, connection: Connection, stream: str) -> Acks:

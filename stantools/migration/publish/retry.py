@@ -40,15 +40,12 @@ class Patience:
     Args:
         connection: The connection.
         seconds: So long.
-
-    Attributes:
-        interruptions: How often something had to be done again.
     """
 
     def __init__(self, connection: Connection, seconds: float) -> None:
         self._connection = connection
         self._seconds = seconds
-        self.interruptions = 0
+        self.interruptions = 0  #: how often something had to be done again
         self.renew()
 
     async def repeat(self, step: Callable[[], Awaitable[_T]], reached: Callable[[], int] = int) -> _T:

@@ -82,13 +82,6 @@ class Publisher(ABC):
         plan: All that is to be replayed.
         state: How far an earlier run has brought it.
         to: Where to.
-
-    Attributes:
-        ledger: Told what is sent and what is confirmed.
-        routes: Channel -> where it goes.
-        say: Tells the user something.
-        again: Messages that the target had already, from an earlier attempt.
-        published: The number behind the last message that was handed over to the connection.
     """
 
     #: Keeps what is on its way small enough: half of it must be confirmed before more is sent.
@@ -96,13 +89,13 @@ class Publisher(ABC):
 
     def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, to: Destination) -> None:
         self.connection = connection
-        self.ledger = Ledger(state.channels)
-        self.routes = plan.routes
+        self.ledger = Ledger(state.channels)  #: told what is sent and what is confirmed
+        self.routes = plan.routes  #: channel -> where it goes
         self._to = to
         self._texts = {channel: header_text(channel) for channel in self.routes}
-        self.say: Callable[[str], None] = lambda _: None
-        self.again = 0
-        self.published = 0
+        self.say: Callable[[str], None] = lambda _: None  #: tells the user something
+        self.again = 0  #: messages that the target had already, from an earlier attempt
+        self.published = 0  #: the number behind the last message that was handed over to the connection
         self._said: set[str] = set()
         self._failed: asyncio.Future[NatsError] | None = None
         self._progress = asyncio.Event()

@@ -59,9 +59,6 @@ class EmbeddedServer:
         port: Where it listens; 0 lets it choose one that is free.
         binary: Which nats-server, None for the one that `find_server` finds.
         config: More members for its configuration.
-
-    Attributes:
-        store_dir: As given.
     """
 
     def __init__(

@@ -154,19 +154,14 @@ _under_way: set[tuple[str, str, str]] = set()
 
 
 class RestoreError(NatsError):
-    """A restore failed; the message says why and what is left of the stream.
-
-    Attributes:
-        stream: Its name.
-        left: `nothing`, `stream` (it is there, and not what it should be) or `unknown`.
-        again: Whether the same restore may well succeed at another attempt: it was the connection or the server.
-    """
+    """A restore failed; the message says why and what is left of the stream."""
 
     def __init__(self, stream: str, problem: StantoolsError, left: str, said: str) -> None:
         super().__init__(f"stream {stream} could not be restored: {problem.message}; {said}", problem.remedy)
         self.exit_code = problem.exit_code
-        self.stream = stream
-        self.left = left
+        self.stream = stream  #: its name
+        self.left = left  #: `nothing`, `stream` (it is there, and not what it should be) or `unknown`
+        #: Whether the same restore may well succeed at another attempt: it was the connection or the server.
         self.again = problem.passing or isinstance(problem, DroppedError)
 
 

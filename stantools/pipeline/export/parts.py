@@ -46,9 +46,6 @@ class PartWriter:
         number: The number of the split.
         layout: What is in the files.
 
-    Attributes:
-        written: What was written; complete after `close`.
-
     Raises:
         StoreUnwritableError: Something cannot be written; from every method.
     """
@@ -59,7 +56,7 @@ class PartWriter:
         self._layout = layout
         self._open: OrderedDict[str, File] = OrderedDict()
         self._begun: dict[str, int] = {}
-        self.written = Written()
+        self.written = Written()  #: what was written; complete after `close`
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Writes rows that have the layout's `read_columns`."""

@@ -165,9 +165,6 @@ class Build:
         content: The directory that becomes the store.
         group: See `building`.
 
-    Attributes:
-        items: What `copy_channels` has to write.
-
     Raises:
         StoreUnwritableError: Its root cannot be written.
     """
@@ -183,6 +180,7 @@ class Build:
         store = StoreWriter(content, plan.crc)
         store.write_server(plan.server)
         store.write_clients(plan.clients)
+        #: What `copy_channels` has to write.
         self.items = [
             CopyItem(each, content, attempts, plan.source, plan.crc, plan.options.fill_gaps)
             for each in _groups(plan.channels, group)

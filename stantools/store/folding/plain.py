@@ -32,18 +32,12 @@ class Folded(NamedTuple):
 
 
 class Fold:
-    """The subscriptions of a channel while their log is read.
-
-    Attributes:
-        records: New, Update and Msg records of known ids, as the server counts them for its compaction.
-        dead: Of the records those that a compaction would leave out, as the server counts them.
-        max_id: Highest id ever used.
-    """
+    """The subscriptions of a channel while their log is read."""
 
     def __init__(self) -> None:
-        self.records = 0
-        self.dead = 0
-        self.max_id = 0
+        self.records = 0  #: new, Update and Msg records of known ids, as the server counts them for its compaction
+        self.dead = 0  #: of the records those that a compaction would leave out, as the server counts them
+        self.max_id = 0  #: highest id ever used
         self._rows: dict[int, tuple[int, int]] = {}  # place and flags
         self._last_sent: dict[int, int] = {}
         self._pending: dict[int, set[int]] = {}  # only of those that have any
