@@ -181,21 +181,24 @@ class SliceFile:
         os.ftruncate(self._index, index_size(count))
         os.ftruncate(self._data, data_size)
 
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """What is open, the data first."""
+        return (self._data,) if self._index is None else (self._data, self._index)
+
     def sync(self) -> None:
         """Makes both durable, the data first.
 
         Raises:
             OSError: As from `os.fsync`.
         """
-        os.fsync(self._data)
-        if self._index is not None:
-            os.fsync(self._index)
+        for descriptor in self.descriptors:
+            os.fsync(descriptor)
 
     def close(self) -> None:
         """Closes both files."""
-        os.close(self._data)
-        if self._index is not None:
-            os.close(self._index)
+        for descriptor in self.descriptors:
+            os.close(descriptor)
 
 
 def index_size(count: int) -> int:

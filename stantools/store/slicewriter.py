@@ -215,7 +215,7 @@ class SliceWriter:
             ValueError: The sequences do not increase, or the bytes in front of a payload are not its header.
         """
         count = len(sizes)
-        if not count or self._add_run(data, starts, sizes, sequences, timestamps):
+        if not count or self.append_run(data, starts, sizes, sequences, timestamps):
             return
         view = memoryview(data)
         begin = int(starts[0]) - RECORD_HEADER_SIZE
@@ -228,6 +228,53 @@ class SliceWriter:
             self._store(view[begin:end], None, sizes, sequences, timestamps)
         else:
             self._store(view, starts - RECORD_HEADER_SIZE, sizes, sequences, timestamps)
+
+    def append_run(
+        self,
+        data: Buffer,
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.uint32],
+        sequences: NDArray[np.uint64],
+        timestamps: NDArray[np.int64],
+    ) -> bool:
+        """Does what `append_encoded` does if the records follow each other and all go into the current slice.
+
+        That comes up all the time, often with a single message. No file is opened, synced or removed.
+
+        Returns:
+            Whether that is so; otherwise nothing is done.
+
+        Raises:
+            StoreUnwritableError: As in `append`.
+        """
+        have, limits, count = self.current, self.limits, len(sizes)
+        if have is None or self._file is None or not have.count or limits.max_age_ns:
+            return False
+        run = kernels.index_run(
+            data, starts, sizes, sequences, timestamps, have.data_size, self.last_sequence, self._crc
+        )
+        if run is None:
+            return False
+        index, begin, end = run
+        size = end - begin
+        cost = size + count * _INDEX_COST
+        if 0 < limits.max_bytes <= have.bytes + cost or 0 < limits.max_msgs < have.count + count:
+            return False
+        self._index.append(index)
+        self._index_rows += count
+        self._parts.append(data if type(data) is bytes and len(data) == size else memoryview(data)[begin:end])
+        self._pending += size
+        self.last_sequence = have.last_sequence = self.last_sequence + count
+        have.last_timestamp = int(timestamps[-1])
+        have.count += count
+        have.bytes += cost
+        have.data_size += size
+        if self._pending >= self._buffer_size:
+            self._write_data()
+        if self._index_rows >= _INDEX_ROWS:
+            self._write_data()
+            self._write_index()
+        return True
 
     def mark(self) -> Mark:
         """Returns where the writer is after a flush, to be able to go back there."""
@@ -284,6 +331,14 @@ class SliceWriter:
                 if self._names_to_sync:
                     fsync_directory(self.directory)
                     self._names_to_sync = False
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """The open files that make everything durable when they are synced; none if that is not enough.
+
+        At the same time or in any order: what was written the system may write to the disk in any order anyway.
+        """
+        return () if self._file is None or self._names_to_sync else self._file.descriptors
 
     def release(self) -> None:
         """Flushes and closes the files, to have fewer files open; the next message opens them again.
@@ -356,47 +411,6 @@ class SliceWriter:
                     self._write_data()
                     self._write_index()
                 at = stop
-
-    def _add_run(
-        self,
-        data: Buffer,
-        starts: NDArray[np.int64],
-        sizes: NDArray[np.uint32],
-        sequences: NDArray[np.uint64],
-        timestamps: NDArray[np.int64],
-    ) -> bool:
-        """Stores records that follow each other and all go into the current slice; False if that is not so.
-
-        It is what `_store` does, for the case that comes up all the time, often with a single message.
-        """
-        have, limits, count = self.current, self.limits, len(sizes)
-        if have is None or self._file is None or not have.count or limits.max_age_ns:
-            return False
-        run = kernels.index_run(
-            data, starts, sizes, sequences, timestamps, have.data_size, self.last_sequence, self._crc
-        )
-        if run is None:
-            return False
-        index, begin, end = run
-        size = end - begin
-        cost = size + count * _INDEX_COST
-        if 0 < limits.max_bytes <= have.bytes + cost or 0 < limits.max_msgs < have.count + count:
-            return False
-        self._index.append(index)
-        self._index_rows += count
-        self._parts.append(data if type(data) is bytes and len(data) == size else memoryview(data)[begin:end])
-        self._pending += size
-        self.last_sequence = have.last_sequence = self.last_sequence + count
-        have.last_timestamp = int(timestamps[-1])
-        have.count += count
-        have.bytes += cost
-        have.data_size += size
-        if self._pending >= self._buffer_size:
-            self._write_data()
-        if self._index_rows >= _INDEX_ROWS:
-            self._write_data()
-            self._write_index()
-        return True
 
     def _gaps(self, sequence: NDArray[np.uint64]) -> Iterator[int]:
         """Yields the ends of the runs of consecutive sequences; only one run if gaps are not filled."""

@@ -74,5 +74,9 @@ def install(orders: Path) -> None:
 if __name__ == "__main__":
     install(Path(sys.argv[1]))
     from broker.cli import main
+    from broker.stores.file import disk
+    from tests.broker.stores.faults import CalledSyncs
+
+    disk.KernelSyncs = CalledSyncs  # type: ignore[assignment, misc]
 
     sys.exit(main(sys.argv[2:]))

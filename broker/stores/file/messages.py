@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from broker.stores.interface import Flush, Outcome, StorageError, first_sequence
 from broker.stores.limits import limits_reached
 from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.format.layout import MESSAGE_OVERHEAD
-from stantools.store.durable import fsync_directory, writing
+from stantools.store.durable import fsync_directory, unwritable, writing
 from stantools.store.limits import ChannelLimits
 from stantools.store.retention import Removal, Retention
 from stantools.store.slicestate import SliceState
@@ -195,32 +195,58 @@ class FileMessages:
         return None
 
     def _begin(self, flush: Flush, *, at_once: bool = False) -> None:
-        """Has a thread write and sync what is gathered.
+        """Has what is gathered written and synced: synced by the kernel, or both by a thread.
 
         Where the disk is slow it waits a little for as many messages as there were before: those who got their
         acknowledgements together have the next ones soon. Else one would be synced alone, and all others after it.
         """
-        threads = self._services.threads
+        disk = self._services.disk
         paused, self._under_way, self._next = self._pausing, flush, None
-        self._pausing = not at_once and threads.pause > 0 and self._gathered_count < max(self._counts)
+        self._pausing = not at_once and disk.pause > 0 and self._gathered_count < max(self._counts)
         if not paused:
             current = self._writer.current
             self._shown = None if current is None else current.copy()
         if self._pausing:
             if not paused:
-                threads.run(partial(time.sleep, threads.pause), partial(self._paused, flush))
+                disk.run(partial(time.sleep, disk.pause), partial(self._paused, flush))
             return
         self._counts = self._counts[1], self._gathered_count
         blocks, self._gathered = self._gathered, []
         self._gathered_count = self._gathered_bytes = 0
-        threads.run(partial(self._store, blocks), self._stored, awaited=True)
+        self._store_soon(blocks)
 
     def _paused(self, flush: Flush, _problem: Exception | None) -> None:
         """Goes on with a flush that has waited for more."""
         if self._pausing and self._under_way is flush:
             self._begin(flush, at_once=True)
 
-    def _store(self, blocks: Sequence[Records]) -> None:
+    def _store_soon(self, blocks: Sequence[Records]) -> None:
+        """Writes what belongs in the current slice, and has the kernel sync it; a thread does what is left of that."""
+        disk, writer, left = self._services.disk, self._writer, deque(blocks)
+        job: Callable[[], None] = partial(self._store, left)
+        if not (disk.pause or self._broken or self._new):
+            try:
+                while left and writer.append_run(
+                    left[0].data, left[0].starts, left[0].sizes, left[0].sequences, left[0].timestamps
+                ):
+                    left.popleft()
+                if not left:
+                    writer.flush(sync=False)
+                    if disk.sync(writer.descriptors, self._kernel_done):
+                        return
+            except StoreUnwritableError as error:
+                self._go_back()
+                job = partial(_fail, error)
+        disk.run(job, self._stored, awaited=True)
+
+    def _kernel_done(self, problem: Exception | None) -> None:
+        """Goes on when the kernel is done."""
+        if isinstance(problem, OSError):
+            self._go_back()
+            problem = unwritable(problem, self._directory, "what was written may not be durable")
+        self._stored(problem)
+
+    def _store(self, blocks: Iterable[Records]) -> None:
         """Writes and syncs; all or nothing is there afterwards. Called by a thread.
 
         Raises:
@@ -501,6 +527,10 @@ class FileMessages:
         self._reader.release()
         self._writer.abandon()
         self._services.open_files.leave(self)
+
+
+def _fail(error: Exception) -> None:
+    raise error
 
 
 def _in_order(slices: deque[SliceState]) -> bool:

@@ -1,4 +1,4 @@
-"""What all channels of a file store share: threads for the disk, bounds for files and memory, the archive script."""
+"""What all channels of a file store share: bounds for files and memory, the archive script."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import os
 import resource
 import subprocess
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from broker.log import STREAMING
+from broker.stores.file.disk import Disk
 from broker.stores.interface import Flush
 from broker.stores.options import FileOptions
 from stantools.format.crc import Crc
@@ -23,10 +22,6 @@ from stantools.format.quoting import quote
 #: What is left for clients, of the files that the system allows, when nothing is configured: half of them.
 _SHARE = 2
 _LEAST = 64
-#: Threads that write and sync, and seconds for which they are waited for. A job that takes as long is slow.
-_THREADS = 8
-_MOMENT = 0.02
-_LONGEST_PAUSE = 0.01
 #: Bytes of payloads that are kept in memory.
 _CACHE_BYTES = 32 << 20
 
@@ -162,97 +157,6 @@ class Archiver:
             STREAMING.info("Output of archive script for %s (%s and %s): %s", channel, data, index, text)
 
 
-Job = Callable[[], None]
-Conclusion = Callable[[Exception | None], None]
-
-
-class DiskThreads:
-    """Threads that write and sync, so that nobody has to wait for a disk.
-
-    A job runs in one of them; its conclusion is drawn by the caller's thread, in `conclude`, and is told what the job
-    raised. What both use is the job's in between. Where the disk is fast, the caller waits: it has more to store next
-    time. Where a job takes long, or the last one did, it goes on at once, and is woken.
-
-    Attributes:
-        wake: Called by a thread when there is something to conclude that nobody waits for.
-        pause: Seconds for which it pays to wait with a job, so that it has more to do; 0 if the last was not slow.
-    """
-
-    def __init__(self) -> None:
-        self.wake: Callable[[], None] | None = None
-        self.pause = 0.0
-        self._jobs: SimpleQueue[tuple[Job, Conclusion, bool] | None] = SimpleQueue()
-        self._done: SimpleQueue[tuple[Conclusion, bool, Exception | None, float]] = SimpleQueue()
-        self._threads = self._running = self._wanted = 0
-        self._waiting = False
-
-    def run(self, job: Job, conclusion: Conclusion, *, awaited: bool = False) -> None:
-        """Has a thread do a job.
-
-        Args:
-            job: May raise StantoolsError, OSError or ValueError.
-            conclusion: Gets what it raised, or None.
-            awaited: The caller is going to call `conclude` before it does anything else, and waits for this job there.
-        """
-        self._running += 1
-        if awaited:
-            self._wanted += 1
-            self._waiting = True
-        if self._threads < min(self._running, _THREADS):
-            self._threads += 1
-            threading.Thread(target=self._work, name="disk", daemon=True).start()
-        self._jobs.put((job, conclusion, awaited))
-
-    def conclude(self, patience: float | None = None) -> bool:
-        """Draws the conclusions of jobs that are done.
-
-        Args:
-            patience: Seconds to wait for all others; None waits a moment for those that are awaited.
-
-        Returns:
-            Whether no job is left.
-        """
-        everything = patience is not None
-        end = time.monotonic() + (patience if patience is not None else 0 if self.pause else _MOMENT)
-        self._waiting = True
-        while self._running:
-            wait = end - time.monotonic() if self._waiting and (everything or self._wanted) else 0
-            try:
-                conclusion, awaited, problem, seconds = self._done.get(wait > 0, wait if wait > 0 else None)
-            except Empty:
-                if not self._waiting:
-                    break
-                # Who is done from now on wakes us; who was done before is seen by another look.
-                self._waiting = False
-                continue
-            self._running -= 1
-            if awaited:
-                self._wanted -= 1
-                self.pause = min(seconds / 8, _LONGEST_PAUSE) if seconds > _MOMENT else 0.0
-            conclusion(problem)
-        self._waiting = False
-        return not self._running
-
-    def stop(self) -> None:
-        """Ends the threads as soon as their jobs are done."""
-        for _ in range(self._threads):
-            self._jobs.put(None)
-        self._threads = 0
-
-    def _work(self) -> None:
-        while (found := self._jobs.get()) is not None:
-            job, conclusion, awaited = found
-            problem: Exception | None = None
-            begin = time.monotonic()
-            try:
-                job()
-            except Exception as raised:
-                problem = raised
-            self._done.put((conclusion, awaited, problem, time.monotonic() - begin))
-            if not self._waiting and self.wake is not None:
-                self.wake()
-
-
 class Syncable(Protocol):
     """Something that holds what is not durable."""
 
@@ -271,7 +175,7 @@ class Services:
         open_files: Counts open files.
         cache: Bounds the memory for messages.
         archiver: Runs the archive script.
-        threads: Write and sync.
+        disk: Writes and syncs.
         completed: Flushes that were under way and are not any more.
         unsynced: Message stores that hold something which is not durable.
         unsynced_logs: Subscription stores that do.
@@ -283,7 +187,7 @@ class Services:
     open_files: OpenFiles
     cache: CacheBudget
     archiver: Archiver
-    threads: DiskThreads = field(default_factory=DiskThreads)
+    disk: Disk = field(default_factory=Disk)
     completed: list[Flush] = field(default_factory=list)
     unsynced: set[Syncable] = field(default_factory=set)
     unsynced_logs: set[Syncable] = field(default_factory=set)

@@ -215,22 +215,22 @@ class FileStore:
     @property
     def wake(self) -> Callable[[], None] | None:
         """Called when something is complete that nobody waits for; see `Store`."""
-        return self._services.threads.wake
+        return self._services.disk.wake
 
     @wake.setter
     def wake(self, wake: Callable[[], None] | None) -> None:
-        self._services.threads.wake = wake
+        self._services.disk.wake = wake
 
     def completed(self) -> Sequence[Flush]:
         """Returns flushes that were under way; see `Store.completed`."""
         services = self._services
-        services.threads.conclude()
+        services.disk.conclude()
         done, services.completed = services.completed, []
         return done
 
     def settle(self) -> None:
         """Waits for what is under way, 10 seconds at most, and only once in vain."""
-        self._hopeless = not self._services.threads.conclude(0 if self._hopeless else PATIENCE)
+        self._hopeless = not self._services.disk.conclude(0 if self._hopeless else PATIENCE)
 
     # From time to time, and at the end.
 
@@ -245,7 +245,9 @@ class FileStore:
             return None
         begin = time.monotonic_ns()
         services = self._services
-        services.threads.conclude(0)
+        services.disk.conclude(0)
+        if services.completed and self.wake is not None:
+            self.wake()
         if begin < self._synced + interval:
             return self._synced + interval
         if self._syncing:
@@ -259,7 +261,7 @@ class FileStore:
                     STREAMING.error("Unable to sync: %s", error)
         if files:
             self._syncing = True
-            services.threads.run(partial(_sync, files), self._maintained)
+            services.disk.run(partial(_sync, files), self._maintained)
         if services.unsynced or services.unsynced_logs:
             # Clients are waiting; the rest comes after them.
             return time.monotonic_ns()
@@ -296,7 +298,7 @@ class FileStore:
             except StantoolsError as error:
                 problems.append(error)
         self._services.archiver.wait()
-        self._services.threads.stop()
+        self._services.disk.stop()
         lock, self._lock = self._lock, None
         if lock is not None:
             unlock_directory(lock)

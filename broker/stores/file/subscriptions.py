@@ -182,7 +182,7 @@ class FileSubscriptions:
         except StoreUnwritableError as error:
             raise self._failed(error) from error
         self._under_way, self._next = flush, None
-        self._services.threads.run(job, self._synced)
+        self._services.disk.run(job, self._synced)
         return flush
 
     def _synced(self, problem: Exception | None) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
+
+from broker.stores.file import disk
 
 CALLS = ("write", "writev", "fsync", "ftruncate", "open")
 
@@ -47,8 +51,54 @@ class Faults:
         return self._real[name](*arguments, **more)
 
 
+class CalledSyncs:
+    """Stands in for `broker.stores.file.disk.KernelSyncs`, by calls of `os.fsync`, which may fail or hang."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self._ended: list[tuple[Callable[[Exception | None], None], OSError | None, int]] = []
+        self._change = threading.Condition()
+
+    def start(self, descriptors: Sequence[int], conclusion: Callable[[Exception | None], None]) -> bool:
+        if not descriptors:
+            return False
+        self.under_way += len(descriptors)
+        own = [os.dup(each) for each in descriptors]
+        threading.Thread(target=self._sync, args=(own, conclusion), daemon=True).start()
+        return True
+
+    def _sync(self, descriptors: list[int], conclusion: Callable[[Exception | None], None]) -> None:
+        problem = None
+        for each in descriptors:
+            try:
+                os.fsync(each)
+            except OSError as error:
+                problem = error
+            os.close(each)
+        with self._change:
+            self._ended.append((conclusion, problem, len(descriptors)))
+            self._change.notify()
+
+    def wait(
+        self, seconds: float, least: int = 1000
+    ) -> list[tuple[Callable[[Exception | None], None], OSError | None]]:
+        end = time.monotonic() + seconds
+        with self._change:
+            while sum(count for *_, count in self._ended) < min(least, self.under_way):
+                if not self._change.wait(max(end - time.monotonic(), 0)):
+                    break
+            ended, self._ended = self._ended, []
+        self.under_way -= sum(count for *_, count in ended)
+        return [(conclusion, problem) for conclusion, problem, _ in ended]
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
 @contextmanager
 def faults() -> Iterator[Faults]:
+    """Lets calls fail. Stores that are made meanwhile have no syncs but such calls."""
     found = Faults()
-    with patch.multiple(os, **{name: (lambda *a, _name=name, **k: found.call(_name, *a, **k)) for name in CALLS}):
+    called = {name: (lambda *a, _name=name, **k: found.call(_name, *a, **k)) for name in CALLS}
+    with patch.multiple(os, **called), patch.object(disk, "KernelSyncs", CalledSyncs):
         yield found

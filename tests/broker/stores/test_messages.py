@@ -89,13 +89,13 @@ slices = st.builds(SliceLimits, st.sampled_from([0, 3, 10]), st.sampled_from([0,
 
 def run(make: Callable[[], Store], allowed: ChannelLimits, steps, *, overhead: int, lasting: bool) -> None:
     """Does the same to a store and to the model, and compares them after every step."""
-    store = make()
-    store.recover()
-    store.init(new_server_info("test-cluster"))
-    messages = store.create_channel(NAME).messages
-    model = Model(allowed, overhead)
-    clean = True
     with faults() as broken:
+        store = make()
+        store.recover()
+        store.init(new_server_info("test-cluster"))
+        messages = store.create_channel(NAME).messages
+        model = Model(allowed, overhead)
+        clean = True
         for kind, value in steps:
             try:
                 if kind == "append":

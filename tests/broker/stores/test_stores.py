@@ -108,38 +108,43 @@ def test_a_client_that_cannot_be_stored(tmp_path):
 
 def test_channels_that_are_flushed_together(tmp_path):
     for after in (*range(0, 60, 3), 1000):
-        store = new_store(tmp_path / str(after), sync=True)
-        names = [b"c%d" % number for number in range(6)]
-        channels = [store.create_channel(name).messages for name in names]
-
-        def add(channels=channels, names=names):
-            for name, messages in zip(names, channels, strict=True):
-                messages.append(block(name, messages.last + 1, [b"x"] * 3))
-
-        add()
-        flush(store, *channels)
         with faults() as broken:
-            add()
-            broken.after = after
-            flushes = [messages.flush() for messages in channels]
-            store.settle()
-            assert set(store.completed()) == set(flushes)
-            for messages, found in zip(channels, flushes, strict=True):
-                assert messages.last == messages.count == (6 if found.outcome is Outcome.STORED else 3)
-            refused = [found.outcome for found in flushes].count(Outcome.REFUSED)
-            assert broken.happened == refused == (after < 24)
-        lasts = [messages.last + 6 for messages in channels]
-        # What is appended while a flush is under way belongs to another one.
-        add()
-        first = [messages.flush() for messages in channels]
-        add()
-        assert all(messages.flush() is not found for messages, found in zip(channels, first, strict=True))
-        store.settle()
-        assert len(store.completed()) == 2 * len(channels)
-        assert [messages.last for messages in channels] == lasts
-        store.close()
-        found = reopened(tmp_path / str(after)).channels
-        assert [found[name][0].messages.last for name in names] == lasts
+            _flush_together(tmp_path / str(after), after, broken)
+
+
+def _flush_together(directory, after, broken):
+    store = new_store(directory, sync=True)
+    names = [b"c%d" % number for number in range(6)]
+    channels = [store.create_channel(name).messages for name in names]
+
+    def add(channels=channels, names=names):
+        for name, messages in zip(names, channels, strict=True):
+            messages.append(block(name, messages.last + 1, [b"x"] * 3))
+
+    add()
+    flush(store, *channels)
+    add()
+    broken.after = after
+    flushes = [messages.flush() for messages in channels]
+    store.settle()
+    broken.after = None
+    assert set(store.completed()) == set(flushes)
+    for messages, found in zip(channels, flushes, strict=True):
+        assert messages.last == messages.count == (6 if found.outcome is Outcome.STORED else 3)
+    refused = [found.outcome for found in flushes].count(Outcome.REFUSED)
+    assert broken.happened == refused == (after < 24)
+    lasts = [messages.last + 6 for messages in channels]
+    # What is appended while a flush is under way belongs to another one.
+    add()
+    first = [messages.flush() for messages in channels]
+    add()
+    assert all(messages.flush() is not found for messages, found in zip(channels, first, strict=True))
+    store.settle()
+    assert len(store.completed()) == 2 * len(channels)
+    assert [messages.last for messages in channels] == lasts
+    store.close()
+    found = reopened(directory).channels
+    assert [found[name][0].messages.last for name in names] == lasts
 
 
 def test_a_slow_disk_waits_for_as_many_as_before(tmp_path, monkeypatch):
@@ -155,7 +160,7 @@ def test_a_slow_disk_waits_for_as_many_as_before(tmp_path, monkeypatch):
     add(4)
     store.settle()
     assert len(store.completed()) == 1
-    store._services.threads.pause = 0.001
+    store._services.disk.pause = 0.001
     first = add(1)
     # Nothing is written yet, and what was stored before can be read.
     assert [each.sequence for each in everything(messages, count=4)][:4] == [1, 2, 3, 4]

@@ -1,0 +1,124 @@
+"""Syncs by the kernel, and what becomes of those that take long."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from broker.stores.file.disk import Disk, KernelSyncs
+from tests.broker.stores.faults import CalledSyncs
+
+
+@pytest.fixture
+def files(tmp_path):
+    descriptors = [os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in range(6)]
+    for each in descriptors:
+        os.write(each, b"x" * 5000)
+    yield descriptors
+    for each in descriptors:
+        os.close(each)
+
+
+def wait(syncs):
+    found = []
+    while syncs.under_way:
+        found += syncs.wait(60)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux does it")
+def test_the_kernel_syncs_files(files):
+    syncs = KernelSyncs()
+    if not syncs.start(files[:1], print):
+        pytest.skip("this system does not do it for us")
+    assert wait(syncs) == [(print, None)]
+    assert syncs.wait(0) == []
+    # Several at a time, again and again, each is told of once.
+    for _ in range(3):
+        assert syncs.start(files[:2], print)
+        assert syncs.start(files[2:], repr)
+        assert syncs.under_way == 6
+        assert sorted(wait(syncs), key=str) == sorted([(print, None), (repr, None)], key=str)
+    # More than it takes at once: nothing is begun.
+    assert not syncs.start(files * 1000, print)
+    assert not syncs.start((), print)
+    assert syncs.under_way == 0
+    # What cannot be synced is told; where that comes first, others are not asked for, either.
+    with Path("/dev/full").open("wb") as device:
+        assert syncs.start([files[0], device.fileno(), files[1]], print)
+        ((found, problem),) = wait(syncs)
+        assert found is print
+        assert problem.errno == errno.EINVAL
+        assert not syncs.start([device.fileno()], print)
+        assert not syncs.start(files, print)
+    syncs.close()
+
+
+def test_a_sync_that_takes_long_is_not_waited_for(files):
+    with patch("broker.stores.file.disk.KernelSyncs", CalledSyncs):
+        disk = Disk()
+    told, woken, going_on = [], threading.Event(), threading.Event()
+    disk.wake = woken.set
+    assert disk.sync(files[:2], told.append)
+    assert disk.conclude()
+    assert told == [None]
+
+    released = threading.Event()
+
+    def hang(descriptor):
+        if os.fstat(descriptor).st_ino == last:
+            assert released.wait(60)
+            return
+        assert going_on.wait(60)
+        raise OSError(errno.EIO, "broken")
+
+    last, others = os.fstat(files[5]).st_ino, []
+    with patch.object(os, "fsync", hang):
+        assert disk.sync(files[:2], told.append)
+        assert disk.sync(files[5:], others.append)
+        assert not disk.conclude()
+        # One is done, the other is not.
+        released.set()
+        assert woken.wait(60)
+        while not others:
+            disk.conclude()
+        assert told == [None]
+        # Meanwhile threads do what there is to do.
+        assert not disk.sync(files[2:], told.append)
+        disk.run(lambda: None, told.append, awaited=True)
+        while len(told) < 2:
+            disk.conclude()
+        assert not disk.conclude(0)
+        woken.clear()
+        assert told == [None, None]
+        going_on.set()
+        assert woken.wait(60)
+        assert disk.conclude()
+        assert told[2].errno == errno.EIO
+    disk.pause = 0.0
+    assert disk.sync(files, told.append)
+    assert disk.conclude(60)
+    assert told[3] is None
+    disk.pause = 0.01
+    assert not disk.sync(files, told.append), "a thread waits for a slow disk"
+    disk.stop()
+
+
+def test_the_conclusion_of_a_job_may_begin_a_sync(files):
+    disk = Disk()
+    told = []
+
+    def go_on(_problem):
+        if not disk.sync(files, told.append):
+            disk.run(lambda: None, told.append, awaited=True)
+
+    disk.run(lambda: None, go_on, awaited=True)
+    assert disk.conclude(60)
+    assert told == [None]
+    disk.stop()
