@@ -19,6 +19,7 @@ import nats.js.errors
 import pytest
 
 from stantools.errors import ExitCode
+from stantools.store.sample import SampleOptions, write_sample
 from tests import servers
 from tests.migration.reading import consumers_of, state_of
 from tests.migration.test_migrate import (
@@ -179,10 +180,17 @@ def test_the_servers_disk_is_full(
     assert failed.stdout.count("not begun") >= 1
 
 
+@pytest.fixture(scope="module")
+def heavy_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Few messages, of which one channel has more bytes than a server that others have filled has room for."""
+    options = SampleOptions(channels=3, messages=2500, size=1000, seed=6, gaps=True)
+    return write_sample(tmp_path_factory.mktemp("heavy") / "store", options).path
+
+
 @pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
 @pytest.mark.parametrize("parallel", [1, 2])
 def test_a_server_that_others_have_filled(
-    version: str, parallel: int, big_store: Path, start_server: Callable[..., Any], tmp_path: Path
+    version: str, parallel: int, heavy_store: Path, start_server: Callable[..., Any], tmp_path: Path
 ) -> None:
     """No client can know of it before: the first refusal ends the run, and the same command goes on."""
     users = {"accounts": {each: {"jetstream": True, "users": [{"user": each, "password": "p"}]} for each in "ab"}}
@@ -199,7 +207,7 @@ def test_a_server_that_others_have_filled(
         await client.close()
 
     asyncio.run(fill())
-    words = ["migrate", big_store, "--server", others["b"], "--yes", "--via", "publish", "--parallel", parallel]
+    words = ["migrate", heavy_store, "--server", others["b"], "--yes", "--via", "publish", "--parallel", parallel]
     failed = run(work, *words, expect=ExitCode.UNREACHABLE)
     errors = [line for line in failed.stderr.splitlines() if "error: " in line]
     assert len(errors) == 1 and "(error 503/10023)" in errors[0]
@@ -212,8 +220,8 @@ def test_a_server_that_others_have_filled(
 
     asyncio.run(make_room())
     run(work, *words)
-    for channel in channels_of(big_store):
-        assert streamed(others["b"], stream_of(channel)).keys() == stored(big_store, channel).keys()
+    for channel in channels_of(heavy_store):
+        assert streamed(others["b"], stream_of(channel)).keys() == stored(heavy_store, channel).keys()
 
 
 def test_a_server_without_room(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
