@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import json
 import os
 import shutil
@@ -16,8 +15,6 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
-from nats.aio.client import Client
-from nats.js import JetStreamContext
 
 from tests import goldenstores, servers
 
@@ -32,13 +29,6 @@ settings.register_profile(
 settings.load_profile("steady")
 # Whoever runs the tests in the background of a script ignores Ctrl-C, and so would all programs that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Nor does a peer on such a machine answer within nats-py's own half a second a request, or two seconds a connection.
-for function in (Client.connect, Client.request, Client.flush, JetStreamContext.__init__):
-    function.__defaults__ = tuple(  # type: ignore[attr-defined]
-        60 if each.name in ("timeout", "connect_timeout") else each.default
-        for each in inspect.signature(function).parameters.values()
-        if each.default is not inspect.Parameter.empty
-    )
 #: Tests with generated examples try one of so many of them; all in a slow test (`tests/test_examples.py`).
 ALL_EXAMPLES = "STANTOOLS_ALL_EXAMPLES"
 SHARE = 1 if os.environ.get(ALL_EXAMPLES) or os.environ.get("STANTOOLS_EXPLORE") else 3

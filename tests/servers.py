@@ -302,13 +302,13 @@ class Cluster:
         That a leader was elected does not say so: each server has to know the others, and on a machine that is busy
         the first election of a group of three can take many seconds.
         """
-        import nats
+        from tests import natsclient
 
         deadline = time.monotonic() + seconds
         async with contextlib.AsyncExitStack() as stack:
             clients = []
             for server in self.servers:
-                clients.append(await nats.connect(server.url, connect_timeout=30))
+                clients.append(await natsclient.connect(server.url, connect_timeout=30))
                 stack.push_async_callback(clients[-1].close)
             await make_stream(clients[0], deadline - time.monotonic(), name=_PROBE, subjects=[_PROBE], num_replicas=3)
             for client in clients:

@@ -16,7 +16,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from tests import clients
+from tests import clients, natsclient
 from tests.broker.nats.certificates import party
 from tests.brokers import Broker
 from tests.interop.test_other_clients import HERE
@@ -40,7 +40,7 @@ def play(url: str, scenario: str, **options: Any) -> Any:
 
 async def join(url: str, **options: Any) -> Client:
     settings: dict[str, Any] = {"allow_reconnect": False, "connect_timeout": 10}
-    return await nats.connect(url, **(settings | options))
+    return await natsclient.connect(url, **(settings | options))
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

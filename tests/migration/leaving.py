@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import nats
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 
 from stantools.errors import ExitCode
 from stantools.streaming.client import ClientOptions, Message, Start, SubscriptionOptions, connect
 from stantools.streaming.errors import StreamingError
+from tests import natsclient
 from tests.brokers import Broker
 from tests.servers import NatsServer
 
@@ -197,7 +197,7 @@ def check(publisher: Publisher, subscriber: Subscriber, held: list[tuple[int, by
 
 def connected(url: str) -> Any:
     """A connection to a server, closed by its block."""
-    return nats.connect(url, connect_timeout=WAIT)
+    return natsclient.connect(url)
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -12,6 +12,8 @@ import nats.errors
 import nats.js.errors
 from nats.js.api import AckPolicy, ConsumerConfig
 
+from tests import natsclient
+
 _T = TypeVar("_T")
 
 
@@ -38,7 +40,7 @@ async def patiently(ask: Callable[[], Awaitable[_T]]) -> _T:
 
 async def read_stream(url: str, stream: str, **connect: Any) -> list[Seen]:
     """Reads every message of a stream, in order."""
-    client = await nats.connect(url, **connect)
+    client = await natsclient.connect(url, **connect)
     try:
         js = client.jetstream(timeout=10)
         config = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=30)
@@ -58,7 +60,7 @@ async def read_stream(url: str, stream: str, **connect: Any) -> list[Seen]:
 
 async def consumers_of(url: str, stream: str, **connect: Any) -> dict[str, Any]:
     """Returns nats-py's view of a stream's consumers, by name."""
-    client = await nats.connect(url, **connect)
+    client = await natsclient.connect(url, **connect)
     try:
         return {info.name: info for info in await client.jetstream().consumers_info(stream)}
     finally:
@@ -67,7 +69,7 @@ async def consumers_of(url: str, stream: str, **connect: Any) -> dict[str, Any]:
 
 async def state_of(url: str, stream: str, **connect: Any) -> Any:
     """Returns nats-py's view of a stream."""
-    client = await nats.connect(url, **connect)
+    client = await natsclient.connect(url, **connect)
     try:
         return await client.jetstream().stream_info(stream)
     finally:

@@ -31,7 +31,7 @@ from stantools.migration.plan.planfile import read_plan
 from stantools.migration.workflow import default_plan_file
 from stantools.store.directory import open_datastore
 from stantools.store.sample import SampleOptions, write_sample
-from tests import servers
+from tests import natsclient, servers
 from tests.migration.reading import consumers_of, reads, state_of
 
 COMMAND = [sys.executable, "-m", "stantools"]
@@ -165,9 +165,8 @@ def test_stage_by_stage_with_an_edited_plan(store: Path, start_server: Callable[
 
 
 async def count_streams(url: str) -> int:
-    import nats
 
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     try:
         return len(await client.jetstream().streams_info())
     finally:
@@ -299,9 +298,8 @@ def test_an_existing_stream(store: Path, start_server: Callable[..., Any], tmp_p
 
 
 async def make_stream(url: str, name: str, subject: str, messages: int) -> None:
-    import nats
 
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     try:
         js = client.jetstream()
         await js.add_stream(name=name, subjects=[subject])
@@ -415,9 +413,8 @@ def test_many_channels_into_one_stream(store: Path, start_server: Callable[..., 
 
 
 async def delete(url: str, stream: str, *, message: int = 0, consumer: str = "") -> None:
-    import nats
 
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     try:
         if message:
             await client.jetstream().delete_msg(stream, message)

@@ -20,7 +20,7 @@ import pytest
 
 from stantools.errors import ExitCode
 from stantools.store.sample import SampleOptions, write_sample
-from tests import servers
+from tests import natsclient, servers
 from tests.migration.reading import consumers_of, state_of
 from tests.migration.test_migrate import (
     COMMAND,
@@ -199,7 +199,7 @@ def test_a_server_that_others_have_filled(
     others = {name: server.url.replace("nats://", f"nats://{name}:p@") for name in "ab"}
 
     async def fill() -> None:
-        client = await nats.connect(others["a"])
+        client = await natsclient.connect(others["a"])
         js = client.jetstream()
         await js.add_stream(name="OTHERS", subjects=["others"])
         for _ in range(28):
@@ -214,7 +214,7 @@ def test_a_server_that_others_have_filled(
     assert "not begun; when the cause is removed, go on with: stantools migrate apply" in failed.stderr
 
     async def make_room() -> None:
-        client = await nats.connect(others["a"])
+        client = await natsclient.connect(others["a"])
         await client.jetstream().delete_stream("OTHERS")
         await client.close()
 
@@ -283,7 +283,7 @@ def until_whole(urls: list[str], streams: list[str]) -> None:
     """Waits until every stream that is there has a leader and two followers that are up to date."""
 
     async def whole(url: str) -> bool:
-        client = await nats.connect(url)
+        client = await natsclient.connect(url)
         try:
             js = client.jetstream(timeout=2)
             for stream in streams:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import nats
 import pytest
 from nats.aio.client import Client
 
@@ -14,6 +13,7 @@ from stantools.nats.connection import Connection, connect
 from stantools.nats.errors import ConnectionLostError
 from stantools.nats.inbox import Inbox
 from stantools.nats.options import ConnectOptions
+from tests import natsclient
 
 
 async def collect(inbox: Inbox, count: int) -> list[tuple[bytes, bytes, bytes]]:
@@ -37,7 +37,7 @@ async def subscribed(client: Client) -> None:
 def run(url: str, work: Callable[[Connection, Client], Awaitable[None]]) -> None:
     async def main() -> None:
         async with connect(ConnectOptions(servers=(url,))) as connection:
-            other = await nats.connect(url)
+            other = await natsclient.connect(url)
             try:
                 await work(connection, other)
             finally:

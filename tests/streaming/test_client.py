@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 
 from stantools.errors import UsageError
@@ -31,6 +30,7 @@ from stantools.streaming.errors import (
     SessionLostError,
     StreamingError,
 )
+from tests import natsclient
 from tests.migration.replay.fakestreaming import FakeStreaming
 from tests.servers import NEWEST, NatsServer, available, free_port
 
@@ -384,7 +384,7 @@ def test_close_waits_for_acks(url: str) -> None:
 
 def test_the_connection_may_be_somebody_elses(url: str) -> None:
     async def go() -> None:
-        connection = await nats.connect(url)
+        connection = await natsclient.connect(url)
         async with FakeStreaming(url):
             for name in ("one", "two"):
                 async with await connect(connection, "test-cluster", name) as client:

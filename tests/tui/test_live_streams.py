@@ -13,6 +13,7 @@ import pytest
 from stantools.format.proto import store_pb2 as pb
 from stantools.migration.proof.match import Match
 from stantools.nats.options import ConnectOptions
+from tests import natsclient
 from tests.migration.proof.stores import fill, records, stored, with_js, write_store
 from tests.servers import free_port
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
@@ -120,18 +121,16 @@ def test_figures(browse: Callable[..., None], place: Place) -> None:
 
 
 async def _publish(url: str, messages: list[Any]) -> None:
-    import nats
 
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     for subject, data, _ in messages:
         await client.jetstream().publish(subject, data)
     await client.close()
 
 
 async def _fetch(url: str, count: int) -> None:
-    import nats
 
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     subscription = await client.jetstream().pull_subscribe_bind("d", "orders_new")
     assert len(await subscription.fetch(count, timeout=10)) == count
     await client.close()

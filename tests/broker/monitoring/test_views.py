@@ -7,12 +7,12 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import nats
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.monitoring.server import MonitoringServer
 from broker.nats.server import NatsServer
+from tests import natsclient
 from tests.broker.monitoring.standins import get
 from tests.broker.nats.serving import serving
 from tests.broker.streaming.world import World
@@ -128,7 +128,7 @@ def test_metrics_of_real_servers(world: World) -> None:
 
 def test_endpoints_of_a_real_nats_server() -> None:
     async def scenario(monitoring: MonitoringServer, server: NatsServer) -> None:
-        client = await nats.connect(f"nats://127.0.0.1:{server.port}", name="somebody")
+        client = await natsclient.connect(f"nats://127.0.0.1:{server.port}", name="somebody")
         await client.subscribe("foo.>", "workers")
         await client.flush()
         varz = (await get(monitoring.port, "/varz")).json

@@ -15,12 +15,13 @@ from nats.aio.msg import Msg
 from broker.nats.client import Reason, State
 from broker.nats.options import Authorization, User
 from broker.nats.server import NatsServer
+from tests import natsclient
 from tests.broker.nats.serving import PATIENCE, Raw, eventually, serving
 from tests.broker.nats.test_permissions import HASHED, PUBLIC, SEED
 
 
 async def join(server: NatsServer, **options: Any) -> Client:
-    return await nats.connect(f"nats://127.0.0.1:{server.port}", **options)
+    return await natsclient.connect(f"nats://127.0.0.1:{server.port}", **options)
 
 
 def test_publish_subscribe_request() -> None:

@@ -12,6 +12,7 @@ import pytest
 from broker.nats import tls
 from broker.nats.auth import Authenticator, Credentials
 from broker.nats.options import Authorization, TLSOptions, User
+from tests import natsclient
 from tests.broker.nats.certificates import Party, old_certificate, party
 from tests.broker.nats.serving import PATIENCE, Raw, serving
 
@@ -44,7 +45,7 @@ def context(parties: dict[str, Party], who: str = "") -> ssl.SSLContext:
 def test_messages_over_tls(parties: dict[str, Party], loop: str) -> None:
     async def scenario() -> None:
         async with serving(tls=options(parties)) as server:
-            client = await nats.connect(f"tls://127.0.0.1:{server.port}", tls=context(parties))
+            client = await natsclient.connect(f"tls://127.0.0.1:{server.port}", tls=context(parties))
             inbox = await client.subscribe("a.*")
             big = bytes(range(256)) * 2000
             for i in range(200):
@@ -72,14 +73,14 @@ def test_clients_without_certificate_are_refused(parties: dict[str, Party]) -> N
             url = f"tls://127.0.0.1:{server.port}"
             for who in ("", "stranger"):
                 with pytest.raises((OSError, nats.errors.Error, asyncio.TimeoutError)):
-                    await nats.connect(
+                    await natsclient.connect(
                         url,
                         tls=context(parties, who),
                         connect_timeout=1,
                         allow_reconnect=False,
                         max_reconnect_attempts=0,
                     )
-            client = await nats.connect(url, tls=context(parties, "client"))
+            client = await natsclient.connect(url, tls=context(parties, "client"))
             await client.flush()
             await client.close()
 
@@ -90,14 +91,14 @@ def test_certificates_name_users(parties: dict[str, Party]) -> None:
     async def scenario() -> None:
         users = Authorization(users=(User("bob@example.com"), User("x")))
         async with serving(tls=options(parties, verify_and_map=True), authorization=users) as server:
-            client = await nats.connect(f"tls://127.0.0.1:{server.port}", tls=context(parties, "client"))
+            client = await natsclient.connect(f"tls://127.0.0.1:{server.port}", tls=context(parties, "client"))
             await client.flush()
             assert [each.user for each in server.clients()] == ["bob@example.com"]
             await client.close()
         users = Authorization(users=(User("x"),))
         async with serving(tls=options(parties, verify_and_map=True), authorization=users) as server:
             with pytest.raises(nats.errors.Error):
-                await nats.connect(
+                await natsclient.connect(
                     f"tls://127.0.0.1:{server.port}",
                     tls=context(parties, "client"),
                     allow_reconnect=False,

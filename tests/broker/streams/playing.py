@@ -8,6 +8,8 @@ from typing import Any
 
 import nats
 
+from tests import natsclient
+
 #: Members that differ from run to run, or from version to version.
 ANYWAY = frozenset(
     ("ts", "created", "time", "first_ts", "last_ts", "cluster", "api", "metadata", "limits", "type", "allow_msg_ttl")
@@ -25,7 +27,7 @@ async def play(url: str, steps: Iterable[Step], wait: float = 1.0) -> list[Any]:
         steps: Each a subject, a body (text, or what becomes JSON), and perhaps headers.
         wait: How long to wait for an answer (seconds).
     """
-    client = await nats.connect(url, allow_reconnect=False)
+    client = await natsclient.connect(url, allow_reconnect=False)
     try:
         return [await _ask(client, wait, *step) for step in steps]
     finally:

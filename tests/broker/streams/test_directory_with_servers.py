@@ -8,12 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 from nats.js.api import DiscardPolicy, StreamConfig
 from nats.js.errors import NotFoundError
 
-from tests import servers
+from tests import natsclient, servers
 from tests.brokers import Broker
 
 #: Those that know tombstones.
@@ -37,7 +36,7 @@ STREAMS = {
 
 async def fill(url: str) -> None:
     """Makes streams with all kinds of removal."""
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     js = client.jetstream()
     for name, config in STREAMS.items():
         await js.add_stream(StreamConfig(name=name, subjects=[f"{name}.>"], **config))
@@ -61,7 +60,7 @@ async def fill(url: str) -> None:
 
 async def look(url: str, more: bool) -> dict[str, Any]:
     """What a server says of the streams: state, and each message; then it gets one more each."""
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     js = client.jetstream()
     found: dict[str, Any] = {}
     for name in STREAMS:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import nats
 import pytest
 from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig
@@ -21,7 +20,7 @@ from stantools.migration.archive.layout import MAX_RECORD_SIZE, MAX_SKIPS
 from stantools.migration.archive.meta import CONSUMER_FIELDS, STREAM_FIELDS, ConsumerState
 from stantools.migration.archive.writer import ConsumerEntry, StreamArchive
 from stantools.migration.headers import header_block
-from tests import servers
+from tests import natsclient, servers
 from tests.migration.archive.making import TIME, Message, batch, numbered
 
 NOW = time.time_ns()
@@ -208,7 +207,7 @@ def test_restored_exactly(version: str, start_server: Callable[..., Any]) -> Non
     old = server.version == servers.OLDEST
 
     async def restore() -> None:
-        client = await nats.connect(server.url)
+        client = await natsclient.connect(server.url)
         for case in CASES:
             final = await restored(client, case)
             check_state(case, final["state"], server.version)
@@ -218,7 +217,7 @@ def test_restored_exactly(version: str, start_server: Callable[..., Any]) -> Non
         await client.close()
 
     async def again(more: int, publish: bool) -> None:
-        client = await nats.connect(server.url)
+        client = await natsclient.connect(server.url)
         for case in CASES:
             info = await call(client, f"STREAM.INFO.{case.name}")
             if not (old and (case.wide_end or not case.messages)):
@@ -248,7 +247,7 @@ def test_pending_messages_come_first(each_server: Any) -> None:
     case = Case("work", some(range(1, 21)), 20, consumers=[ConsumerEntry("w", {}, state)])
 
     async def run() -> None:
-        client = await nats.connect(each_server.url)
+        client = await natsclient.connect(each_server.url)
         await restored(client, case)
         stream = client.jetstream()
         subscription = await stream.pull_subscribe_bind("w", case.name)
@@ -273,7 +272,7 @@ def test_compressed(each_server: Any) -> None:
     case = Case("small", some(range(1, 3000)), 3005, {"compression": "snappy", "block_bytes": 50_000})
 
     async def run() -> None:
-        client = await nats.connect(each_server.url)
+        client = await natsclient.connect(each_server.url)
         check_state(case, (await restored(client, case))["state"], each_server.version)
         await check_messages(client, case, 0, each_server.version)
         await client.close()

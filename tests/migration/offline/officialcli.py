@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import nats
+from tests import natsclient
 
 _PIECE = 64 << 10
 
@@ -17,7 +17,7 @@ _PIECE = 64 << 10
 async def restore(url: str, directory: Path) -> dict[str, Any]:
     """Restores one backup and returns the server's final answer."""
     request = json.loads((directory / "backup.json").read_bytes())
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     try:
         body = json.dumps({"config": request["config"], "state": request["state"]}).encode()
         begun = await client.request(f"$JS.API.STREAM.RESTORE.{request['config']['name']}", body, timeout=10)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 
 from stantools.errors import RefusedError, StoreUnwritableError
@@ -16,7 +15,7 @@ from stantools.migration.plan.model import Level, Note
 from stantools.migration.targets import in_use
 from stantools.migration.targets.files import Placed, prove_stream_directory
 from stantools.migration.targets.store_dir import StoreDirectory
-from tests import servers
+from tests import natsclient, servers
 from tests.conftest import load_expected
 from tests.migration.facts import facts_of
 from tests.migration.offline.streams import (
@@ -47,7 +46,7 @@ RUNNABLE = [version for version in servers.VERSIONS if servers.binary(version).e
 
 
 async def _fill(url: str, stream: str = "OTHER", subject: str = "other.>", **connect: Any) -> None:
-    client = await nats.connect(url, **connect)
+    client = await natsclient.connect(url, **connect)
     js = client.jetstream()
     await js.add_stream(name=stream, subjects=[subject])
     for number in range(5):
@@ -88,7 +87,7 @@ async def _exact(url: str, rows: dict[str, Any] = ROWS) -> None:
 
 async def _goes_on(url: str) -> None:
     """New messages get the next sequences, and the durable gets what is pending, at once, and what is new."""
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     js = client.jetstream()
     for channel, rows in ROWS.items():
         assert (await js.publish(channel, b"new")).seq == rows[-1][0] + 1

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 
 from stantools.migration.targets.in_use import _Process, find_server
-from tests import servers
+from tests import natsclient, servers
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
@@ -116,7 +115,7 @@ def test_a_busy_server_is_found_by_its_files(start_server: Callable[..., Any]) -
     server = start_server()
 
     async def publish() -> None:
-        client = await nats.connect(server.url)
+        client = await natsclient.connect(server.url)
         stream = client.jetstream()
         await stream.add_stream(name="S", subjects=["s"])
         await stream.publish("s", b"x")

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 
 from stantools.migration.plan.fields import CONSUMER_FIELDS, STREAM_FIELDS
@@ -15,6 +14,7 @@ from stantools.migration.plan.model import Plan
 from stantools.migration.plan.options import Consumers, Override, PlanOptions, mapping_override
 from stantools.migration.plan.planner import make_plan
 from stantools.store.limits import ChannelLimits, StoreLimits
+from tests import natsclient
 from tests.migration.plan.stores import NOW, SECOND, Channel, durable, opened, queue, write_store
 
 #: A value for every setting that a plan may have, the defaults aside.
@@ -71,7 +71,7 @@ def same(asked: dict[str, Any], got: dict[str, Any], ignored: set[str]) -> None:
 
 
 async def create(url: str, plan: Plan, ignored: set[str]) -> None:
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     try:
         for stream in plan.streams:
             await request(client, f"STREAM.CREATE.{stream.name}", stream.loading_config)
@@ -122,7 +122,7 @@ def test_every_setting_is_known(each_server: Any, tmp_path: Path) -> None:
 
     async def check() -> None:
         await create(each_server.url, plan, new)
-        client = await nats.connect(each_server.url)
+        client = await natsclient.connect(each_server.url)
         try:
             for name, more in (("pull", PULL_VALUES), ("push", PUSH_VALUES)):
                 config = {"durable_name": name, **CONSUMER_VALUES, **more}
@@ -139,7 +139,7 @@ def test_reserved_subjects_are_refused_by_servers_too(start_server: Any) -> None
     server = start_server()
 
     async def check() -> None:
-        client = await nats.connect(server.url)
+        client = await natsclient.connect(server.url)
         try:
             for subject in ("$JS.x", "$SYS.x", "$JSC.x"):
                 with pytest.raises(AssertionError, match=r"code"):

@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import nats
-
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.proto import store_pb2 as pb
@@ -24,6 +22,7 @@ from stantools.notation import parse_moment
 from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import new_server_info
 from stantools.store.storewriter import StoreWriter
+from tests import natsclient
 
 CRC = Crc(IEEE)
 T0 = 1_600_000_000_123_456_789
@@ -79,7 +78,7 @@ def with_js(url: str, work: Callable[[JetStream], Awaitable[_T]], **options: Any
 
 async def fill(url: str, stream: str, messages: Sequence[tuple[str, bytes, dict[str, str]]], **config: Any) -> None:
     """Makes a stream by publishing."""
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     js = client.jetstream()
     await js.add_stream(name=stream, **config)
     waiting = []
@@ -91,7 +90,7 @@ async def fill(url: str, stream: str, messages: Sequence[tuple[str, bytes, dict[
 
 async def stored(url: str, stream: str) -> list[Record]:
     """Reads a stream one message at a time, without the code under test: sequence, time, nothing, payload."""
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     state = (await client.jsm().stream_info(stream)).state
     found = []
     for sequence in range(state.first_seq, state.last_seq + 1):

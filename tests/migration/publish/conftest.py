@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-import nats
 import numpy as np
 from nats.aio.client import Client
 
@@ -19,6 +18,7 @@ from stantools.nats.connection import connect
 from stantools.nats.errors import NoAnswerError
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
+from tests import natsclient
 
 Result = TypeVar("Result")
 
@@ -124,7 +124,7 @@ async def read_back(js: JetStream, stream: str) -> list[Message]:
 @contextlib.asynccontextmanager
 async def peer(js: JetStream) -> AsyncIterator[Client]:
     """The common client library, connected to the same server."""
-    client = await nats.connect(js.connection.url)
+    client = await natsclient.connect(js.connection.url)
     try:
         yield client
     finally:

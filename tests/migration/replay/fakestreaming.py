@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-import nats
 from nats import errors
 
 from stantools.format.proto import protocol_pb2 as pb
 from stantools.format.proto import store_pb2
+from tests import natsclient
 
 _CLIENT_ID = re.compile(rb"[a-zA-Z0-9_-]+")
 
@@ -59,7 +59,7 @@ class FakeStreaming:
     published: int = 0
 
     async def __aenter__(self) -> FakeStreaming:
-        self._nats = await nats.connect(self.url, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
+        self._nats = await natsclient.connect(self.url, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
         self._subscriptions: list[tuple[bytes, bytes, str, int]] = []
         cid = self.cluster_id
         discover = f"{self.discover_prefix}.{cid}"

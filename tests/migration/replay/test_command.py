@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 
 from stantools.migration.replay.state import Position, StateFile
+from tests import natsclient
 from tests.migration.replay.fakestreaming import FakeStreaming
 from tests.migration.replay.stores import MS, START, messages, write_store
 from tests.migration.replay.test_run import in_stream, payloads, until, with_streams
@@ -311,7 +311,7 @@ def test_it_is_nats_py_that_reads_what_was_published(start_server: Any, run: Any
     store = write_store(tmp_path / "odd", {"grüße.welt": records})
 
     async def go() -> list[Any]:
-        client = await nats.connect(server.url)
+        client = await natsclient.connect(server.url)
         await client.jetstream().add_stream(name="S", subjects=["grüße.*"])
         done = await asyncio.to_thread(run, "replay", store, "--to", server.url, "--as", "jetstream")
         assert done.code == 0, done.err

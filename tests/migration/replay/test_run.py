@@ -16,7 +16,7 @@ from stantools.migration.replay.run import Pacer
 from stantools.migration.replay.state import Position, StateFile
 from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, PermissionDeniedError
 from stantools.nats.options import ConnectOptions
-from tests import servers
+from tests import natsclient, servers
 from tests.migration.replay.fakestreaming import FakeStreaming
 from tests.migration.replay.stores import (
     MS,
@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> Path:
 
 
 async def listening(url: str, subject: str) -> tuple[Any, list[Any]]:
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     got: list[Any] = []
 
     async def note(message: Any) -> None:
@@ -67,7 +67,7 @@ async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 async def in_stream(url: str, name: str) -> list[tuple[str, bytes]]:
     """All messages of a stream, in order: subject, payload."""
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     try:
         js = client.jetstream(timeout=30)
         state = (await js.stream_info(name)).state
@@ -82,7 +82,7 @@ async def in_stream(url: str, name: str) -> list[tuple[str, bytes]]:
 
 async def payloads(url: str, name: str) -> list[bytes]:
     """All payloads of a long stream."""
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     js = client.jetstream()
     expected = (await js.stream_info(name)).state.messages
     config = nats.js.api.ConsumerConfig(ack_policy=nats.js.api.AckPolicy.NONE)
@@ -141,7 +141,7 @@ def test_the_original_pace(start_server: Any, tmp_path: Path) -> None:
 
     async def go(number: int) -> bool:
         """Tells whether it was in time."""
-        client = await nats.connect(server.url)
+        client = await natsclient.connect(server.url)
         times: list[tuple[str, float]] = []
 
         async def note(message: Any) -> None:
@@ -250,7 +250,7 @@ def test_a_server_that_goes_away_and_comes_back(start_server: Any, store: Path, 
 
 
 async def with_streams(url: str, **streams: list[str]) -> None:
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     for name, subjects in streams.items():
         await client.jetstream().add_stream(name=name, subjects=subjects)
     await client.close()
@@ -266,7 +266,7 @@ def test_jetstream(each_server: Any, store: Path, file: StateFile) -> None:
         assert outcome.messages == 400
         assert await in_stream(url, "A") == [("a", b"m%d" % n) for n in range(1, 301)]
         assert await in_stream(url, "B") == [("b.c", bytes([n, 0, 13, 10])) for n in range(1, 101)]
-        client = await nats.connect(url)
+        client = await natsclient.connect(url)
         message = await client.jetstream().get_msg("B", 3)
         await client.close()
         assert message.headers == {
@@ -286,7 +286,7 @@ def test_what_was_stored_but_not_noted_is_not_stored_again(start_server: Any, st
     server = start_server()
 
     async def go() -> None:
-        client = await nats.connect(server.url)
+        client = await natsclient.connect(server.url)
         for name, subjects in {"A": ["a", "x"], "B": ["b.>"]}.items():
             await client.jetstream().add_stream(name=name, subjects=subjects, duplicate_window=0.1)
         await client.jetstream().publish("x", b"somebody else's")
@@ -312,7 +312,7 @@ def test_what_was_stored_but_not_noted_is_not_stored_again(start_server: Any, st
 
 async def _lose_the_end(url: str, subjects: list[str], keep: int) -> None:
     """Makes a stream what it is after a server was killed: it has lost its last messages, which it had acknowledged."""
-    client = await nats.connect(url)
+    client = await natsclient.connect(url)
     js = client.jetstream()
     kept = [await js.get_msg("S", number) for number in range(1, keep + 1)]
     await js.delete_stream("S")
@@ -360,7 +360,7 @@ def test_a_stream_of_which_nobody_can_tell_what_it_has_lost(
                 await replay(plan, options(server.url), jetstream(), file)
             assert "begin anew" in caught.value.remedy
             assert file.state.channels[b"a"].sequence == 60
-            client = await nats.connect(server.url)
+            client = await natsclient.connect(server.url)
             await client.jetstream().delete_stream("S")
             with pytest.raises(NatsError, match="no stream at"):
                 await replay(plan, options(server.url), jetstream(), file)
@@ -378,7 +378,7 @@ def test_a_stream_that_is_removed_meanwhile(start_server: Any, store: Path, file
         running = asyncio.ensure_future(
             replay(planned(store), options(server.url), jetstream(), file, lambda: Pacer(0.3))
         )
-        client = await nats.connect(server.url)
+        client = await natsclient.connect(server.url)
         js = client.jetstream()
         while (await js.stream_info("S")).state.messages < 20:
             await asyncio.sleep(0.01)
@@ -397,7 +397,7 @@ def test_a_cluster_that_loses_a_node(tmp_path: Path, file: StateFile) -> None:
     store = write_store(tmp_path / "store", {"a": messages(3000)})
 
     async def go(cluster: Any) -> None:
-        client = await nats.connect(cluster.urls)
+        client = await natsclient.connect(cluster.urls)
         info = await servers.make_stream(client, name="S", subjects=["a"], num_replicas=3)
         leader = next(each for each in cluster.servers if each.directory.name == info["cluster"]["leader"])
         connecting = ConnectOptions(servers=tuple(url for url in cluster.urls if url != leader.url))
@@ -477,7 +477,7 @@ def test_streams_that_do_not_do(
 
     async def go() -> None:
         await with_streams(server.url, A=["a", "b.>"])
-        client = await nats.connect(server.url)
+        client = await natsclient.connect(server.url)
         config = (await client.jetstream().stream_info("A")).config
         await client.jetstream().update_stream(config.evolve(**setting))
         await client.close()
@@ -491,7 +491,7 @@ def test_a_full_stream(start_server: Any, store: Path, file: StateFile) -> None:
     server = start_server()
 
     async def go() -> None:
-        client = await nats.connect(server.url)
+        client = await natsclient.connect(server.url)
         await client.jetstream().add_stream(name="A", subjects=[">"], no_ack=True)
         await client.jetstream().delete_stream("A")
         await client.jetstream().add_stream(name="A", subjects=["a", "b.>"], max_msgs=50, discard="new")
