@@ -85,6 +85,17 @@ def test_version(run) -> None:
     assert run("--version").out.startswith("stantools 0.")
 
 
+def test_a_process_ends_when_all_is_said(tmp_path: Path) -> None:
+    script = (
+        "import atexit, sys\nfrom stantools.cli import main as program\n"
+        "program.be_interruptible = lambda: atexit.register(print, 'last words', flush=False)\n"
+        f"sys.argv[1:] = ['info', {str(tmp_path / 'missing')!r}]\nprogram.main()"
+    )
+    done = python("-c", script)
+    assert (done.returncode, done.stdout) == (ExitCode.UNREACHABLE, "last words\n")
+    assert done.stderr.startswith("stantools: error: ")
+
+
 def test_unknown_verb(run) -> None:
     outcome = run("verfy")
     assert outcome.code == ExitCode.USAGE
