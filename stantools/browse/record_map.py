@@ -254,7 +254,7 @@ def _map_index(result: RecordMap, buffer: Buffer, crc: Crc, progress: Progress |
     while at < limit:
         window.reach(at)
         end = min(at + WINDOW // 4 // INDEX_RECORD_SIZE * INDEX_RECORD_SIZE, limit)
-        rows, stop = kernels.scan_index(buffer, at, end, crc)
+        rows, stop, *_ = kernels.scan_index(buffer, at, end, crc)
         if bad >= 0 and (rows or stop is not Stop.BAD_CRC):
             _add_bad(result, bad, at)
             bad = -1

@@ -531,6 +531,8 @@ def scan_index(buffer, int64_t start, int64_t limit, crc):
     cdef uint64_t end = reader.end(start, limit)
     cdef uint64_t position = <uint64_t>start
     cdef const uint8_t* p
+    cdef uint64_t sequence, before = 0, sizes = 0
+    cdef bint rises = True
     cdef int stop = END
     with nogil:
         while position < end:
@@ -538,14 +540,19 @@ def scan_index(buffer, int64_t start, int64_t limit, crc):
                 stop = SHORT_HEADER
                 break
             p = reader.base + position
-            if (load64(p) | load64(p + 8) | load64(p + 16) | load64(p + 24)) == 0:
+            sequence = load64(p)
+            if (sequence | load64(p + 8) | load64(p + 16) | load64(p + 24)) == 0:
                 stop = ZEROS
                 break
             if reader.check and crc_by_tables(p, INDEX_SIZE - 4, reader.polynomial.tables) != load32(p + INDEX_SIZE - 4):
                 stop = BAD_CRC
                 break
+            if sequence <= before and position != <uint64_t>start:
+                rises = False
+            before = sequence
+            sizes += load32(p + 24)
             position += INDEX_SIZE
-    return (position - <uint64_t>start) // INDEX_SIZE, STOPS[stop]
+    return (position - <uint64_t>start) // INDEX_SIZE, STOPS[stop], sizes, rises
 
 
 cdef enum:

@@ -348,7 +348,7 @@ def find_log_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, ma
     return -1
 
 
-def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tuple[int, Stop]:
+def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tuple[int, Stop, int, bool]:
     """Counts the good records of an index file, as the server reads them (filestore.md section 7.6).
 
     Args:
@@ -358,21 +358,25 @@ def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tupl
         crc: How the CRCs were made.
 
     Returns:
-        The number of good records, and why it stopped: END, SHORT_HEADER (1 to 31 bytes are left), ZEROS (a
-        record of zeros) or BAD_CRC.
+        The number of good records; why it stopped: END, SHORT_HEADER (1 to 31 bytes are left), ZEROS (a record of
+        zeros) or BAD_CRC; the sum of the sizes that they name; whether their sequences rise.
     """
     view, limit = _window(buffer, start, limit)
-    count = 0
+    count, stop = 0, Stop.END
     while (position := start + count * INDEX_RECORD_SIZE) < limit:
         record = view[position : min(limit, position + INDEX_RECORD_SIZE)]
         if len(record) < INDEX_RECORD_SIZE:
-            return count, Stop.SHORT_HEADER
-        if record == _ZERO_INDEX_RECORD:
-            return count, Stop.ZEROS
-        if crc.check and crc(record[:-4]) != int.from_bytes(record[-4:], "little"):
-            return count, Stop.BAD_CRC
+            stop = Stop.SHORT_HEADER
+        elif record == _ZERO_INDEX_RECORD:
+            stop = Stop.ZEROS
+        elif crc.check and crc(record[:-4]) != int.from_bytes(record[-4:], "little"):
+            stop = Stop.BAD_CRC
+        if stop is not Stop.END:
+            break
         count += 1
-    return count, Stop.END
+    records = np.frombuffer(view, _INDEX_ROW, count, start) if count else np.empty(0, _INDEX_ROW)
+    sequences = records["sequence"]
+    return count, stop, int(records["size"].sum(dtype=np.uint64)), bool((sequences[1:] > sequences[:-1]).all())
 
 
 def scan_leaf(

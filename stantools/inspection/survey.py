@@ -235,7 +235,7 @@ def _open_index(report: IndexReport, entries: Buffer, crc: Crc) -> IndexCheck | 
     report.present, report.size = True, len(entries)
     report.header_error = envelope.check_file_version(entries)
     if len(entries) > FILE_HEADER_SIZE:
-        report.count, report.stop = scan_index(entries, crc)
+        report.count, report.stop, *_ = scan_index(entries, crc)
     return IndexCheck(report, index.view(entries, report.count), entries) if report.count else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,24 +21,44 @@ INDEX_ROWS = WINDOW // 2 // INDEX_RECORD_SIZE
 IndexView = npt.NDArray[np.void]
 
 
-def scan_index(buffer: Buffer, crc: Crc) -> tuple[int, Stop]:
-    """Counts the good records of a mapped index file from its start.
+class IndexScan(NamedTuple):
+    """What a scan of an index file found.
+
+    Attributes:
+        rows: Good records from its start.
+        stop: Why it ends there (see `kernels.scan_index`).
+        sizes: The sum of the payload sizes that they name.
+        rises: Their sequences rise.
+    """
+
+    rows: int
+    stop: Stop
+    sizes: int
+    rises: bool
+
+
+def scan_index(buffer: Buffer, crc: Crc) -> IndexScan:
+    """Scans the good records of a mapped index file from its start.
 
     Args:
         buffer: The mapped index file.
         crc: The store's CRC.
-
-    Returns:
-        How many there are, and why it ends there (see `kernels.scan_index`).
     """
     window = Window(buffer)
-    count, at, stop = 0, FILE_HEADER_SIZE, Stop.END
+    count, at, stop, sizes, rises, last = 0, FILE_HEADER_SIZE, Stop.END, 0, True, None
     while stop is Stop.END and at < len(buffer):
         window.reach(at)
         end = min(at + INDEX_ROWS * INDEX_RECORD_SIZE, len(buffer))
-        rows, stop = kernels.scan_index(buffer, at, end, crc)
-        count, at = count + rows, end
-    return count, stop
+        rows, stop, size, rising = kernels.scan_index(buffer, at, end, crc)
+        if rows:
+            rises = rises and rising and (last is None or last < _sequence_at(buffer, at))
+            last = _sequence_at(buffer, at + (rows - 1) * INDEX_RECORD_SIZE)
+        count, at, sizes = count + rows, end, sizes + size
+    return IndexScan(count, stop, sizes, rises)
+
+
+def _sequence_at(buffer: Buffer, at: int) -> int:
+    return int.from_bytes(buffer[at : at + 8], "little")
 
 
 def index_parts(records: IndexView, start: int = 0) -> Iterator[IndexView]:

@@ -251,7 +251,7 @@ def trusted_index(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc) -> 
 def _check_index(buffer: Buffer, data: Buffer, channel: bytes, crc: Crc) -> tuple[IndexView | None, str]:
     if text := check_file_version(buffer):
         return None, f"the index: {text}"
-    count, stop = scan_index(buffer, crc)
+    count, stop, *_ = scan_index(buffer, crc)
     problem = ""
     if stop == Stop.ZEROS:
         behind = len(buffer) - FILE_HEADER_SIZE - count * INDEX_RECORD_SIZE

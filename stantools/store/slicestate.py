@@ -95,7 +95,7 @@ def read_state(files: SliceFiles, channel: bytes, crc: Crc) -> SliceState:
         for path, content in ((files.data, data), (files.index, buffer)):
             if (text := check_file_version(content)) is not None:
                 raise _unfit(path, text)
-        count, stop = kernels.scan_index(buffer, FILE_HEADER_SIZE, len(buffer), crc.checking)
+        count, stop, *_ = kernels.scan_index(buffer, FILE_HEADER_SIZE, len(buffer), crc.checking)
         if stop != Stop.END:
             raise _unfit(files.index, f"index record {count} is damaged")
         if not count:

@@ -78,7 +78,7 @@ class TestAppendixA:
         assert found.flags.tolist() == [Flag.HAS_REPLY, 0]
 
     def test_scan_index(self, kernel: ModuleType) -> None:
-        assert kernel.scan_index(INDEX, 4, len(INDEX), IEEE) == (2, Stop.END)
+        assert kernel.scan_index(INDEX, 4, len(INDEX), IEEE) == (2, Stop.END, 44, True)
         assert index.view(INDEX, 2)["offset"].tolist() == [4, 39]
 
     def test_scan_log(self, kernel: ModuleType) -> None:
@@ -419,14 +419,14 @@ class TestScanIndex:
     )
     def test_stops(self, kernel: ModuleType, tail: bytes, stop: Stop) -> None:
         data = INDEX + tail
-        assert kernel.scan_index(data, 4, len(data), IEEE) == (2, stop)
+        assert kernel.scan_index(data, 4, len(data), IEEE)[:2] == (2, stop)
         unchecked = (3, Stop.END) if stop == Stop.BAD_CRC else (2, stop)
-        assert kernel.scan_index(data, 4, len(data), IEEE.unchecked) == unchecked
-        assert kernel.scan_index(data, 4, 36, IEEE) == (1, Stop.END)
+        assert kernel.scan_index(data, 4, len(data), IEEE.unchecked)[:2] == unchecked
+        assert kernel.scan_index(data, 4, 36, IEEE)[:2] == (1, Stop.END)
 
     def test_no_records(self, kernel: ModuleType) -> None:
         for data in (b"", b"\x01\0\0\0", b"\x01\0"):
-            assert kernel.scan_index(data, 4, len(data), IEEE) == (0, Stop.END)
+            assert kernel.scan_index(data, 4, len(data), IEEE)[:2] == (0, Stop.END)
             assert len(index.view(data, 0)) == 0
         assert kernel.encode_index([], [], [], [], IEEE) == b""
 
@@ -612,7 +612,7 @@ class TestGolden:
                 assert again == data[4:]
                 assert (sizes_again == batch.size).all()
                 stored = path.with_suffix(".idx").read_bytes()
-                assert kernel.scan_index(stored, 4, len(stored), function) == (rows, Stop.END)
+                assert kernel.scan_index(stored, 4, len(stored), function)[:2] == (rows, Stop.END)
                 encoded = kernel.encode_index(batch.sequence, batch.offset, batch.timestamp, batch.size, function)
                 assert encoded == stored[4:]
             for message in channel["messages"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ def test_whole_records_are_counted_up_to_the_end(tmp_path: Path, count: int) -> 
     path = tmp_path / "msgs.1.idx"
     path.write_bytes(encode(list(range(4, 4 + count))))
     with mapped(path) as buffer:
-        assert scan_index(buffer, CRC) == (count, Stop.END)
+        assert scan_index(buffer, CRC)[:2] == (count, Stop.END)
         parts = [part["offset"].tolist() for part in index_parts(index.view(buffer, count))]
     assert [offset for part in parts for offset in part] == list(range(4, 4 + count))
     assert all(len(part) == 3 for part in parts[:-1])
@@ -61,9 +62,18 @@ def test_counting_stops_at_the_first_bad_record(at: int, stop: Stop) -> None:
         data[begin : begin + 32] = bytes(32)
     else:
         del data[begin + 5 :]
-    assert scan_index(memoryview(bytes(data)), CRC) == (at, stop)
+    assert scan_index(memoryview(bytes(data)), CRC)[:2] == (at, stop)
     if stop is Stop.BAD_CRC:
-        assert scan_index(memoryview(bytes(data)), CRC.unchecked) == (7, Stop.END)
+        assert scan_index(memoryview(bytes(data)), CRC.unchecked)[:2] == (7, Stop.END)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("sequences", [[], [5], [*range(1, 9)], [1, 2, 3, 3, 4], [0, 4, 6, 2, 9, 10], [9, 8]])
+def test_sizes_are_summed_and_sequences_compared_from_part_to_part(sequences: list[int]) -> None:
+    sizes = [10 * each for each in sequences]
+    data = FILE_HEADER.pack(FILE_VERSION) + kernels.encode_index(sequences, sequences, sequences, sizes, CRC)
+    rises = all(one < two for one, two in pairwise(sequences))
+    assert scan_index(memoryview(data), CRC) == (len(sequences), Stop.END, sum(sizes), rises)
 
 
 @settings(max_examples=200, deadline=None)

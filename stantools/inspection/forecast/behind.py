@@ -132,7 +132,7 @@ class CutFile:
         index_path = path.with_suffix(".idx")
         if index_path.is_file():
             entries = stack.enter_context(mapped(index_path))
-            count, _ = scan_index(entries, self.crc)
+            count = scan_index(entries, self.crc).rows
             index = index_format.view(entries, count)
         yield from scan_slice(buffer, channel, self.crc, index=index, start=self.offset)
 

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from stantools.format import index as index_format
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
@@ -171,7 +169,8 @@ class _Step:
     def read_index(self, index: Buffer) -> None:
         """Uses the index, or finds out why not."""
         found, options, crc = self.found, self.recovery.options, self.recovery.crc
-        count, stop = scan_index(index, crc)
+        scanned = scan_index(index, crc)
+        count, stop = scanned.rows, scanned.stop
         end = FILE_HEADER_SIZE + count * INDEX_RECORD_SIZE
         if stop is Stop.ZEROS:
             self.outcome.changes.append(Change(found.index_file, len(index), end, Cut()))
@@ -198,24 +197,9 @@ class _Step:
             self._rebuild(index, wrong)
             return
         found.end = offset + RECORD_HEADER_SIZE + size
-        self._use_index(index, count)
-
-    def _use_index(self, index: Buffer, count: int) -> None:
-        found = self.found
-        found.rows = count
-        previous = None
-        for rows in index_parts(index_format.view(index, count)):
-            sequences = rows["sequence"]
-            if previous is None:
-                found.first = int(sequences[0])
-            elif sequences[0] <= previous:
-                found.ascending = False
-            if bool((sequences[1:] <= sequences[:-1]).any()):
-                found.ascending = False
-            previous = sequences[-1]
-            found.bytes += int(rows["size"].sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * len(rows)
-        assert previous is not None
-        found.last = int(previous)
+        found.rows, found.bytes = count, scanned.sizes + MESSAGE_OVERHEAD * count
+        found.first, found.last = INDEX_RECORD.unpack_from(index, FILE_HEADER_SIZE)[0], sequence
+        found.ascending = scanned.rises
         self.outcome.slice = found
 
     def _rebuild(self, index: Buffer, why: str) -> None:

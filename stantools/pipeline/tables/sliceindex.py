@@ -105,7 +105,7 @@ def good_records(ref: SliceRef, crc: Crc, *, counter: ReadCounter) -> Iterator[I
     """
     with _index_of(ref) as buffer:
         counter.index(len(buffer))
-        count = scan_index(buffer, crc)[0] if len(buffer) > FILE_HEADER_SIZE else 0
+        count = scan_index(buffer, crc).rows if len(buffer) > FILE_HEADER_SIZE else 0
         yield index.view(buffer, count) if count else None
 
 
@@ -132,7 +132,7 @@ def _index_of(ref: SliceRef) -> Iterator[Buffer]:
 def checked(records: IndexView, low: int, high: int, crc: Crc, counter: ReadCounter) -> IndexView:
     """Returns the records from `low` to `high` of an index up to the first one with a wrong CRC."""
     part = records[low:high]
-    count, _ = kernels.scan_index(part.view(np.uint8).data, 0, part.nbytes, crc.checking)
+    count, *_ = kernels.scan_index(part.view(np.uint8).data, 0, part.nbytes, crc.checking)
     counter.index(part.nbytes)
     return part[:count]
 
