@@ -8,6 +8,8 @@ from broker.nats.client import NatsSubscription
 from broker.nats.internal import SystemClient
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.nats.server import NatsServer
     from stantools.nats.frames import Handler
 
@@ -39,8 +41,22 @@ class StreamsBus:
 
     def publish(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
         """Publishes as the server itself."""
-        self._client.send(subject, subject, payload, reply, header)
+        self._client.publish_anything(subject, payload, reply, header)
 
-    def deliver(self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
-        """Hands a message to those who have subscribed to `to`; it has another subject."""
-        self._client.send(to, subject, payload, reply, header)
+    def deliver(
+        self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""
+    ) -> None:
+        """Hands a message to those who have subscribed to `to`, or to one of a queue group; it has another subject."""
+        self._client.send(to, subject, payload, reply, header, group)
+
+    def interested(self, subject: bytes, group: bytes = b"") -> bool:
+        """Returns whether somebody has subscribed to a subject by itself, or in this queue group."""
+        return self._server.router.interested(subject, group)
+
+    def congested(self, subject: bytes) -> bool:
+        """Returns whether much waits for those who get messages of a subject."""
+        return self._server.router.congested(subject)
+
+    def watch(self, changed: Callable[[bytes], None]) -> None:
+        """Calls `changed` with each subject or pattern that somebody subscribes to, or does no more."""
+        self._server.router.watcher = changed

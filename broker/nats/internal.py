@@ -250,7 +250,12 @@ class InternalClient(Client):
 class SystemClient(InternalClient):
     """The server itself: it needs no permission, and no view shows it."""
 
-    def send(self, to: bytes, subject: bytes, payload: bytes, reply: bytes, header: bytes) -> int:
+    def publish_anything(self, subject: bytes, payload: bytes, reply: bytes, header: bytes) -> None:
+        """Publishes one message, of any size, to any subject."""
+        self._sent(1, len(header) + len(payload))
+        self.server.router.publish_one(self, subject, reply, header + payload, len(header))
+
+    def send(self, to: bytes, subject: bytes, payload: bytes, reply: bytes, header: bytes, group: bytes) -> None:
         """Hands a message to those who have subscribed to `to`.
 
         Args:
@@ -259,12 +264,10 @@ class SystemClient(InternalClient):
             payload: The message.
             reply: Subject for answers; empty for none.
             header: Header block with its empty line; empty for none.
-
-        Returns:
-            How many clients get it.
+            group: Only one of this queue group gets it; empty for all who have subscribed.
         """
         self._sent(1, len(header) + len(payload))
-        return self.server.router.publish_one(self, to, reply, header + payload, len(header), shown=subject)
+        self.server.router.hand_to(self, to, subject, reply, header + payload, len(header), group)
 
     def recheck(self) -> None:
         """Stays, whatever a reload has changed."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -124,6 +124,7 @@ class Router:
     Attributes:
         interest: All subscriptions.
         counters: Messages and bytes of all clients together.
+        watcher: Called with each subject or pattern that somebody subscribes to, or does no more.
     """
 
     def __init__(self) -> None:
@@ -137,6 +138,7 @@ class Router:
         self._seen: set[int] = set()
         self._tables: dict[int, SubjectTable] = {}
         self._open = SubjectTable(None)
+        self.watcher: Callable[[bytes], None] | None = None
         self._forget_all()
 
     def table(self, permit: Permit | None) -> SubjectTable:
@@ -204,6 +206,8 @@ class Router:
         self._changed(subscription.subject)
 
     def _changed(self, pattern: bytes) -> None:
+        if self.watcher is not None:
+            self.watcher(pattern)
         if not self._known.values:
             return
         tables = (self._open, *self._tables.values())
@@ -479,15 +483,47 @@ class Router:
         header_size: int,
         *,
         keep: bool = False,
-        shown: bytes = b"",
     ) -> int:
-        """Hands over one message. Returns the number of receivers, who see the subject `shown` if there is one."""
+        """Hands over one message. Returns the number of receivers."""
         count = 0
         for to in self._receivers(origin, self.route(subject, keep=keep)):
             self._account(to, 1, len(payload))
-            to.client.take_one(to, shown or subject, reply, payload, header_size)
+            to.client.take_one(to, subject, reply, payload, header_size)
             count += 1
         return count
+
+    def hand_to(
+        self,
+        origin: Client,
+        to: bytes,
+        subject: bytes,
+        reply: bytes,
+        payload: bytes,
+        header_size: int,
+        group: bytes,
+    ) -> None:
+        """Hands one message to those who have subscribed to `to`, or to one of a queue group; they see `subject`."""
+        route = self.route(to, keep=True)
+        if group:
+            members = self._members(route, group)
+            receivers = [members[int(random.random() * len(members))]] if members else []
+            for chosen in receivers:
+                if chosen.limit and chosen.delivered + 1 >= chosen.limit:
+                    self.unsubscribe(chosen)
+        else:
+            receivers = self._receivers(origin, route)
+        for receiver in receivers:
+            self._account(receiver, 1, len(payload))
+            receiver.client.take_one(receiver, subject, reply, payload, header_size)
+
+    def interested(self, subject: bytes, group: bytes = b"") -> bool:
+        """Returns whether somebody has subscribed to a subject by itself, or in this queue group."""
+        route = self.route(subject, keep=True)
+        return bool(self._members(route, group)) if group else any(not s.closed for s in route.plain)
+
+    @staticmethod
+    def _members(route: Route, group: bytes) -> list[NatsSubscription]:
+        return [s for members in route.queues for s in members if s.queue == group and not s.closed]
 
     def publish_block(self, origin: Client, subject: bytes, block: Payloads, begin: int, end: int) -> int:
         """Hands over payloads of a block, all to one subject. Returns the number of receivers of the last one."""

@@ -195,7 +195,6 @@ class Account:
             "reserved_memory": self.reserved("memory"),
             "reserved_storage": self.reserved("file"),
             "streams": len(self.streams),
-            "consumers": 0,
         }
 
 

@@ -9,6 +9,8 @@ from broker.stores.interface import StorageError
 from broker.streams import reading
 from broker.streams.account import Account
 from broker.streams.configuration import StreamConfig
+from broker.streams.consumercalls import ConsumerCalls
+from broker.streams.consumers import Consumers
 from broker.streams.errors import ApiError, bad_request, name_mismatch, store_failed, unavailable
 from broker.streams.ports import Clock
 from broker.streams.requests import (
@@ -26,6 +28,7 @@ from broker.streams.requests import (
 from broker.streams.stream import Stream
 
 PREFIX: Final = b"$JS.API."
+_CONSUMER: Final = b"CONSUMER."
 _NAMES: Final = 1024
 _INFOS: Final = 256
 _SUBJECTS: Final = 100_000
@@ -45,6 +48,7 @@ class Api:
 
     Args:
         account: The streams.
+        consumers: Their consumers.
         clock: Tells the time.
         listen: Called with a stream whose subjects are new or others.
         forget: Called with a stream that is no more.
@@ -55,8 +59,15 @@ class Api:
     """
 
     def __init__(
-        self, account: Account, clock: Clock, listen: Callable[[Stream], None], forget: Callable[[Stream], None]
+        self,
+        account: Account,
+        consumers: Consumers,
+        clock: Clock,
+        listen: Callable[[Stream], None],
+        forget: Callable[[Stream], None],
     ) -> None:
+        self._consumers = consumers
+        self._consumer_calls = ConsumerCalls(account, consumers)
         self._account, self._clock = account, clock
         self._listen, self._forget = listen, forget
         self.total = self.errors = 0
@@ -90,8 +101,12 @@ class Api:
         if found is not None:
             kind, plain, otherwise = found
             return b"", self._carry_out(kind, header, lambda: plain(body), otherwise)
-        if call.startswith(b"CONSUMER."):
-            return b"", self._carry_out(_consumer_kind(call), header, _no_consumers, {})
+        if call.startswith(_CONSUMER):
+            about = self._consumer_calls.find(call[len(_CONSUMER) :])
+            if about is None:
+                return None
+            kind, consumer_call, otherwise = about
+            return b"", self._carry_out(kind, header, lambda: consumer_call(body), otherwise)
         action, _, name = call.rpartition(b".")
         named = self._calls.get(action)
         if named is None or not name:
@@ -125,6 +140,7 @@ class Api:
         limits = dict.fromkeys((*unlimited, "memory_max_stream_bytes", "storage_max_stream_bytes"), -1)
         return {
             **self._account.as_json(),
+            "consumers": self._consumers.count,
             "limits": {**limits, "max_bytes_required": False},
             "api": {"total": self.total - 1, "errors": self.errors},
         }
@@ -231,16 +247,6 @@ class Api:
             return reading.direct(stream, subject.decode(errors="replace"), body)
         except StorageError:
             return reading.status("404 Message Not Found"), b""
-
-
-def _consumer_kind(call: bytes) -> str:
-    words = call.split(b".")
-    action = words[2] if words[1] == b"DURABLE" and len(words) > 2 else words[1]
-    return f"consumer_{action.decode(errors='replace').lower()}"
-
-
-def _no_consumers() -> dict[str, Any]:
-    raise ApiError(503, 10076, "JetStream not enabled for consumers")
 
 
 def _check_level(header: bytes) -> None:

@@ -1,7 +1,7 @@
 """Configurations of streams: what may stand in them, what is filled in, what is refused, and what may change.
 
-Facts: jetstream-server.md sections 4 and 5. What is not there yet is refused: features of 2.10 and earlier by name, as
-an invalid configuration, and later ones as members that are not known.
+Facts: jetstream-server.md sections 4 and 5. What is not there is refused: features of 2.10 and earlier by name, as an
+invalid configuration, and later ones as members that are not known.
 """
 
 from __future__ import annotations
@@ -62,6 +62,9 @@ _MISSING: Final[Mapping[str, str]] = {
     "republish": OBJECT,
     "subject_transform": OBJECT,
 }
+#: Switches of later versions. They stay off, as with 2.10, which does not know them; a message that relies on one is
+#: refused. Clients set the first for every bucket.
+_OFF: Final = frozenset(("allow_msg_ttl", "allow_msg_counter", "allow_atomic", "allow_batched", "allow_msg_schedules"))
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "retention": ("limits", "interest", "workqueue"),
     "discard": ("old", "new"),
@@ -114,7 +117,8 @@ class StreamConfig:
         Raises:
             ApiError: A member has another type, or is not known.
         """
-        found = members(values, {**_KINDS, **_MISSING}, "StreamConfigRequest", strict=True)
+        known = {name: value for name, value in values.items() if name not in _OFF}
+        found = members(known, {**_KINDS, **_MISSING}, "StreamConfigRequest", strict=True)
         for name in _MISSING:
             if found.pop(name, None):
                 raise invalid_config(f"{name} is not supported by this server")
@@ -164,8 +168,6 @@ class StreamConfig:
         self._check_subjects()
 
     def _problems(self) -> Iterator[str]:
-        if self.retention != "limits":
-            yield f"retention policy {self.retention} is not supported by this server"
         if self.max_age < 0:
             yield "max age can not be negative"
         if 0 < self.max_age < _LEAST:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from broker.stores.streams.interface import StreamStore
@@ -25,8 +25,19 @@ class Bus(Protocol):
     def publish(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
         """Publishes as the server itself: no permission is needed, and no size is too large."""
 
-    def deliver(self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
-        """Hands a message to those who have subscribed to `to`; it has another subject."""
+    def deliver(
+        self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""
+    ) -> None:
+        """Hands a message to those who have subscribed to `to`, or to one of a queue group; it has another subject."""
+
+    def interested(self, subject: bytes, group: bytes = b"") -> bool:
+        """Returns whether somebody has subscribed to a subject by itself, or in this queue group."""
+
+    def congested(self, subject: bytes) -> bool:
+        """Returns whether much waits for those who get messages of a subject."""
+
+    def watch(self, changed: Callable[[bytes], None]) -> None:
+        """Calls `changed` with each subject or pattern that somebody subscribes to, or does no more."""
 
 
 class Clock(Protocol):

@@ -93,7 +93,7 @@ def _fits(value: object, kind: str) -> bool:
     match kind:
         case "bool":
             return isinstance(value, bool)
-        case "int64":
+        case "int64" | "int":
             return type(value) is int and value in _INT64
         case "uint64":
             return type(value) is int and value in _UINT64

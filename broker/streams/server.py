@@ -8,24 +8,35 @@ is answered when all that was published before it is flushed.
 from __future__ import annotations
 
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from broker.log import NATS
 from broker.stores.interface import StorageError
+from broker.streams import acks
 from broker.streams.account import Account
 from broker.streams.api import PREFIX, Api
+from broker.streams.consumers import LOOK, Consumers
+from broker.streams.delivery import status
 from broker.streams.errors import ApiError, store_failed
 from broker.streams.requests import dumps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.streams.consumer import Consumer
     from broker.streams.ports import Bus, Clock, Driver, Place
     from broker.streams.room import Limits
     from broker.streams.stream import Stream
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
-_SECOND: Final = 1_000_000_000
-_SYNC: Final = 120 * _SECOND
+_SYNC: Final = 120_000_000_000
+#: Seconds that consumers have before the others have their turn.
+_TURN: Final = 0.004
+_NEXT: Final = PREFIX + b"CONSUMER.MSG.NEXT."
+_CHANGES: Final = (PREFIX + b"STREAM.", PREFIX + b"CONSUMER.")
+_FLOW: Final = b"$JS.FC."
 
 
 class StreamsServer:
@@ -40,18 +51,21 @@ class StreamsServer:
 
     Attributes:
         account: The streams.
+        consumers: Their consumers.
         api: Their API.
     """
 
     def __init__(self, bus: Bus, place: Place, clock: Clock, driver: Driver, limits: Limits) -> None:
         self._bus, self._place, self._clock, self._driver = bus, place, clock, driver
         self.account = Account(place, clock, limits)
-        self.api = Api(self.account, clock, self._listen, self._forget)
+        self.consumers = Consumers(bus, clock, driver.commit_soon)
+        self.api = Api(self.account, self.consumers, clock, self._listen, self._forget)
         self._heard: dict[str, dict[str, object]] = {}
         #: Streams to be flushed, and the acknowledgements that wait for it.
         self._dirty: dict[Stream, None] = {}
         self._acks: list[tuple[Stream, bytes, bytes]] = []
-        self._synced = clock.monotonic()
+        self._synced = self._looked = clock.monotonic()
+        self._wake_time = 0
 
     def start(self) -> None:
         """Opens what is there, and listens.
@@ -61,13 +75,17 @@ class StreamsServer:
         """
         self.account.load()
         for stream in self.account.streams.values():
+            self.consumers.load(stream)
             self._listen(stream)
         self._bus.listen(PREFIX + b">", self._requested)
-        self._look_after_later()
+        self._bus.listen(acks.PREFIX + b">", self._acknowledged)
+        self._bus.listen(_FLOW + b">", self._flow_answered)
+        self._wake_later(self._looked + LOOK)
 
     def stop(self) -> None:
         """Closes all streams."""
         self.commit()
+        self.consumers.keep_all()
         for stream in self.account.streams.values():
             try:
                 stream.store.close()
@@ -97,6 +115,7 @@ class StreamsServer:
         self._driver.commit_soon()
 
     def _forget(self, stream: Stream) -> None:
+        self.consumers.remove_all(stream)
         for subscription in self._heard.pop(stream.name, {}).values():
             self._bus.unlisten(subscription)
         self._dirty.pop(stream, None)
@@ -106,7 +125,7 @@ class StreamsServer:
     def _published(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         now = self._clock.wall()
         view = memoryview(buffer)
-        acks, silent = self._acks, stream.config.no_ack
+        waiting, silent = self._acks, stream.config.no_ack
         name = dumps(stream.name)
         for start, size, reply, reply_size, header, at, length, _ in frames[begin:end].tolist():
             subject, payload = bytes(view[start : start + size]), bytes(view[at + header : at + length])
@@ -120,20 +139,31 @@ class StreamsServer:
                 self._failed(stream, error)
                 answer = _refused(store_failed(error.message), name)
             if reply_size and not silent:
-                acks.append((stream, bytes(view[reply : reply + reply_size]), answer))
+                waiting.append((stream, bytes(view[reply : reply + reply_size]), answer))
         self._dirty[stream] = None
         self._driver.commit_soon()
 
     def commit(self) -> None:
-        """Flushes what was published, and acknowledges it."""
+        """Flushes what was published, acknowledges it, and sends consumers what there is."""
+        self._flush()
+        for stream in self.consumers.run(perf_counter() + _TURN):
+            self._dirty[stream] = None
+        self._flush()
+        due = self.consumers.ring()
+        if due:
+            self._wake_later(self._clock.monotonic() + max(due - self._clock.wall(), 0))
+
+    def _flush(self) -> None:
         for stream in self._dirty:
             try:
                 stream.store.flush()
+                stream.unflushed = False
             except StorageError as error:
                 self._failed(stream, error)
+            self.consumers.stream_changed(stream)
         self._dirty.clear()
-        acks, self._acks = self._acks, []
-        for _, reply, answer in acks:
+        waiting, self._acks = self._acks, []
+        for _, reply, answer in waiting:
             self._bus.publish(reply, answer)
 
     def _failed(self, stream: Stream, error: StorageError) -> None:
@@ -146,22 +176,78 @@ class StreamsServer:
     # Requests
 
     def _requested(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        self.commit()
-        view = memoryview(buffer)
-        for start, size, reply, reply_size, header, at, length, _ in frames[begin:end].tolist():
-            subject, body = bytes(view[start : start + size]), bytes(view[at + header : at + length])
-            found = self.api.answer(subject, bytes(view[at : at + header]), body)
-            if found is not None and reply_size:
-                self._bus.publish(bytes(view[reply : reply + reply_size]), found[1], header=found[0])
+        self._flush()
+        for subject, reply, header, body in _rows(buffer, frames, begin, end):
+            if subject.startswith(_NEXT):
+                self._next_wanted(subject[len(_NEXT) :], reply, body)
+                continue
+            found = self.api.answer(subject, header, body)
+            if found is not None and reply:
+                self._bus.publish(reply, found[1], header=found[0])
+            # Whatever it was, consumers may see it.
+            for stream in self.account.streams.values() if subject.startswith(_CHANGES) else ():
+                if stream.unflushed:
+                    self._dirty[stream] = None
+        self._driver.commit_soon()
+
+    def _next_wanted(self, rest: bytes, reply: bytes, body: bytes) -> None:
+        if reply:
+            stream, _, name = rest.decode(errors="replace").partition(".")
+            consumer = self._consumer(stream, name)
+            if consumer is not None:
+                self.consumers.ask(consumer, reply, body)
+            else:
+                self._bus.publish(reply, b"", header=status("503"))
+
+    def _consumer(self, stream: str, name: str) -> Consumer | None:
+        found = self.account.streams.get(stream)
+        return self.consumers.of(found).get(name) if found is not None else None
+
+    def _acknowledged(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        for subject, reply, _, payload in _rows(buffer, frames, begin, end):
+            place = acks.place(subject)
+            consumer = self._consumer(place.stream, place.consumer) if place is not None else None
+            if place is None or consumer is None or consumer.config.ack_policy == "none":
+                if reply:
+                    self._bus.publish(reply, b"", header=status("503"))
+                continue
+            verb = acks.verb(payload)
+            answered = self.consumers.acknowledged(consumer, verb, reply, place.sequence, place.number)
+            if consumer.stream.unflushed:
+                self._dirty[consumer.stream] = None
+            if reply and answered:
+                self._acks.append((consumer.stream, reply, b""))
+        self._driver.commit_soon()
+
+    def _flow_answered(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        for subject, _, _, _ in _rows(buffer, frames, begin, end):
+            tokens = subject[len(_FLOW) :].decode(errors="replace").split(".")
+            consumer = self._consumer(tokens[0], tokens[1]) if len(tokens) > 1 else None
+            if consumer is not None:
+                self.consumers.flow_answered(consumer, subject)
 
     # Time
 
-    def _look_after_later(self) -> None:
-        self._driver.wake_at(self._clock.monotonic() + _SECOND)
+    def _wake_later(self, time: int) -> None:
+        """Has the timers run at some time, or before."""
+        if not self._wake_time or time < self._wake_time:
+            self._wake_time = time
+            self._driver.wake_at(time)
 
     def run_timers(self) -> None:
-        """Takes out what is too old, and has files synced now and then."""
-        now, wall = self._clock.monotonic(), self._clock.wall()
+        """Does what is due."""
+        now = self._clock.monotonic()
+        self._wake_time = 0
+        if now - self._looked >= LOOK:
+            self._looked = now
+            self._look_after(now)
+        self._wake_later(self._looked + LOOK)
+        self.consumers.ring()
+        self.commit()
+
+    def _look_after(self, now: int) -> None:
+        """Takes out what is too old, and has states kept and files synced now and then."""
+        wall = self._clock.wall()
         for stream in self.account.streams.values():
             if stream.failure:
                 self.account.reopen(stream)
@@ -172,9 +258,19 @@ class StreamsServer:
         if now - self._synced >= _SYNC:
             self._synced = now
             self._place.sync()
-        self._look_after_later()
-        if self._dirty:
-            self.commit()
+        self.consumers.look_after()
+
+
+def _rows(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
+    """Iterates over rows of a table: subject, reply, header block, payload."""
+    view = memoryview(buffer)
+    for start, size, reply, reply_size, header, at, length, _ in frames[begin:end].tolist():
+        yield (
+            bytes(view[start : start + size]),
+            bytes(view[reply : reply + reply_size]),
+            bytes(view[at : at + header]),
+            bytes(view[at + header : at + length]),
+        )
 
 
 def _refused(error: ApiError, name: bytes) -> bytes:

@@ -6,7 +6,7 @@ Facts: jetstream-server.md sections 5 to 8.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.streams import publishing
 from broker.streams.errors import ApiError, bad_request, no_message, sealed, store_failed
@@ -29,6 +29,19 @@ _MOST_DELETED: Final = 250_000
 _MAX_SEQUENCE: Final = (1 << 62) - 1
 
 
+class Follower(Protocol):
+    """Who is told what goes, and is asked what has to stay: a consumer."""
+
+    def removed(self, sequence: int, number: int) -> None:
+        """A message, whose subject has a number, is no more."""
+
+    def shrunk(self) -> None:
+        """Many messages are no more."""
+
+    def needs(self, sequence: int, number: int) -> bool:
+        """Returns whether a message, whose subject has a number, has to stay."""
+
+
 class Stream:
     """A stream.
 
@@ -42,6 +55,8 @@ class Stream:
         config: Its configuration.
         created: When it was made, in nanoseconds since 1970.
         store: Its messages.
+        followers: Its consumers.
+        unflushed: Something was taken out since it was last flushed.
         counted: Bytes that are counted for it.
         failure: Why nothing can be stored; empty if nothing is wrong.
     """
@@ -52,6 +67,8 @@ class Stream:
         self.counted = 0
         self._ids: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         self._last_id = b""
+        self.followers: list[Follower] = []
+        self.unflushed = False
         self.count()
 
     @property
@@ -112,6 +129,8 @@ class Stream:
         if replaces:
             self._roll_up(replaces, subject, sequence)
         self.enforce(subject)
+        if config.retention == "interest" and not self._wanted(sequence):
+            self.take_out(sequence)
         return sequence, False
 
     def _seen(self, message_id: bytes, now: int) -> int:
@@ -165,10 +184,11 @@ class Stream:
     def _roll_up(self, what: str, subject: bytes, sequence: int) -> None:
         if what == "all":
             self.store.purge_below(sequence)
+            self._shrunk()
             return
         entry = self.store.contents.subjects.get(subject)
         while entry is not None and entry.count > 1:
-            self.store.remove(self.store.contents.first_of(entry))
+            self.take_out(self.store.contents.first_of(entry))
 
     # Limits
 
@@ -189,7 +209,7 @@ class Stream:
                 entries = list(contents.subjects.values())
             for entry in entries:
                 while entry.count > most:
-                    store.drop(contents.first_of(entry))
+                    self._drop(contents.first_of(entry))
         if 0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes:
             sequence, messages, size = contents.first, contents.messages, contents.bytes
             while messages and (0 < config.max_msgs < messages or 0 < config.max_bytes < size):
@@ -197,7 +217,11 @@ class Stream:
                 if found is not None:
                     messages, size = messages - 1, size - found[0].sizes[found[1]]
                 sequence += 1
-            store.drop_below(sequence)
+            if sequence == contents.first + 1:
+                self._drop(contents.first)
+            else:
+                store.drop_below(sequence)
+                self._shrunk()
         self.count()
 
     def expire(self, now: int) -> None:
@@ -205,6 +229,7 @@ class Stream:
         contents = self.store.contents
         if self.config.max_age and contents.messages and contents.first_time <= now - self.config.max_age:
             self.store.drop_below(contents.first_since(now - self.config.max_age + 1))
+            self._shrunk()
             self.count()
 
     @property
@@ -219,6 +244,55 @@ class Stream:
         self.counted = used
 
     # Removal
+
+    def take_out(self, sequence: int, *, erase: bool = False) -> bool:
+        """Takes out a message for good. Returns whether it was there."""
+        number = self._number(sequence)
+        if not self.store.remove(sequence, erase=erase):
+            return False
+        self.unflushed = True
+        for follower in self.followers:
+            follower.removed(sequence, number)
+        return True
+
+    def _drop(self, sequence: int) -> None:
+        """Takes out a message that is over a limit."""
+        number = self._number(sequence)
+        self.store.drop(sequence)
+        for follower in self.followers:
+            follower.removed(sequence, number)
+
+    def _number(self, sequence: int) -> int:
+        found = self.store.contents.locate(sequence) if self.followers else None
+        return found[0].subjects[found[1]] if found is not None else 0
+
+    def _shrunk(self) -> None:
+        for follower in self.followers:
+            follower.shrunk()
+
+    def _wanted(self, sequence: int) -> bool:
+        """Returns whether a consumer needs a message."""
+        number = self._number(sequence)
+        return any(follower.needs(sequence, number) for follower in self.followers)
+
+    def done(self, sequences: Sequence[int]) -> bool:
+        """A consumer is done with messages: they go if the retention says so. Returns whether one went."""
+        if self.config.retention == "limits":
+            return False
+        gone = [each for each in sequences if self.config.retention == "workqueue" or not self._wanted(each)]
+        went = [self.take_out(each) for each in gone]
+        self.count()
+        return any(went)
+
+    def review(self) -> None:
+        """Takes out what no consumer needs, if the retention says so: consumers are others now."""
+        if self.config.retention != "interest":
+            return
+        contents = self.store.contents
+        for sequence in [segment.first + row for segment, rows in contents.rows(None) for row in rows.tolist()]:
+            if not self._wanted(sequence):
+                self.take_out(sequence)
+        self.count()
 
     def purge(self, patterns: Sequence[bytes], below: int, keep: int) -> int:
         """Takes out messages.
@@ -257,6 +331,7 @@ class Stream:
             self.store.purge_all(min(max(below, contents.last + 1), _MAX_SEQUENCE))
         else:
             self.store.purge_below(below)
+        self._shrunk()
         self.count()
         return before - contents.messages
 
@@ -283,7 +358,7 @@ class Stream:
             raise ApiError(500, 10057, "no message found")
         if sequence > contents.last and self.config.storage == "file":
             raise ApiError(500, 10057, "stream store EOF")
-        if not self.store.remove(sequence, erase=erase):
+        if not self.take_out(sequence, erase=erase):
             raise ApiError(400, 10043, f"sequence {sequence} not found")
         self.count()
 
@@ -333,7 +408,7 @@ class Stream:
             state["num_deleted"] = missing
             if deleted:
                 state["deleted"] = contents.deleted(_MOST_DELETED)
-        state["consumer_count"] = 0
+        state["consumer_count"] = len(self.followers)
         return state
 
     def info(self, now: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.streams.server import StreamsServer
+from broker.streams.stream import Stream
 
 _ACCOUNT: Final = "$G"
 _PAGE: Final = 1024
@@ -44,7 +45,7 @@ def jsz(server: StreamsServer, query: Mapping[str, str]) -> dict[str, Any]:
         "config": _config(server),
         **_totals(server),
         "streams": len(account.streams),
-        "consumers": account.as_json()["consumers"],
+        "consumers": server.consumers.count,
         "messages": sum(each.messages for each in contents),
         "bytes": sum(each.bytes for each in contents),
     }
@@ -60,16 +61,24 @@ def jsz(server: StreamsServer, query: Mapping[str, str]) -> dict[str, Any]:
         if any(detailed):
             begin, limit = _number(query, "offset", 0), _number(query, "limit", _PAGE)
             streams = account.selected("")[begin : begin + limit]
-            detail["stream_detail"] = [_stream(server, stream.name, asked("config")) for stream in streams]
+            detail["stream_detail"] = [
+                _stream(server, stream, config=asked("config"), consumers=asked("consumers")) for stream in streams
+            ]
         found["account_details"] = [detail]
         found["total"] = 1
     return found
 
 
-def _stream(server: StreamsServer, name: str, config: bool) -> dict[str, Any]:
-    info = server.account.streams[name].info(server.now())
-    detail = {"name": name, "created": info["created"], "state": info["state"]}
-    return {**detail, "config": info["config"]} if config else detail
+def _stream(server: StreamsServer, stream: Stream, *, config: bool, consumers: bool) -> dict[str, Any]:
+    info = stream.info(server.now())
+    detail = {"name": stream.name, "created": info["created"], "state": info["state"]}
+    if config:
+        detail["config"] = info["config"]
+    if consumers:
+        detail["consumer_detail"] = [
+            server.consumers.info(each) for _, each in sorted(server.consumers.of(stream).items())
+        ]
+    return detail
 
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:

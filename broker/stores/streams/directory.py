@@ -6,7 +6,6 @@ Facts: jetstream-server.md section 20. Two servers on one directory would destro
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import threading
@@ -17,17 +16,13 @@ from typing import Any, Final
 from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.stores.streams.blocks import Descriptors
-from broker.stores.streams.files import META, META_SUM, FileStream
+from broker.stores.streams.files import META, FileStream, read_meta
 from broker.stores.streams.interface import StreamStore
 from broker.stores.streams.memory import MemoryStream
 from stantools.migration.archive import highway
-from stantools.migration.archive.meta import meta_sum
-from stantools.notation import parse_moment
 
 _ACCOUNT: Final = "$G"
 _LOCK: Final = "streams.lock"
-#: More than any configuration.
-_MOST_META: Final = 16 << 20
 
 
 class StreamsDirectory:
@@ -137,31 +132,6 @@ class StreamsDirectory:
             self._syncing.join()
         self._files.close_all()
         os.close(self._lock)
-
-
-def read_meta(directory: Path, key: bytes) -> tuple[dict[str, Any], int] | None:
-    """Reads a configuration with its hash. Returns it and when it was made; None if they are not valid.
-
-    Raises:
-        StorageError: They cannot be read.
-    """
-    path = directory / META
-    try:
-        if path.stat().st_size > _MOST_META:
-            return None
-        data, expected = path.read_bytes(), (directory / META_SUM).read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    if meta_sum(data, key) != expected.strip():
-        return None
-    try:
-        values = json.loads(data)
-        created = parse_moment(values.pop("Created"))
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        return None
-    return values, created
 
 
 def _sync(paths: list[Path]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from broker.stores.streams.contents import Contents, Filter
+from stantools.migration.archive.meta import ConsumerState
 
 
 class Stored(NamedTuple):
@@ -95,6 +96,38 @@ class StreamStore(ABC):
 
         Raises:
             StorageError: It cannot be written.
+        """
+
+    @abstractmethod
+    def consumers(self) -> Iterator[tuple[dict[str, Any], int, ConsumerState | None]]:
+        """Iterates over the consumers that are kept: configuration, when they were made, and state.
+
+        Raises:
+            StorageError: One cannot be read.
+        """
+
+    @abstractmethod
+    def keep_consumer(self, name: str, config: Mapping[str, Any], created: int) -> None:
+        """Keeps the configuration of a consumer.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+
+    @abstractmethod
+    def keep_state(self, name: str, state: ConsumerState) -> None:
+        """Keeps the state of a consumer.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+
+    @abstractmethod
+    def forget_consumer(self, name: str) -> None:
+        """Keeps nothing of a consumer any more.
+
+        Raises:
+            StorageError: It cannot be removed.
         """
 
     @abstractmethod

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from broker.stores.streams.contents import Contents, Filter
 from broker.stores.streams.interface import Stored, StreamStore
+from stantools.migration.archive.meta import ConsumerState
 
 #: Rows of a segment.
 _SEGMENT: Final = 65536
@@ -85,6 +86,19 @@ class MemoryStream(StreamStore):
 
     def configure(self, config: Mapping[str, Any], created: int) -> None:
         """Keeps nothing."""
+
+    def consumers(self) -> Iterator[tuple[dict[str, Any], int, ConsumerState | None]]:
+        """There are none."""
+        return iter(())
+
+    def keep_consumer(self, name: str, config: Mapping[str, Any], created: int) -> None:
+        """Keeps nothing."""
+
+    def keep_state(self, name: str, state: ConsumerState) -> None:
+        """Keeps nothing."""
+
+    def forget_consumer(self, name: str) -> None:
+        """There is nothing to be forgotten."""
 
     def flush(self) -> None:
         """Does nothing: what is in memory is as safe as it gets."""

@@ -125,6 +125,21 @@ def full_stream_meta(config: Mapping[str, Any], created_ns: int) -> bytes:
     return _encode({"Created": format_time(created_ns)}, tuple(_FULL_STREAM_FIELDS.split()), config)
 
 
+#: Fields of a consumer in the order of nats-server 2.10 and later (jetstream-server.md section 9).
+_FULL_CONSUMER_FIELDS: Final = (
+    "durable_name name description deliver_policy opt_start_seq opt_start_time ack_policy ack_wait max_deliver backoff "
+    "filter_subject filter_subjects replay_policy rate_limit_bps sample_freq max_waiting max_ack_pending flow_control "
+    "headers_only max_batch max_expires max_bytes deliver_subject deliver_group idle_heartbeat inactive_threshold "
+    "num_replicas mem_storage direct metadata"
+)
+
+
+def full_consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> bytes:
+    """Returns the `meta.inf` of a consumer of a server: its whole configuration, which servers from 2.10 on read."""
+    first = {"Created": format_time(created_ns), "Name": name}
+    return _encode(first, tuple(_FULL_CONSUMER_FIELDS.split()), config)
+
+
 def consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> bytes:
     """Returns the `meta.inf` of a durable consumer; what is not in `CONSUMER_FIELDS` is left out.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,8 +13,23 @@ from tests import natsclient
 
 #: Members that differ from run to run, or from version to version.
 ANYWAY = frozenset(
-    ("ts", "created", "time", "first_ts", "last_ts", "cluster", "api", "metadata", "limits", "type", "allow_msg_ttl")
+    (
+        "ts",
+        "created",
+        "time",
+        "first_ts",
+        "last_ts",
+        "cluster",
+        "api",
+        "metadata",
+        "limits",
+        "type",
+        "allow_msg_ttl",
+        "last_active",
+    )
 )
+#: Which token of an acknowledgement's subject is the time of the message.
+_TIME = 7
 #: What nobody said anything to.
 SILENCE = "silence"
 Step = Sequence[Any]
@@ -24,7 +40,8 @@ async def play(url: str, steps: Iterable[Step], wait: float = 1.0) -> list[Any]:
 
     Args:
         url: The server.
-        steps: Each a subject, a body (text, or what becomes JSON), and perhaps headers.
+        steps: Each a subject, a body (text, or what becomes JSON), and perhaps headers, and how many messages come
+            back if they are not one answer.
         wait: How long to wait for an answer (seconds).
     """
     client = await natsclient.connect(url, allow_reconnect=False)
@@ -34,7 +51,37 @@ async def play(url: str, steps: Iterable[Step], wait: float = 1.0) -> list[Any]:
         await client.close()
 
 
-async def _ask(client: Any, wait: float, subject: str, body: Any = "", headers: dict[str, str] | None = None) -> Any:
+async def _gather(client: Any, subject: str, body: Any, count: int, patience: float = 10.0) -> Any:
+    """Sends a request and returns the first messages that come back, a number that is known before."""
+    inbox = client.new_inbox()
+    found: asyncio.Queue[Any] = asyncio.Queue()
+    subscription = await client.subscribe(inbox, cb=found.put)
+    await client.publish(subject, body.encode() if isinstance(body, str) else json.dumps(body).encode(), reply=inbox)
+    messages = []
+    try:
+        async with asyncio.timeout(patience):
+            while len(messages) < count:
+                messages.append(await found.get())
+    except TimeoutError:
+        messages.append(None)
+    await subscription.unsubscribe()
+    return [_delivered(each, inbox) for each in messages]
+
+
+def _delivered(message: Any, inbox: str) -> Any:
+    if message is None:
+        return SILENCE
+    # Neither the time in the acknowledgement's subject nor the inbox are the same twice.
+    reply = ".".join(token for i, token in enumerate(message.reply.split(".")) if i != _TIME)
+    shown = "inbox" if message.subject == inbox else message.subject
+    return (shown, reply, dict(message.headers or {}), message.data)
+
+
+async def _ask(
+    client: Any, wait: float, subject: str, body: Any = "", headers: dict[str, str] | None = None, count: int = 0
+) -> Any:
+    if count:
+        return await _gather(client, subject, body, count)
     data = body if isinstance(body, bytes) else (body if isinstance(body, str) else json.dumps(body)).encode()
     try:
         answer = await client.request(subject, data, timeout=wait, headers=headers)

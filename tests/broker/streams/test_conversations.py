@@ -9,19 +9,22 @@ from typing import Any
 import pytest
 
 from tests import servers
-from tests.broker.streams import conversations
+from tests.broker.streams import consuming, conversations
 from tests.broker.streams.playing import play
 from tests.brokers import Broker
 
 #: What we keep to is 2.10; where it was mended later, we do as later ones.
 VERSIONS = [version for version in servers.available() if version != servers.OLDEST]
-PARTS = ("STREAMS", "MESSAGES", "LIMITS")
+PARTS = {
+    **{name: getattr(conversations, name) for name in ("STREAMS", "MESSAGES", "LIMITS")},
+    **{name: getattr(consuming, name) for name in ("CONFIGS", "PULLS", "RETENTION")},
+}
 
 
 @pytest.mark.skipif(not VERSIONS, reason="no real server is here")
 @pytest.mark.parametrize("part", PARTS)
 def test_answers_are_those_of_real_servers(tmp_path: Path, part: str) -> None:
-    steps: list[Any] = getattr(conversations, part)
+    steps: list[Any] = PARTS[part]
     with Broker(tmp_path / "ours", "-js", "-sd", tmp_path / "store") as broker:
         ours = asyncio.run(play(broker.url, steps))
         assert "rror" not in broker.said()

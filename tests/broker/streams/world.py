@@ -29,6 +29,9 @@ class Lists:
     def __init__(self) -> None:
         self.heard: dict[int, tuple[bytes, Handler]] = {}
         self.said: list[tuple[bytes, bytes, bytes, bytes, bytes]] = []
+        #: Subjects of others: those with subscribers, and those whose subscribers do not keep up.
+        self.present = {INBOX}
+        self.slow: set[bytes] = set()
 
     def listen(self, subject: bytes, handler: Handler) -> object:
         self.heard[len(self.heard)] = (subject, handler)
@@ -41,8 +44,29 @@ class Lists:
     def publish(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
         self.deliver(subject, subject, payload, reply, header)
 
-    def deliver(self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
+    def deliver(
+        self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""
+    ) -> None:
         self.said.append((to, subject, payload, reply, header))
+
+    def interested(self, subject: bytes, group: bytes = b"") -> bool:
+        return subject in self.present
+
+    def congested(self, subject: bytes) -> bool:
+        return subject in self.slow
+
+    def watch(self, changed: Callable[[bytes], None]) -> None:
+        self.changed = changed
+
+    def come(self, subject: bytes) -> None:
+        """Somebody subscribes."""
+        self.present.add(subject)
+        self.changed(subject)
+
+    def go(self, subject: bytes) -> None:
+        """Nobody subscribes any more."""
+        self.present.discard(subject)
+        self.changed(subject)
 
     def send(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> int:
         """A client publishes. Returns how many heard it."""
@@ -130,7 +154,7 @@ class World:
         self.settle()
         for to, _, payload, _, found in self.bus.said:
             if to == INBOX:
-                return json.loads(payload) if not found else (found, payload)
+                return json.loads(payload) if payload and not found else (found, payload)
         return None
 
     def api(self, call: str, body: Any = b"") -> Any:
@@ -145,6 +169,26 @@ class World:
         """Publishes with headers, whose names have `_` for `-`."""
         lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
         return self.ask(subject, payload, f"NATS/1.0\r\n{lines}\r\n".encode() if headers else b"")
+
+    def consumer(self, stream: str, name: str, **config: Any) -> Any:
+        """Makes a consumer."""
+        return self.api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+
+    def pull(self, stream: str, name: str, body: Any = b"") -> list[tuple[str, bytes, str]]:
+        """Asks for messages. Returns what comes at once."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.bus.said.clear()
+        self.bus.send(f"{API}CONSUMER.MSG.NEXT.{stream}.{name}".encode(), data, INBOX)
+        self.settle()
+        return self.came()
+
+    def came(self, to: bytes = INBOX) -> list[tuple[str, bytes, str]]:
+        """What came to a subject since the last request: subject of the acknowledgement, payload, status."""
+        found = [each for each in self.bus.said if each[0] == to]
+        return [
+            (reply.decode(), payload, header.decode().partition("\r\n")[0].partition(" ")[2])
+            for _, _, payload, reply, header in found
+        ]
 
     def state(self, name: str) -> dict[str, Any]:
         """The state of a stream."""

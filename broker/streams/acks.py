@@ -1,0 +1,100 @@
+"""What clients say of messages: acknowledgements and the subjects they come on (jetstream-server.md section 14)."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from stantools.notation import parse_duration
+
+PREFIX: Final = b"$JS.ACK."
+#: Tokens of a subject: prefix, stream, consumer, deliveries, stream and consumer sequence, time, pending.
+_TOKENS: Final = 9
+#: With domain and account behind the prefix.
+_LONG: Final = (11, 12)
+
+
+class Kind(enum.Enum):
+    """What is said of a message."""
+
+    ACK = enum.auto()
+    NAK = enum.auto()
+    PROGRESS = enum.auto()
+    TERM = enum.auto()
+    NEXT = enum.auto()
+    NOTHING = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """What is said of a message.
+
+    Attributes:
+        kind: What.
+        delay: With NAK: nanoseconds until it comes again.
+        text: With TERM the reason, with NEXT the body of a request.
+    """
+
+    kind: Kind
+    delay: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which message of which consumer is meant.
+
+    Attributes:
+        stream: Name of the stream.
+        consumer: Name of the consumer.
+        sequence: Stream sequence.
+        number: Consumer sequence.
+    """
+
+    stream: str
+    consumer: str
+    sequence: int
+    number: int
+
+
+def place(subject: bytes) -> Place | None:
+    """Reads the subject of an acknowledgement; None if it is none."""
+    tokens = subject.split(b".")
+    if len(tokens) in _LONG:
+        tokens[2:4] = []
+    elif len(tokens) != _TOKENS:
+        return None
+    sequence, number = tokens[5], tokens[6]
+    if not (sequence.isdigit() and number.isdigit() and len(sequence) < 20 and len(number) < 20):
+        return None
+    return Place(tokens[2].decode(errors="replace"), tokens[3].decode(errors="replace"), int(sequence), int(number))
+
+
+def verb(payload: bytes) -> Verb:
+    """Reads the payload of an acknowledgement."""
+    word, _, rest = payload.partition(b" ")
+    match word:
+        case b"" | b"+ACK" | b"+OK":
+            return Verb(Kind.ACK) if not rest else Verb(Kind.NOTHING)
+        case b"-NAK":
+            return Verb(Kind.NAK, delay=_delay(rest))
+        case b"+WPI":
+            return Verb(Kind.PROGRESS)
+        case b"+TERM":
+            return Verb(Kind.TERM, text=rest.decode(errors="replace"))
+        case b"+NXT":
+            return Verb(Kind.NEXT, text=rest.decode(errors="replace"))
+    return Verb(Kind.NOTHING)
+
+
+def _delay(text: bytes) -> int:
+    """Nanoseconds; what is no delay is none."""
+    try:
+        if text.strip().startswith(b"{"):
+            value = json.loads(text).get("delay", 0)
+            return value if type(value) is int and 0 < value < 1 << 62 else 0
+        return max(parse_duration(text.decode()), 0) if text else 0
+    except (ValueError, RecursionError, OverflowError):
+        return 0

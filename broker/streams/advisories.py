@@ -1,0 +1,73 @@
+"""What is told to those who want to know: advisories and samples (jetstream-server.md section 15).
+
+Nothing is made of it while nobody listens.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.streams.requests import dumps, time_text
+
+if TYPE_CHECKING:
+    from broker.streams.consumer import Consumer
+    from broker.streams.ports import Bus, Clock
+
+_EVENT: Final = "$JS.EVENT."
+_TYPE: Final = "io.nats.jetstream."
+#: Names in subjects, of events of a consumer.
+_SUBJECTS: Final = {"max_deliver": "MAX_DELIVERIES", "nak": "MSG_NAKED", "terminated": "MSG_TERMINATED"}
+_PAST: Final = {"create": "CREATED", "modify": "UPDATED", "delete": "DELETED"}
+
+
+class Advisories:
+    """Tells others.
+
+    Args:
+        bus: NATS.
+        clock: Tells the time.
+    """
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        self._bus, self._clock = bus, clock
+
+    def stream(self, name: str, action: str) -> None:
+        """Something was done with a stream."""
+        said = {"stream": name, "action": action}
+        self._say(f"ADVISORY.STREAM.{_PAST[action]}.{name}", "advisory.v1.stream_action", said)
+
+    def consumer(self, consumer: Consumer, action: str) -> None:
+        """Something was done with a consumer."""
+        place = f"{consumer.stream.name}.{consumer.name}"
+        said = {"stream": consumer.stream.name, "consumer": consumer.name, "action": action}
+        self._say(f"ADVISORY.CONSUMER.{_PAST[action]}.{place}", "advisory.v1.consumer_action", said)
+
+    def about(self, consumer: Consumer, name: str, said: dict[str, Any]) -> None:
+        """Something happened to a message of a consumer."""
+        place = {"stream": consumer.stream.name, "consumer": consumer.name}
+        subject = f"ADVISORY.CONSUMER.{_SUBJECTS[name]}.{consumer.stream.name}.{consumer.name}"
+        self._say(subject, f"advisory.v1.{name}", {**place, **said})
+
+    def about_message(
+        self, consumer: Consumer, sequence: int, number: int, name: str, deliveries: int, reason: str = ""
+    ) -> None:
+        """A client said something of a message."""
+        said: dict[str, Any] = {"consumer_seq": number, "stream_seq": sequence, "deliveries": deliveries}
+        self.about(consumer, name, {**said, "reason": reason} if reason else said)
+
+    def sampled(self, consumer: Consumer, sequence: int, number: int, took: int, deliveries: int) -> None:
+        """A message was acknowledged, some nanoseconds after its delivery; told of some, as configured."""
+        text = consumer.config.sample_freq.removesuffix("%")
+        if not text or consumer.config.ack_policy != "explicit" or random.random() * 100 >= int(text):
+            return
+        said = {"stream": consumer.stream.name, "consumer": consumer.name, "consumer_seq": number}
+        said |= {"stream_seq": sequence, "ack_time": took, "deliveries": deliveries}
+        self._say(f"METRIC.CONSUMER.ACK.{consumer.stream.name}.{consumer.name}", "metric.v1.consumer_ack", said)
+
+    def _say(self, subject: str, kind: str, said: dict[str, Any]) -> None:
+        name = (_EVENT + subject).encode()
+        if self._bus.interested(name):
+            about = {"type": _TYPE + kind, "id": secrets.token_hex(11), "timestamp": time_text(self._clock.wall())}
+            self._bus.publish(name, dumps({**about, **said}))

@@ -1,0 +1,370 @@
+"""A consumer: which message is next, which ones wait for their acknowledgement, which ones come again.
+
+Facts: jetstream-server.md sections 11 and 14. The rules here send nothing: they say what is to be sent.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.streams.requests import time_text
+from stantools.migration.archive.meta import ConsumerState
+
+if TYPE_CHECKING:
+    from broker.streams.consumerconfig import ConsumerConfig
+    from broker.streams.stream import Stream
+
+#: Sequences that are looked up at a time.
+_AHEAD: Final = 256
+_MAX_SEQUENCE: Final = (1 << 62) - 1
+
+#: Gets the name of an event and what is to be said of it.
+Event = Callable[[str, dict[str, Any]], None]
+
+
+class Pending:
+    """A message that was delivered and not acknowledged.
+
+    Attributes:
+        number: Consumer sequence of its first delivery.
+        time: When it was delivered last, in nanoseconds since 1970.
+    """
+
+    __slots__ = ("number", "time")
+
+    def __init__(self, number: int, time: int) -> None:
+        self.number, self.time = number, time
+
+
+class Consumer:
+    """The state of a consumer.
+
+    Args:
+        stream: Its stream.
+        config: Its configuration, checked.
+        created: When it was made, in nanoseconds since 1970.
+        event: Called for what others may want to know.
+
+    Attributes:
+        delivered: Consumer sequence and stream sequence of the last delivery.
+        floor: Everything up to these is acknowledged.
+        pending: What is not acknowledged, by stream sequence, which is the order of first deliveries.
+        repeats: Deliveries beyond the first, by stream sequence.
+        changed: Something is to be kept.
+    """
+
+    def __init__(self, stream: Stream, config: ConsumerConfig, created: int, event: Event) -> None:
+        self.stream, self.config, self.created = stream, config, created
+        self.delivered, self.floor = (0, 0), (0, 0)
+        self.pending: OrderedDict[int, Pending] = OrderedDict()
+        self.repeats: dict[int, int] = {}
+        self.changed = True
+        self._event = event
+        self._filter = stream.store.contents.filter(config.filters)
+        self._again: deque[int] = deque()
+        self._due: list[tuple[int, int]] = []
+        #: The last messages of subjects, which come before `_position`.
+        self._lasts: deque[int] = deque()
+        self._ahead: deque[int] = deque()
+        self._active_delivery = self._active_ack = 0
+        self._begin()
+        self._count()
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.config.name
+
+    def _begin(self) -> None:
+        config, contents = self.config, self.stream.store.contents
+        start = contents.first
+        match config.deliver_policy:
+            case "last":
+                own = (entry.last for entry in contents.selected(config.filters))
+                start = max(own, default=contents.last + 1)
+            case "new":
+                start = contents.last + 1
+            case "by_start_sequence":
+                start = max(config.opt_start_seq, contents.first)
+            case "by_start_time":
+                start = contents.first_since(config.opt_start_time)
+            case "last_per_subject":
+                self._lasts.extend(sorted(entry.last for entry in contents.selected(config.filters)))
+                start = contents.last + 1
+        self._position = max(start, 1)
+        begin = self._lasts[0] if self._lasts else self._position
+        self.delivered = self.floor = (0, begin - 1)
+
+    def release(self) -> None:
+        """Gives back what it uses of the stream."""
+        self.stream.store.contents.release(self._filter)
+        self._filter = None
+
+    # What is kept
+
+    def state(self) -> ConsumerState:
+        """Returns what is kept of it."""
+        pending = {sequence: (each.number, each.time) for sequence, each in self.pending.items()}
+        floor = min(self.floor[0], self.delivered[0]), min(self.floor[1], self.delivered[1])
+        kept = {sequence: count for sequence, count in self.repeats.items() if sequence > floor[1]}
+        return ConsumerState(floor, self.delivered, pending, kept)
+
+    def restore(self, state: ConsumerState) -> None:
+        """Goes on where it was."""
+        self.delivered, self.floor = state.delivered, state.ack_floor
+        self._lasts.clear()
+        self._ahead.clear()
+        self._position = max(self.delivered[1] + 1, self.stream.store.contents.first)
+        self.repeats = dict(state.redelivered)
+        for sequence, (number, time) in sorted(state.pending.items()):
+            self._wait(sequence, number, time)
+        self.changed = False
+        self.shrunk()
+
+    def reconfigure(self, config: ConsumerConfig) -> None:
+        """Takes on another configuration."""
+        self.stream.store.contents.release(self._filter)
+        self._filter = self.stream.store.contents.filter(config.filters)
+        self.config = config
+        self._ahead.clear()
+        self._count()
+        self._due = [(self._due_time(sequence), sequence) for sequence in self.pending]
+        heapq.heapify(self._due)
+
+    # What is next
+
+    def _count(self) -> None:
+        contents = self.stream.store.contents
+        self._left, self._known = contents.count(self._filter, self._position), contents.last
+
+    @property
+    def num_pending(self) -> int:
+        """Messages that match and were never delivered."""
+        contents = self.stream.store.contents
+        if contents.last > self._known:
+            begin = max(self._known + 1, self._position)
+            self._left += contents.count(self._filter, begin) if begin <= contents.last else 0
+            self._known = contents.last
+        return self._left + len(self._lasts)
+
+    def next(self, now: int) -> tuple[int, int] | None:
+        """Returns the sequence of what is to be delivered next and which delivery of it that is; None for nothing."""
+        self._collect_due(now)
+        most = self.config.max_deliver
+        while self._again:
+            sequence = self._again[0]
+            if sequence in self.pending:
+                count = self.repeats.get(sequence, 0) + 2
+                if not 0 < most < count:
+                    return sequence, count
+                self._give_up(sequence)
+            self._again.popleft()
+        if self.full:
+            return None
+        contents = self.stream.store.contents
+        while self._lasts:
+            if contents.locate(self._lasts[0]) is not None:
+                return self._lasts[0], 1
+            self._lasts.popleft()
+        while True:
+            while self._ahead:
+                if contents.locate(self._ahead[0]) is not None:
+                    return self._ahead[0], 1
+                self._ahead.popleft()
+            if not self.num_pending:
+                return None
+            self._ahead.extend(contents.matching(self._filter, self._position, _AHEAD))
+            if not self._ahead:
+                self._left = 0
+                return None
+
+    @property
+    def full(self) -> bool:
+        """Whether as many messages as may be wait for their acknowledgement."""
+        return self.config.ack_policy != "none" and 0 < self.config.max_ack_pending <= len(self.pending)
+
+    def sent(self, sequence: int, count: int, now: int) -> int:
+        """A message that `next` has named was delivered. Returns its consumer sequence."""
+        number = self.delivered[0] + 1
+        self._active_delivery = now
+        self.changed = True
+        if count > 1:
+            self._again.popleft()
+            self.repeats[sequence] = count - 1
+            self.delivered = (number, self.delivered[1])
+            waiting = self.pending[sequence]
+            waiting.time = now
+            heapq.heappush(self._due, (self._due_time(sequence), sequence))
+            return number
+        if self._lasts:
+            self._lasts.popleft()
+            self.delivered = (number, sequence)
+        else:
+            self._ahead.popleft()
+            self._left -= 1
+            self._position = sequence + 1
+            self.delivered = (number, sequence)
+        if self.config.ack_policy == "none":
+            self.floor = self.delivered
+        else:
+            self._wait(sequence, number, now)
+        return number
+
+    def _wait(self, sequence: int, number: int, now: int) -> None:
+        self.pending[sequence] = Pending(number, now)
+        heapq.heappush(self._due, (self._due_time(sequence), sequence))
+
+    # What comes again
+
+    def _due_time(self, sequence: int) -> int:
+        backoff = self.config.backoff
+        wait = self.config.ack_wait
+        if backoff:
+            wait = backoff[min(self.repeats.get(sequence, 0), len(backoff) - 1)]
+        return self.pending[sequence].time + wait
+
+    def _collect_due(self, now: int) -> None:
+        found: list[int] = []
+        while self._due and self._due[0][0] <= now:
+            _, sequence = heapq.heappop(self._due)
+            if sequence in self.pending:
+                due = self._due_time(sequence)
+                if due > now:
+                    heapq.heappush(self._due, (due, sequence))
+                else:
+                    found.append(sequence)
+        if found:
+            waiting = set(self._again)
+            self._again.extend(sorted(set(found) - waiting))
+
+    @property
+    def due(self) -> int:
+        """When (nanoseconds since 1970) a message comes again at the earliest; 0 for never."""
+        while self._due and self._due[0][1] not in self.pending:
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else 0
+
+    def _give_up(self, sequence: int) -> None:
+        """A message is out of deliveries: it waits no more, and the floor stays."""
+        del self.pending[sequence]
+        self.changed = True
+        deliveries = self.repeats.get(sequence, 0) + 1
+        self._event("max_deliver", {"stream_seq": sequence, "deliveries": deliveries})
+
+    # Acknowledgements
+
+    def acknowledge(self, sequence: int, number: int, now: int) -> list[int]:
+        """A message is done with, or with policy all this one and everything before it.
+
+        Returns:
+            Which ones are.
+        """
+        if self.config.ack_policy == "all":
+            if not self.floor[1] < sequence <= self.delivered[1]:
+                return []
+            done = [each for each in self.pending if each <= sequence]
+            for each in done:
+                del self.pending[each]
+                self.repeats.pop(each, None)
+            self.floor = (min(number, self.delivered[0]), sequence)
+        else:
+            if sequence not in self.pending:
+                return []
+            done = [sequence]
+            self._drop(sequence)
+        self._active_ack = now
+        self.changed = True
+        return done
+
+    def _drop(self, sequence: int) -> None:
+        """A message waits no more; the floor moves if it was the first."""
+        lowest = next(iter(self.pending)) == sequence
+        del self.pending[sequence]
+        self.repeats.pop(sequence, None)
+        if not self.pending:
+            self.floor = self.delivered
+        elif lowest:
+            following = next(iter(self.pending))
+            self.floor = (self.pending[following].number - 1, following - 1)
+
+    def refuse(self, sequence: int, delay: int, now: int) -> bool:
+        """A message is to come again. Returns whether it waits for its acknowledgement."""
+        waiting = self.pending.get(sequence)
+        if waiting is None:
+            return False
+        self.changed = True
+        if delay > 0:
+            waiting.time += now + delay - self._due_time(sequence)
+            heapq.heappush(self._due, (now + delay, sequence))
+            if sequence in self._again:
+                self._again.remove(sequence)
+        elif sequence not in self._again:
+            self._again.append(sequence)
+        return True
+
+    def in_progress(self, sequence: int, now: int) -> None:
+        """A message needs longer."""
+        if sequence in self.pending:
+            self.pending[sequence].time = now
+            if sequence in self._again:
+                self._again.remove(sequence)
+                heapq.heappush(self._due, (self._due_time(sequence), sequence))
+
+    def needs(self, sequence: int, number: int) -> bool:
+        """Returns whether a message, whose subject has a number, is still to be delivered or acknowledged."""
+        if self._filter is not None and not self._filter.mask[number]:
+            return False
+        if sequence >= self._position or sequence in self.pending:
+            return True
+        return sequence > self.floor[1] and sequence in self.repeats
+
+    # What goes from the stream
+
+    def removed(self, sequence: int, number: int) -> None:
+        """A message, whose subject has a number, is no more."""
+        if self._position <= sequence <= self._known and (self._filter is None or self._filter.mask[number]):
+            self._left -= 1
+        if sequence in self._lasts:
+            self._lasts.remove(sequence)
+        if sequence in self.pending:
+            self._drop(sequence)
+            self.changed = True
+
+    def shrunk(self) -> None:
+        """Many messages are no more."""
+        contents = self.stream.store.contents
+        self._ahead.clear()
+        self._lasts = deque(each for each in self._lasts if contents.locate(each) is not None)
+        if self._position < contents.first:
+            self._position = contents.first
+            self.delivered = (self.delivered[0], max(self.delivered[1], contents.first - 1))
+        for sequence in [each for each in self.pending if contents.locate(each) is None]:
+            self._drop(sequence)
+        if not self.pending and self.floor[1] < contents.first - 1:
+            self.floor = (self.delivered[0], contents.first - 1)
+        self._count()
+        self.changed = True
+
+    def info(self, now: int) -> dict[str, Any]:
+        """Returns what answers say of its state."""
+
+        def place(numbers: tuple[int, int], active: int) -> dict[str, Any]:
+            found: dict[str, Any] = {"consumer_seq": numbers[0], "stream_seq": numbers[1]}
+            return {**found, "last_active": time_text(active)} if active else found
+
+        return {
+            "stream_name": self.stream.name,
+            "name": self.name,
+            "created": time_text(self.created),
+            "config": self.config.as_json(),
+            "delivered": place(self.delivered, self._active_delivery),
+            "ack_floor": place(self.floor, self._active_ack),
+            "num_ack_pending": len(self.pending),
+            "num_redelivered": len(self.repeats),
+            "num_waiting": 0,
+            "num_pending": self.num_pending,
+            "ts": time_text(now),
+        }

@@ -1,0 +1,317 @@
+"""Configurations of consumers: what may stand in them, what is filled in, what is refused, and what may change.
+
+Facts: jetstream-server.md sections 9 and 10. Pause and priority groups are not there: members that are not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+from broker.streams.configuration import StreamConfig
+from broker.streams.errors import ApiError
+from broker.streams.requests import BOOL, INT, INTS, MAP, STRING, STRINGS, TIME, UINT, members, time_text
+from stantools.nats.subjects import is_literal, overlap, valid_pattern
+
+_SECOND: Final = 1_000_000_000
+_LEAST_HEARTBEAT: Final = 100_000_000
+_LEAST_EXPIRES: Final = 1_000_000
+_ACK_WAIT: Final = 30 * _SECOND
+_ACK_PENDING: Final = 1000
+_WAITING: Final = 512
+_INACTIVE: Final = 5 * _SECOND
+_MOST_NAME: Final = 255
+_MOST_TEXT: Final = 4096
+_MOST_METADATA: Final = 128 << 10
+#: More filters are refused: each is compared with each.
+_MOST_FILTERS: Final = 1000
+_KINDS: Final[Mapping[str, str]] = {
+    "durable_name": STRING,
+    "name": STRING,
+    "description": STRING,
+    "deliver_policy": STRING,
+    "opt_start_seq": UINT,
+    "opt_start_time": TIME,
+    "ack_policy": STRING,
+    "ack_wait": INT,
+    "max_deliver": INT,
+    "backoff": INTS,
+    "filter_subject": STRING,
+    "filter_subjects": STRINGS,
+    "replay_policy": STRING,
+    "rate_limit_bps": UINT,
+    "sample_freq": STRING,
+    "max_waiting": INT,
+    "max_ack_pending": INT,
+    "flow_control": BOOL,
+    "headers_only": BOOL,
+    "max_batch": INT,
+    "max_expires": INT,
+    "max_bytes": INT,
+    "deliver_subject": STRING,
+    "deliver_group": STRING,
+    "idle_heartbeat": INT,
+    "inactive_threshold": INT,
+    "num_replicas": INT,
+    "mem_storage": BOOL,
+    "direct": BOOL,
+    "metadata": MAP,
+}
+_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "deliver_policy": ("all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"),
+    "ack_policy": ("none", "all", "explicit"),
+    "replay_policy": ("instant", "original"),
+}
+#: Members that stand in every answer, besides those that say something.
+_ALWAYS: Final = frozenset(("deliver_policy", "ack_policy", "replay_policy", "num_replicas"))
+#: What an update may not change, and how messages call it.
+_FIXED: Final[Mapping[str, str]] = {
+    "deliver_policy": "deliver policy",
+    "opt_start_seq": "start sequence",
+    "opt_start_time": "start time",
+    "ack_policy": "ack policy",
+    "replay_policy": "replay policy",
+    "idle_heartbeat": "heart beats",
+    "flow_control": "flow control",
+}
+_DIGITS: Final = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """The configuration of a consumer. Its members are called as in the API; durations are nanoseconds."""
+
+    durable_name: str = ""
+    name: str = ""
+    description: str = ""
+    deliver_policy: str = "all"
+    opt_start_seq: int = 0
+    opt_start_time: int = 0
+    ack_policy: str = "none"
+    ack_wait: int = 0
+    max_deliver: int = 0
+    backoff: tuple[int, ...] = ()
+    filter_subject: str = ""
+    filter_subjects: tuple[str, ...] = ()
+    replay_policy: str = "instant"
+    rate_limit_bps: int = 0
+    sample_freq: str = ""
+    max_waiting: int = 0
+    max_ack_pending: int = 0
+    flow_control: bool = False
+    headers_only: bool = False
+    max_batch: int = 0
+    max_expires: int = 0
+    max_bytes: int = 0
+    deliver_subject: str = ""
+    deliver_group: str = ""
+    idle_heartbeat: int = 0
+    inactive_threshold: int = 0
+    num_replicas: int = 0
+    mem_storage: bool = False
+    direct: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], stream: StreamConfig) -> ConsumerConfig:
+        """Returns the configuration of a request, with defaults filled in; it is not checked yet.
+
+        Raises:
+            ApiError: A member has another type, or is not known.
+        """
+        found = members(values, _KINDS, "ConsumerConfig", strict=True)
+        for name, words in _WORDS.items():
+            if name in found and found[name] not in words:
+                raise ApiError(400, 10025, f'invalid JSON: can not unmarshal "\\"{found[name][:40]}\\""')
+        for name in ("backoff", "filter_subjects"):
+            found[name] = tuple(found.get(name, ()))
+        metadata = found.get("metadata", {})
+        found["metadata"] = {name: value for name, value in metadata.items() if not name.startswith("_nats.")}
+        return cls(**found)._completed(stream)
+
+    def _completed(self, stream: StreamConfig) -> ConsumerConfig:
+        acks = self.ack_policy != "none"
+        limits = stream.consumer_limits
+        changes: dict[str, Any] = {"max_deliver": self.max_deliver if self.max_deliver > 0 else -1}
+        if self.backoff:
+            changes["ack_wait"] = self.backoff[0]
+        elif acks:
+            changes["ack_wait"] = self.ack_wait or _ACK_WAIT
+        if acks:
+            changes["max_ack_pending"] = self.max_ack_pending or limits.get("max_ack_pending", _ACK_PENDING)
+        if not self.deliver_subject:
+            changes["max_waiting"] = self.max_waiting or _WAITING
+        if not self.inactive_threshold:
+            changes["inactive_threshold"] = limits.get("inactive_threshold", 0 if self.durable_name else _INACTIVE)
+        if self.durable_name and not self.name:
+            changes["name"] = self.durable_name
+        return replace(self, **changes)
+
+    @property
+    def push(self) -> bool:
+        """Whether messages are sent without being asked for."""
+        return bool(self.deliver_subject)
+
+    @property
+    def filters(self) -> tuple[bytes, ...]:
+        """Patterns of subjects; none for every subject."""
+        return tuple(each.encode() for each in (self.filter_subjects or (self.filter_subject,)) if each)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as answers have it."""
+        found = {
+            each.name: list(value) if isinstance(value, tuple) else value
+            for each in fields(self)
+            if (value := getattr(self, each.name)) or each.name in _ALWAYS
+        }
+        if self.opt_start_time:
+            found["opt_start_time"] = time_text(self.opt_start_time)
+        return found
+
+    def check(self, stream: StreamConfig) -> None:
+        """Checks what the configuration says by itself, and for its stream.
+
+        Raises:
+            ApiError: What is wrong first.
+        """
+        for number, text in self._problems(stream):
+            raise ApiError(500 if number in (10074, 10012) else 400, number, text)
+
+    def _problems(self, stream: StreamConfig) -> Iterator[tuple[int, str]]:
+        if len(self.name.encode()) > _MOST_NAME:
+            yield 10102, "consumer name is too long, maximum allowed is 255"
+        if self.num_replicas > 1:
+            yield 10074, "replicas > 1 not supported in non-clustered mode"
+        if any(each < 0 for each in self.backoff):
+            yield 10184, "consumer backoff needs to be positive"
+        if self.ack_wait < 0:
+            yield 10183, "consumer ack wait needs to be positive"
+        if 0 < self.max_deliver < len(self.backoff):
+            yield 10116, "max deliver is required to be > length of backoff values"
+        if len(self.description.encode()) > _MOST_TEXT:
+            yield 10107, "consumer description is too long, maximum allowed is 4096"
+        yield from self._push_problems(stream) if self.push else self._pull_problems(stream)
+        most = stream.consumer_limits.get("max_ack_pending", 0)
+        if 0 < most < self.max_ack_pending:
+            yield 10121, f"consumer max ack pending exceeds system limit of {most}"
+        most = stream.consumer_limits.get("inactive_threshold", 0)
+        if 0 < most < self.inactive_threshold:
+            yield 10153, f"consumer inactive threshold exceeds system limit of {most / _SECOND:g}s"
+        if self.direct:
+            yield (
+                (10091, "consumer direct requires an ephemeral consumer")
+                if self.push and self.durable_name
+                else (
+                    10090,
+                    "consumer direct requires a push based consumer",
+                )
+            )
+        yield from self._filter_problems()
+        yield from self._start_problems()
+        if self.sample_freq:
+            text = self.sample_freq.removesuffix("%")
+            if not _DIGITS.fullmatch(text):
+                reason = f'strconv.Atoi: parsing "{text[:40]}": invalid syntax'
+                yield 10095, f"failed to parse consumer sampling configuration: {reason}"
+        if self.flow_control and not self.idle_heartbeat:
+            yield 10108, "consumer with flow control also needs heartbeats"
+        if self.durable_name and self.name != self.durable_name:
+            yield 10132, "Consumer Durable and Name have to be equal if both are provided"
+        if sum(len(key.encode()) + len(value.encode()) for key, value in self.metadata.items()) > _MOST_METADATA:
+            yield 10135, "consumer metadata exceeds maximum size of 128KB"
+        if stream.retention == "workqueue":
+            if self.ack_policy != "explicit":
+                yield 10098, "workqueue stream requires explicit ack"
+            if self.deliver_policy != "all":
+                yield 10101, "consumer must be deliver all on workqueue stream"
+
+    def _push_problems(self, stream: StreamConfig) -> Iterator[tuple[int, str]]:
+        subject = self.deliver_subject.encode()
+        if valid_pattern(subject) and not is_literal(subject):
+            yield 10079, "consumer deliver subject has wildcards"
+        if not valid_pattern(subject):
+            yield 10112, "invalid push consumer deliver subject"
+        if any(overlap(self.deliver_subject, each) for each in stream.subjects):
+            yield 10081, "consumer deliver subject forms a cycle"
+        if self.max_waiting:
+            yield 10080, "consumer in push mode can not set max waiting"
+        if self.ack_policy == "none" and self.max_ack_pending > 0:
+            yield 10082, "consumer requires ack policy for max ack pending"
+        if self.idle_heartbeat and self.idle_heartbeat < _LEAST_HEARTBEAT:
+            yield 10083, "consumer idle heartbeat needs to be >= 100ms"
+
+    def _pull_problems(self, stream: StreamConfig) -> Iterator[tuple[int, str]]:
+        if stream.retention == "workqueue" and self.ack_policy == "none":
+            yield 10084, "consumer in pull mode requires explicit ack policy on workqueue stream"
+        if self.rate_limit_bps:
+            yield 10086, "consumer in pull mode can not have rate limit set"
+        if self.idle_heartbeat:
+            yield 10088, "consumer idle heartbeat requires a push based consumer"
+        if self.flow_control:
+            yield 10089, "consumer flow control requires a push based consumer"
+        if self.max_waiting < 0:
+            yield 10087, "consumer max waiting needs to be positive"
+        if self.max_batch < 0:
+            yield 10114, "consumer max request batch needs to be > 0"
+        if self.max_expires and self.max_expires < _LEAST_EXPIRES:
+            yield 10115, "consumer max request expires needs to be >= 1ms"
+
+    def _filter_problems(self) -> Iterator[tuple[int, str]]:
+        if self.filter_subject and self.filter_subjects:
+            yield 10136, "consumer cannot have both FilterSubject and FilterSubjects specified"
+        if not all(self.filter_subjects):
+            yield 10139, "consumer filter in FilterSubjects cannot be empty"
+        if len(self.filter_subjects) > _MOST_FILTERS:
+            yield 10138, "consumer subject filters cannot overlap"
+        for i, one in enumerate(self.filter_subjects):
+            if any(overlap(one, other) for other in self.filter_subjects[:i]):
+                yield 10138, "consumer subject filters cannot overlap"
+        if not all(map(valid_pattern, self.filters)):
+            yield 10093, "consumer filter subject is not a valid subset of the interest subjects"
+
+    def _start_problems(self) -> Iterator[tuple[int, str]]:
+        what = self.deliver_policy.replace("_", " ")
+        said = f"consumer delivery policy is deliver {what}, but optional"
+        if self.deliver_policy == "by_start_sequence":
+            if not self.opt_start_seq:
+                yield (
+                    10094,
+                    "consumer delivery policy is deliver by start sequence, but optional start sequence is not set",
+                )
+            if self.opt_start_time:
+                yield (
+                    10094,
+                    "consumer delivery policy is deliver by start sequence, but optional start time is also set",
+                )
+        elif self.deliver_policy == "by_start_time":
+            if not self.opt_start_time:
+                yield 10094, "consumer delivery policy is deliver by start time, but optional start time is not set"
+            if self.opt_start_seq:
+                yield (
+                    10094,
+                    "consumer delivery policy is deliver by start time, but optional start sequence is also set",
+                )
+        else:
+            if self.opt_start_seq:
+                yield 10094, f"{said} start sequence is also set"
+            if self.opt_start_time:
+                yield 10094, f"{said} start time is also set"
+            if self.deliver_policy == "last_per_subject" and not self.filters:
+                yield 10094, f"{said} filter subject is not set"
+
+    def check_change(self, new: ConsumerConfig) -> None:
+        """Checks whether the configuration may become another one.
+
+        Raises:
+            ApiError: Something changes that may not.
+        """
+        for name, text in _FIXED.items():
+            if getattr(self, name) != getattr(new, name):
+                raise ApiError(500, 10012, f"{text} can not be updated")
+        if self.push != new.push:
+            one, other = ("push", "pull") if self.push else ("pull", "push")
+            raise ApiError(500, 10012, f"can not update {one} consumer to {other} based")
+        if self.max_waiting != new.max_waiting:
+            raise ApiError(500, 10012, "max waiting can not be updated")

@@ -1,0 +1,400 @@
+"""All consumers: made, changed and removed, driven when there is something for them, kept for the next start.
+
+Facts: jetstream-server.md sections 9, 10 and 14.
+"""
+
+from __future__ import annotations
+
+import heapq
+import secrets
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.log import NATS
+from broker.stores.interface import StorageError
+from broker.streams.acks import Kind, Verb
+from broker.streams.advisories import Advisories
+from broker.streams.configuration import valid_name
+from broker.streams.consumer import Consumer
+from broker.streams.consumerconfig import ConsumerConfig
+from broker.streams.delivery import Delivery, status
+from broker.streams.errors import ApiError, store_failed
+from broker.streams.pulling import PullDelivery
+from broker.streams.pushing import PushDelivery
+from broker.streams.requests import OBJECT, STRING, members
+from stantools.nats.subjects import is_literal, overlap
+
+if TYPE_CHECKING:
+    from broker.streams.ports import Bus, Clock
+    from broker.streams.stream import Stream
+
+_REQUEST: Final[Mapping[str, str]] = {"stream_name": STRING, "config": OBJECT, "action": STRING}
+_LETTERS: Final = string.ascii_letters + string.digits
+_NAME_SIZE: Final = 8
+#: The soonest (ns) that an alarm goes off.
+_SOON: Final = 2_000_000
+#: How often (ns) states are kept and unused consumers looked for.
+LOOK: Final = 1_000_000_000
+
+
+class Consumers:
+    """The consumers of all streams.
+
+    Args:
+        bus: NATS.
+        clock: Tells the time.
+        wake: Called when something is to be sent: `run` is to be called soon.
+    """
+
+    def __init__(self, bus: Bus, clock: Clock, wake: Callable[[], None]) -> None:
+        self._bus, self._clock, self._wake = bus, clock, wake
+        self._advisories = Advisories(bus, clock)
+        self._by_stream: dict[Stream, dict[str, Consumer]] = {}
+        self._deliveries: dict[Consumer, Delivery] = {}
+        #: Those that send to a subject.
+        self._by_subject: dict[bytes, dict[Delivery, None]] = {}
+        self._ready: dict[Delivery, None] = {}
+        self._alarms: list[tuple[int, int, Delivery]] = []
+        bus.watch(self._interest_changed)
+
+    @property
+    def count(self) -> int:
+        """How many consumers there are."""
+        return len(self._deliveries)
+
+    def of(self, stream: Stream) -> Mapping[str, Consumer]:
+        """Returns the consumers of a stream, by name."""
+        return self._by_stream.get(stream, {})
+
+    # Made and removed
+
+    def load(self, stream: Stream) -> None:
+        """Opens the consumers of a stream that are there."""
+        for values, created, state in stream.store.consumers():
+            try:
+                name = values.pop("name", "") or values.get("durable_name", "")
+                config = ConsumerConfig.read({**values, "name": name}, stream.config)
+                config.check(stream.config)
+            except ApiError as error:
+                NATS.error("  Consumer %r of %r is left alone: %s", values.get("name"), stream.name, error.text)
+                continue
+            consumer = self._add(stream, config, created)
+            if state is not None:
+                consumer.restore(state)
+        stream.review()
+
+    def create(self, stream: Stream, config: ConsumerConfig, action: str) -> Consumer:
+        """Makes a consumer, or changes one.
+
+        Raises:
+            ApiError: That is not possible.
+        """
+        config.check(stream.config)
+        if not config.name:
+            config = replace(config, name=self._new_name(stream))
+        known = self.of(stream).get(config.name)
+        self._check_unique(stream, config)
+        if known is not None:
+            return self._change(known, config, action)
+        if action == "update":
+            raise ApiError(400, 10149, "consumer does not exist")
+        most = stream.config.max_consumers
+        if 0 < most <= len(self.of(stream)):
+            raise ApiError(400, 10026, "maximum consumers limit reached")
+        consumer = self._add(stream, config, self._clock.wall())
+        try:
+            if not config.mem_storage:
+                stream.store.keep_consumer(config.name, config.as_json(), consumer.created)
+        except StorageError as error:
+            self.remove(consumer)
+            raise store_failed(error.message) from error
+        self._advisories.consumer(consumer, "create")
+        return consumer
+
+    def _add(self, stream: Stream, config: ConsumerConfig, created: int) -> Consumer:
+        consumer = Consumer(stream, config, created, lambda name, said: self._advisories.about(consumer, name, said))
+        self._by_stream.setdefault(stream, {})[config.name] = consumer
+        stream.followers.append(consumer)
+        self._start(consumer)
+        return consumer
+
+    def _start(self, consumer: Consumer) -> Delivery:
+        now = self._clock.wall()
+        kind = PushDelivery if consumer.config.push else PullDelivery
+        delivery = self._deliveries[consumer] = kind(consumer, self._bus, now)
+        if isinstance(delivery, PushDelivery):
+            self._by_subject.setdefault(consumer.config.deliver_subject.encode(), {})[delivery] = None
+        self.touch(delivery)
+        return delivery
+
+    def _stop(self, consumer: Consumer) -> Delivery:
+        delivery = self._deliveries.pop(consumer)
+        self._ready.pop(delivery, None)
+        delivery.alarm = 0
+        subject = consumer.config.deliver_subject.encode()
+        if isinstance(delivery, PushDelivery):
+            self._by_subject[subject].pop(delivery, None)
+            if not self._by_subject[subject]:
+                del self._by_subject[subject]
+        return delivery
+
+    def _change(self, consumer: Consumer, config: ConsumerConfig, action: str) -> Consumer:
+        old = consumer.config
+        if action == "create" and (config != old or not old.durable_name):
+            raise ApiError(400, 10148, "consumer already exists")
+        if config == old:
+            return consumer
+        delivery = self._deliveries[consumer]
+        moved = old.deliver_subject != config.deliver_subject
+        if old.push and config.push and moved and delivery.is_used(self._clock.wall()):
+            raise ApiError(400, 10013, "consumer name already in use")
+        old.check_change(config)
+        if not config.mem_storage:
+            consumer.stream.store.keep_consumer(config.name, config.as_json(), consumer.created)
+        if moved:
+            self._stop(consumer)
+        consumer.reconfigure(config)
+        if moved:
+            self._start(consumer)
+        else:
+            self.touch(delivery)
+        consumer.stream.review()
+        return consumer
+
+    def _check_unique(self, stream: Stream, config: ConsumerConfig) -> None:
+        if stream.config.retention != "workqueue":
+            return
+        for name, other in self.of(stream).items():
+            if name == config.name:
+                continue
+            if not config.filters or not other.config.filters:
+                raise ApiError(400, 10099, "multiple non-filtered consumers not allowed on workqueue stream")
+            if any(overlap(one, each) for one in config.filters for each in other.config.filters):
+                raise ApiError(400, 10100, "filtered consumer not unique on workqueue stream")
+
+    def _new_name(self, stream: Stream) -> str:
+        while True:
+            name = "".join(secrets.choice(_LETTERS) for _ in range(_NAME_SIZE))
+            if name not in self.of(stream):
+                return name
+
+    def remove(self, consumer: Consumer) -> None:
+        """Takes a consumer away."""
+        stream = consumer.stream
+        self._stop(consumer).close("409 Consumer Deleted")
+        del self._by_stream[stream][consumer.name]
+        stream.followers.remove(consumer)
+        consumer.release()
+        stream.review()
+        try:
+            stream.store.forget_consumer(consumer.name)
+        except StorageError as error:
+            NATS.error("Consumer %r of %r: %s", consumer.name, stream.name, error.message)
+        self._advisories.consumer(consumer, "delete")
+
+    def remove_all(self, stream: Stream) -> None:
+        """Takes the consumers of a stream away that is no more."""
+        for consumer in self._by_stream.pop(stream, {}).values():
+            self._stop(consumer).close("409 Consumer Deleted")
+            self._advisories.consumer(consumer, "delete")
+        stream.followers.clear()
+
+    def info(self, consumer: Consumer) -> dict[str, Any]:
+        """Returns what answers say of a consumer."""
+        now = self._clock.wall()
+        delivery = self._deliveries[consumer]
+        found = {**consumer.info(now), "num_waiting": delivery.waiting}
+        if consumer.config.push and delivery.is_used(now):
+            found["push_bound"] = True
+        return found
+
+    # Messages
+
+    def touch(self, delivery: Delivery) -> None:
+        """There may be something to be sent."""
+        self._ready[delivery] = None
+        self._wake()
+
+    def stream_changed(self, stream: Stream) -> None:
+        """A stream may have messages for its consumers."""
+        for consumer in self.of(stream).values():
+            self._ready[self._deliveries[consumer]] = None
+
+    def run(self, deadline: float) -> list[Stream]:
+        """Sends what there is, until it is the others' turn.
+
+        Args:
+            deadline: When (`perf_counter`) that is.
+
+        Returns:
+            The streams that have changed by it.
+        """
+        now = self._clock.wall()
+        changed: dict[Stream, None] = {}
+        while self._ready:
+            delivery = next(iter(self._ready))
+            del self._ready[delivery]
+            if delivery.consumer not in self._deliveries:
+                continue
+            if delivery.run(now):
+                self._ready[delivery] = None
+            self._set_alarm(delivery, now)
+            if delivery.consumer.stream.unflushed:
+                changed[delivery.consumer.stream] = None
+            if self._ready and perf_counter() > deadline:
+                self._wake()
+                break
+        return list(changed)
+
+    def ask(self, consumer: Consumer, reply: bytes, body: bytes) -> None:
+        """Takes a request for messages."""
+        delivery = self._deliveries[consumer]
+        if isinstance(delivery, PullDelivery):
+            delivery.ask(reply, body, self._clock.wall())
+            self.touch(delivery)
+        else:
+            self._bus.publish(reply, b"", header=status("409 Consumer is push based"))
+
+    def acknowledged(self, consumer: Consumer, verb: Verb, reply: bytes, sequence: int, number: int) -> bool:
+        """Takes an acknowledgement. Returns whether it is answered."""
+        now = self._clock.wall()
+        delivery = self._deliveries[consumer]
+        about = partial(self._advisories.about_message, consumer, sequence, number)
+        waiting = consumer.pending.get(sequence)
+        since = now - waiting.time if waiting is not None else 0
+        deliveries = consumer.repeats.get(sequence, 0) + 1
+        match verb.kind:
+            case Kind.ACK | Kind.TERM | Kind.NEXT if sequence > consumer.delivered[1]:
+                return False
+            case Kind.ACK | Kind.TERM | Kind.NEXT:
+                done = consumer.acknowledge(sequence, number, now)
+                consumer.stream.done(done)
+                if verb.kind is Kind.TERM and done:
+                    about("terminated", deliveries, reason=verb.text)
+                elif done and waiting is not None:
+                    self._advisories.sampled(consumer, sequence, number, since, deliveries)
+            case Kind.NAK:
+                if consumer.refuse(sequence, verb.delay, now):
+                    about("nak", deliveries)
+            case Kind.PROGRESS:
+                consumer.in_progress(sequence, now)
+        if verb.kind is Kind.NEXT and reply and isinstance(delivery, PullDelivery):
+            delivery.ask(reply, verb.text.encode(), now)
+        self.touch(delivery)
+        return verb.kind is not Kind.NEXT
+
+    def flow_answered(self, consumer: Consumer, subject: bytes) -> None:
+        """Takes an answer to a flow control request."""
+        delivery = self._deliveries[consumer]
+        if isinstance(delivery, PushDelivery):
+            delivery.answered(subject)
+            self.touch(delivery)
+
+    # Time
+
+    def _set_alarm(self, delivery: Delivery, now: int) -> None:
+        due = delivery.next_event()
+        if due:
+            due = max(due, now + _SOON)
+            if not delivery.alarm or due < delivery.alarm or delivery.alarm <= now:
+                delivery.alarm = due
+                heapq.heappush(self._alarms, (due, id(delivery), delivery))
+
+    def ring(self) -> int:
+        """Lets those go on whose time has come. Returns when (ns since 1970) the next one is due; 0 for never."""
+        now = self._clock.wall()
+        while self._alarms and self._alarms[0][0] <= now:
+            due, _, delivery = heapq.heappop(self._alarms)
+            if delivery.alarm == due:
+                delivery.alarm = 0
+                self._ready[delivery] = None
+        return self._alarms[0][0] if self._alarms else 0
+
+    def look_after(self) -> None:
+        """Removes consumers that nobody has used for too long, and keeps the states of the others."""
+        now = self._clock.wall()
+        for consumer, delivery in list(self._deliveries.items()):
+            if 0 < delivery.expires() <= now:
+                if delivery.is_used(now):
+                    delivery.used = now
+                else:
+                    self.remove(consumer)
+                    continue
+            self._keep(consumer)
+
+    def keep_all(self) -> None:
+        """Keeps the states of all."""
+        for consumer, delivery in self._deliveries.items():
+            self._keep(consumer)
+            delivery.close("409 Server Shutdown")
+
+    def _keep(self, consumer: Consumer) -> None:
+        if consumer.changed and not consumer.config.mem_storage:
+            try:
+                consumer.stream.store.keep_state(consumer.name, consumer.state())
+                consumer.changed = False
+            except StorageError as error:
+                NATS.error("Consumer %r of %r: %s", consumer.name, consumer.stream.name, error.message)
+
+    def _interest_changed(self, pattern: bytes) -> None:
+        """Somebody has subscribed, or does no more."""
+        if is_literal(pattern):
+            found = self._by_subject.get(pattern, {})
+            if found:
+                self._ready.update(found)
+                self._wake()
+        elif self._by_subject:
+            for subject, deliveries in self._by_subject.items():
+                if overlap(pattern, subject):
+                    self._ready.update(deliveries)
+            self._wake()
+
+
+def read_request(stream: Stream, tokens: list[str], durable: bool, values: Mapping[str, Any]) -> tuple[Any, str]:
+    """Returns configuration and action of a request to make a consumer.
+
+    Args:
+        stream: The stream.
+        tokens: What stands behind it in the subject: a name, and perhaps a filter.
+        durable: It is a request for a durable consumer, in the old form.
+        values: The body.
+
+    Raises:
+        ApiError: The request contradicts itself.
+    """
+    wanted = members(values, _REQUEST, "CreateConsumerRequest")
+    if wanted.get("stream_name", "") != stream.name:
+        raise ApiError(400, 10056, "stream name in subject does not match request")
+    action = wanted.get("action", "")
+    if action not in ("", "create", "update"):
+        raise ApiError(400, 10025, "invalid JSON: unknown consumer action")
+    raw = wanted.get("config")
+    if raw is None:
+        raise ApiError(400, 10078, "consumer config required")
+    config = ConsumerConfig.read(raw, stream.config)
+    name = tokens[0] if tokens else ""
+    if durable:
+        if not config.durable_name:
+            raise ApiError(400, 10018, "consumer expected to be durable but a durable name was not set")
+        if config.durable_name != name:
+            raise ApiError(400, 10017, "consumer name in subject does not match durable name in request")
+    elif name:
+        if config.durable_name not in ("", name) or config.name not in ("", name):
+            raise ApiError(400, 10017, "consumer name in subject does not match durable name in request")
+        config = replace(config, name=name)
+    elif config.durable_name:
+        raise ApiError(400, 10020, "consumer expected to be ephemeral but a durable name was set in request")
+    if "/" in config.name or "\\" in config.name:
+        raise ApiError(400, 10127, "Consumer name can not contain path separators")
+    if config.name and not valid_name(config.name):
+        raise ApiError(400, 10103, "durable name can not contain '.', '*', '>'")
+    if len(tokens) > 1:
+        if config.filter_subjects:
+            raise ApiError(400, 10137, "consumer with multiple subject filters cannot use subject based API")
+        if config.filter_subject != tokens[1]:
+            raise ApiError(400, 10131, "Consumer create request did not match filtered subject from create subject")
+    return config, action

@@ -1,0 +1,162 @@
+"""How messages get to clients: for each consumer a `Delivery`, of one of two kinds, that sends what is next.
+
+Facts: jetstream-server.md sections 11 to 13.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final
+
+from broker.stores.interface import StorageError
+
+if TYPE_CHECKING:
+    from broker.streams.consumer import Consumer
+    from broker.streams.ports import Bus
+
+#: Messages and bytes that one consumer is sent before the others have their turn.
+_MOST: Final = 256
+_MOST_BYTES: Final = 1 << 20
+#: How long to wait (ns) for a client that does not keep up.
+CONGESTED: Final = 20_000_000
+_SECOND: Final = 1_000_000_000
+_END: Final = b"\r\n\r\n"
+_VERSION: Final = b"NATS/1.0"
+
+
+def status(line: str, **headers: object) -> bytes:
+    """Returns a header block with a status; in names of headers `_` stands for `-`."""
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    return f"NATS/1.0 {line}\r\n{lines}\r\n".encode()
+
+
+class Delivery(ABC):
+    """Sends the messages of a consumer.
+
+    Args:
+        consumer: The consumer.
+        bus: NATS.
+        now: Nanoseconds since 1970.
+
+    Attributes:
+        consumer: The consumer.
+        alarm: When (ns since 1970) `run` is called at the latest; 0 for no time.
+        used: When it was last asked for messages, or could send some.
+    """
+
+    def __init__(self, consumer: Consumer, bus: Bus, now: int) -> None:
+        self.consumer, self._bus = consumer, bus
+        self.alarm = 0
+        self.used = now
+        self._ack = b"$JS.ACK.%b.%b." % (consumer.stream.name.encode(), consumer.name.encode())
+        #: Nothing is sent before this time: the rate is limited, a receiver is slow, or the pace is the original one.
+        self._not_before = 0
+        self._last: tuple[int, int] | None = None
+
+    @abstractmethod
+    def run(self, now: int) -> bool:
+        """Sends what is due. Returns whether there is more to be sent at once."""
+
+    @abstractmethod
+    def next_event(self) -> int:
+        """Returns when (ns since 1970) it has something to do by itself; 0 for never."""
+
+    @abstractmethod
+    def close(self, reason: str) -> None:
+        """Tells those who wait that there will be nothing more."""
+
+    @property
+    @abstractmethod
+    def waiting(self) -> int:
+        """Requests that wait."""
+
+    @abstractmethod
+    def is_used(self, now: int) -> bool:
+        """Returns whether somebody waits for messages."""
+
+    def expires(self) -> int:
+        """Returns when (ns since 1970) nobody will have used it for too long; 0 for never."""
+        threshold = self.consumer.config.inactive_threshold
+        return self.used + threshold if threshold > 0 else 0
+
+    def _paced(self, now: int, time: int) -> bool:
+        """Returns whether a message of some time has to wait, as it did when it was stored."""
+        if self.consumer.config.replay_policy == "original" and time <= self.consumer.created:
+            if self._last is not None:
+                due = self._last[0] + time - self._last[1]
+                if due > now:
+                    self._not_before = due
+                    return True
+            self._last = (now, time)
+        return False
+
+    def _pass_on(self, to: bytes, group: bytes, now: int, room: int | None) -> int:
+        """Sends the next message.
+
+        Args:
+            to: Where to.
+            group: To one of this queue group; empty for all.
+            now: Nanoseconds since 1970.
+            room: Bytes that it may have; None for any.
+
+        Returns:
+            Its bytes; 0 if there is none for now, -1 if it is too large.
+        """
+        consumer = self.consumer
+        found = consumer.next(now)
+        if found is None:
+            return 0
+        sequence, count = found
+        try:
+            message = consumer.stream.store.read(sequence)
+        except StorageError:
+            message = None
+        if message is None:
+            # What cannot be read cannot be delivered, ever.
+            consumer.stream.take_out(sequence)
+            consumer.shrunk()
+            return self._pass_on(to, group, now, room)
+        if self._paced(now, message.time):
+            return 0
+        header, payload = message.header, message.payload
+        if consumer.config.headers_only:
+            header = _with_size(header, len(payload))
+            payload = b""
+        left = consumer.num_pending - (count == 1)
+        number = consumer.delivered[0] + 1
+        ack = b"%b%d.%d.%d.%d.%d" % (self._ack, count, sequence, number, message.time, left)
+        size = len(message.subject) + len(ack) + len(header) + len(payload)
+        if room is not None and size > room:
+            return -1
+        consumer.sent(sequence, count, now)
+        self._bus.deliver(to, message.subject, payload, ack, header, group)
+        if consumer.config.ack_policy == "none":
+            consumer.stream.done((sequence,))
+        if consumer.config.rate_limit_bps:
+            self._not_before = now + size * 8 * _SECOND // consumer.config.rate_limit_bps
+        return size
+
+    def _held_up(self, to: bytes, now: int) -> bool:
+        """Returns whether nothing can be sent now."""
+        if self._not_before > now:
+            return True
+        self._not_before = 0
+        if self._bus.congested(to):
+            self._not_before = now + CONGESTED
+            return True
+        return False
+
+    def _soonest(self, *times: int) -> int:
+        """Returns the earliest of some times; 0 is none."""
+        return min((each for each in (*times, self.consumer.due, self._not_before) if each), default=0)
+
+    def _portion(self, sent: int, size: int) -> bool:
+        """Returns whether it is the others' turn."""
+        return sent >= _MOST or size >= _MOST_BYTES
+
+
+def _with_size(header: bytes, size: int) -> bytes:
+    line = b"Nats-Msg-Size: %d" % size
+    if header.endswith(_END):
+        return b"%b\r\n%b%b" % (header[: -len(_END)], line, _END)
+    return b"%b\r\n%b%b" % (_VERSION, line, _END)

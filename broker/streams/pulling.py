@@ -1,0 +1,221 @@
+"""Messages for those who ask for them: requests that wait, and the statuses that end them.
+
+Facts: jetstream-server.md section 12.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from broker.streams.delivery import Delivery, status
+from broker.streams.errors import ApiError
+from broker.streams.requests import BOOL, INT, STRING, members, parse
+from stantools.store.limits import format_duration
+
+if TYPE_CHECKING:
+    from broker.streams.consumer import Consumer
+    from broker.streams.ports import Bus
+
+_KINDS: Final[Mapping[str, str]] = {
+    "batch": "int",
+    "expires": INT,
+    "no_wait": BOOL,
+    "max_bytes": INT,
+    "idle_heartbeat": INT,
+    "group": STRING,
+    "id": STRING,
+}
+
+
+class RefusedError(Exception):
+    """A request gets a status instead of messages."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request for messages.
+
+    Attributes:
+        reply: Where they go.
+        batch: How many are still wanted.
+        expires: When (ns since 1970) it ends; 0 for never.
+        no_wait: It ends when there is nothing more.
+        room: Bytes that are still wanted; None for any.
+        heartbeat: Nanoseconds between two signs of life; 0 for none.
+        beat: When the next one is due.
+        served: It has got messages.
+    """
+
+    reply: bytes
+    batch: int = 1
+    expires: int = 0
+    no_wait: bool = False
+    room: int | None = None
+    heartbeat: int = 0
+    beat: int = 0
+    served: bool = False
+
+    @classmethod
+    def read(cls, reply: bytes, body: bytes, now: int) -> Request:
+        """Reads the body of a request.
+
+        Raises:
+            RefusedError: It is not valid; the text is the status.
+        """
+        text = body.strip()
+        if not text.startswith(b"{"):
+            return cls(reply, int(text) if text.isdigit() and 0 < len(text) < 10 and int(text) else 1)
+        try:
+            wanted = members(parse(text), _KINDS, "JSApiConsumerGetNextRequest")
+        except ApiError as error:
+            raise RefusedError(f"400 Bad Request - {error.text.removeprefix('invalid JSON: ')}") from None
+        expires, heartbeat = max(wanted.get("expires", 0), 0), max(wanted.get("idle_heartbeat", 0), 0)
+        if heartbeat and 2 * heartbeat > expires:
+            raise RefusedError("400 Bad Request - heartbeat value too large")
+        return cls(
+            reply,
+            batch=max(wanted.get("batch", 0), 0) or 1,
+            expires=now + expires if expires else 0,
+            no_wait=wanted.get("no_wait", False),
+            room=wanted["max_bytes"] if wanted.get("max_bytes", 0) > 0 else None,
+            heartbeat=heartbeat,
+            beat=now + heartbeat if heartbeat else 0,
+        )
+
+
+class PullDelivery(Delivery):
+    """Sends messages to those who ask for them."""
+
+    def __init__(self, consumer: Consumer, bus: Bus, now: int) -> None:
+        super().__init__(consumer, bus, now)
+        self._requests: deque[Request] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        self._sweep()
+        return len(self._requests)
+
+    def is_used(self, now: int) -> bool:
+        """Returns whether a request waits, or a message for its acknowledgement."""
+        return bool(self._requests) or bool(self.consumer.pending)
+
+    def ask(self, reply: bytes, body: bytes, now: int) -> None:
+        """Takes a request.
+
+        Args:
+            reply: Where messages go.
+            body: What is wanted.
+            now: Nanoseconds since 1970.
+        """
+        self.used = now
+        try:
+            request = Request.read(reply, body, now)
+            self._admit(request, now)
+        except RefusedError as refused:
+            self._say(reply, status(str(refused)))
+        else:
+            self._requests.append(request)
+
+    def _admit(self, request: Request, now: int) -> None:
+        config = self.consumer.config
+        if 0 < config.max_batch < request.batch:
+            raise RefusedError(f"409 Exceeded MaxRequestBatch of {config.max_batch}")
+        if request.expires and 0 < config.max_expires < request.expires - now:
+            raise RefusedError(f"409 Exceeded MaxRequestExpires of {format_duration(config.max_expires)}")
+        if request.room is not None and 0 < config.max_bytes < request.room:
+            raise RefusedError(f"409 Exceeded MaxRequestMaxBytes of {config.max_bytes}")
+        if request.no_wait and not request.expires:
+            if self.consumer.next(now) is None:
+                if not self.consumer.full:
+                    raise RefusedError("404 No Messages")
+            elif sum(each.batch for each in self._requests) >= self.consumer.num_pending + len(self.consumer.pending):
+                raise RefusedError("408 Requests Pending")
+        if len(self._requests) >= config.max_waiting:
+            self._sweep()
+            if len(self._requests) >= config.max_waiting:
+                if request.heartbeat:
+                    raise RefusedError("")
+                raise RefusedError("409 Exceeded MaxWaiting")
+
+    def _sweep(self) -> None:
+        """Forgets the requests of those who have gone."""
+        self._requests = deque(each for each in self._requests if self._bus.interested(each.reply))
+
+    def run(self, now: int) -> bool:
+        """Sends what is there to those who have asked."""
+        self._expire(now)
+        sent = size = 0
+        while self._requests and not self._portion(sent, size):
+            request = self._requests[0]
+            if not self._bus.interested(request.reply):
+                self._requests.popleft()
+                continue
+            if self._held_up(request.reply, now):
+                return False
+            bytes_sent = self._pass_on(request.reply, b"", now, request.room)
+            if not bytes_sent:
+                break
+            if bytes_sent < 0:
+                self._end(request, "409 Message Size Exceeds MaxBytes")
+                continue
+            sent, size = sent + 1, size + bytes_sent
+            self._serve(request, bytes_sent, now)
+        else:
+            if self._requests:
+                return True
+        if not self.consumer.full and self._not_before <= now:
+            for request in [each for each in self._requests if each.no_wait and (each.served or not each.expires)]:
+                self._requests.remove(request)
+                self._say(request.reply, status("404 No Messages"))
+        return False
+
+    def _serve(self, request: Request, size: int, now: int) -> None:
+        self.used = now
+        request.batch -= 1
+        request.served = True
+        if request.heartbeat:
+            request.beat = now + request.heartbeat
+        if request.room is not None:
+            request.room -= size
+        if request.room == 0 or (not request.batch and request.room):
+            self._end(request, "409 Batch Completed")
+            return
+        self._requests.popleft()
+        if request.batch:
+            self._requests.append(request)
+
+    def _expire(self, now: int) -> None:
+        for request in list(self._requests):
+            if request.expires and request.expires <= now:
+                self._end(request, "408 Request Timeout")
+            elif request.heartbeat and request.beat <= now:
+                number, sequence = self.consumer.delivered
+                beat = status("100 Idle Heartbeat", Nats_Last_Consumer=number, Nats_Last_Stream=sequence)
+                self._say(request.reply, beat)
+                request.beat = now + request.heartbeat
+
+    def _end(self, request: Request, line: str) -> None:
+        self._requests.remove(request)
+        left = {"Nats_Pending_Messages": request.batch, "Nats_Pending_Bytes": request.room or 0}
+        self._say(request.reply, status(line, **left))
+
+    def _say(self, reply: bytes, header: bytes) -> None:
+        if reply and header != status(""):
+            self._bus.publish(reply, b"", header=header)
+
+    def next_event(self) -> int:
+        """Returns when a request ends, a heartbeat or a message is due."""
+        times = [time for each in self._requests for time in (each.expires, each.beat) if time]
+        if not self._requests:
+            return 0
+        return self._soonest(min(times, default=0))
+
+    def close(self, reason: str) -> None:
+        """Tells those who wait that there will be nothing more."""
+        for request in self._requests:
+            self._say(request.reply, status(reason))
+        self._requests.clear()

@@ -1,0 +1,281 @@
+"""Consumers in simulated time: against a simple model, and the rules that need a clock."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.broker.streams.world import World
+
+SECOND = 1_000_000_000
+SUBJECTS = ("s.a", "s.b", "s.c")
+
+
+class Model:
+    """A consumer with explicit acknowledgements, and its stream, as sets."""
+
+    def __init__(self, filters: tuple[str, ...], most: int) -> None:
+        self.filters, self.most = filters, most
+        self.messages: dict[int, str] = {}
+        self.last = self.number = self.reached = 0
+        #: By stream sequence: consumer sequence of the first delivery, deliveries.
+        self.pending: dict[int, tuple[int, int]] = {}
+        self.again: list[int] = []
+
+    def matching(self, above: int) -> list[int]:
+        return [
+            number
+            for number, subject in sorted(self.messages.items())
+            if number > above and (not self.filters or subject in self.filters)
+        ]
+
+    def deliver(self, count: int) -> list[tuple[int, int, int]]:
+        """Stream sequence, consumer sequence, deliveries of what comes."""
+        sent = []
+        while len(sent) < count:
+            if self.again:
+                sequence = self.again.pop(0)
+                first, deliveries = self.pending[sequence]
+                self.pending[sequence] = (first, deliveries + 1)
+            elif len(self.pending) < self.most and (found := self.matching(self.reached)):
+                sequence = self.reached = found[0]
+                self.pending[sequence] = (self.number + 1, 1)
+            else:
+                break
+            self.number += 1
+            sent.append((sequence, self.number, self.pending[sequence][1]))
+        return sent
+
+    def done(self, sequence: int) -> None:
+        self.pending.pop(sequence, None)
+        if sequence in self.again:
+            self.again.remove(sequence)
+
+    def info(self) -> dict[str, Any]:
+        lowest = min(self.pending, default=0)
+        return {
+            "delivered": self.number,
+            "num_ack_pending": len(self.pending),
+            "num_pending": len(self.matching(self.reached)),
+            "num_redelivered": sum(1 for _, deliveries in self.pending.values() if deliveries > 1),
+            "floor": self.pending[lowest][0] - 1 if lowest else self.number,
+        }
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.sampled_from(SUBJECTS)),
+        st.tuples(st.just("publish"), st.sampled_from(SUBJECTS)),
+        st.tuples(st.just("pull"), st.integers(1, 4)),
+        st.tuples(st.sampled_from(("ack", "nak", "term")), st.integers(1, 20)),
+        st.tuples(st.just("delete"), st.integers(1, 20)),
+        st.tuples(st.just("purge"), st.integers(1, 20)),
+        st.tuples(st.just("restart")),
+    ),
+    max_size=50,
+)
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(("memory", "file")),
+    st.sampled_from(((), ("s.a",), ("s.a", "s.c"))),
+    st.integers(1, 6),
+    steps,
+)
+def test_a_consumer_is_as_its_model(storage: str, filters: tuple[str, ...], most: int, todo: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder))
+        world.create("S", subjects=["s.>"], storage=storage)
+        config = {"filter_subjects": list(filters)} if filters else {}
+        world.consumer("S", "c", durable_name="c", ack_policy="explicit", max_ack_pending=most, **config)
+        model = Model(filters, most)
+        for step in todo:
+            play(world, model, step, storage)
+            said = world.api("CONSUMER.INFO.S.c")
+            found = {name: said[name] for name in ("num_ack_pending", "num_pending", "num_redelivered")}
+            found |= {"delivered": said["delivered"]["consumer_seq"], "floor": said["ack_floor"]["consumer_seq"]}
+            assert found == model.info(), step
+        world.server.stop()
+
+
+def play(world: World, model: Model, step: Any, storage: str) -> None:
+    match step:
+        case "publish", subject:
+            model.last = world.publish(subject)["seq"]
+            model.messages[model.last] = subject
+        case "pull", count:
+            came = [reply.split(".") for reply, _, status in world.pull("S", "c", {"batch": count, "no_wait": True})
+                    if not status]  # fmt: skip
+            assert [(int(each[5]), int(each[6]), int(each[4])) for each in came] == model.deliver(count)
+            if not came and len(model.pending) >= model.most:
+                # Such a request waits until something is acknowledged; here it is withdrawn.
+                world.bus.go(b"_INBOX.me")
+                world.api("CONSUMER.INFO.S.c")
+                world.bus.come(b"_INBOX.me")
+        case ("ack" | "nak" | "term") as verb, sequence:
+            body = {"ack": b"+ACK", "nak": b"-NAK", "term": b"+TERM"}[verb]
+            world.ask(f"$JS.ACK.S.c.1.{sequence}.1.0.0", body)
+            if verb != "nak":
+                model.done(sequence)
+            elif sequence in model.pending and sequence not in model.again:
+                model.again.append(sequence)
+        case "delete", sequence:
+            world.api("STREAM.MSG.DELETE.S", {"seq": sequence})
+            model.messages.pop(sequence, None)
+            model.done(sequence)
+        case "purge", sequence:
+            world.api("STREAM.PURGE.S", {"seq": sequence})
+            for each in [each for each in (*model.messages, *model.pending) if each < sequence]:
+                model.messages.pop(each, None)
+                model.done(each)
+            model.last = max(model.last, sequence - 1)
+            model.reached = max(model.reached, min(model.messages, default=model.last + 1) - 1)
+        case ("restart",) if storage == "file":
+            world.restart()
+            # What was to come at once comes after its wait, which runs on.
+            model.again.clear()
+
+
+def test_what_is_not_acknowledged_comes_again_and_at_last_no_more() -> None:
+    world = World()
+    world.create("S", subjects=["s"], storage="memory")
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", backoff=[SECOND, 3 * SECOND], max_deliver=3)
+    world.bus.come(b"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.c")
+    world.publish("s", b"x")
+    assert [payload for _, payload, _ in world.pull("S", "c", {"batch": 9, "expires": 60 * SECOND})] == [b"x"]
+    for wait in (SECOND, 3 * SECOND):
+        world.bus.said.clear()
+        world.pass_time(wait - 100_000_000)
+        assert world.came() == []
+        world.pass_time(110_000_000)
+        assert [payload for _, payload, _ in world.came()] == [b"x"]
+    world.bus.said.clear()
+    world.pass_time(10 * SECOND)
+    assert world.came() == []
+    assert world.came(b"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.c") != []
+    assert world.api("CONSUMER.INFO.S.c")["num_ack_pending"] == 0
+
+
+def test_a_delayed_refusal_and_a_sign_of_progress() -> None:
+    world = World()
+    world.create("S", subjects=["s"], storage="memory")
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", ack_wait=2 * SECOND)
+    world.publish("s", b"1")
+    world.publish("s", b"2")
+    world.pull("S", "c", {"batch": 9, "expires": 60 * SECOND})
+    world.ask("$JS.ACK.S.c.1.1.1.0.0", b'-NAK {"delay": 5000000000}')
+    world.bus.said.clear()
+    world.pass_time(SECOND)
+    world.ask("$JS.ACK.S.c.1.2.2.0.0", b"+WPI")
+    world.pass_time(SECOND + SECOND // 2)
+    assert [payload for _, payload, _ in world.came() if payload] == []
+    world.pass_time(SECOND)
+    assert [payload for _, payload, _ in world.came() if payload] == [b"2"]
+    world.ask("$JS.ACK.S.c.2.2.3.0.0", b"+ACK")
+    world.bus.said.clear()
+    world.pass_time(2 * SECOND)
+    assert [payload for _, payload, _ in world.came() if payload] == [b"1"]
+
+
+def test_messages_go_to_those_who_ask_in_turns_and_only_to_those_who_are_there() -> None:
+    world = World()
+    world.create("S", subjects=["s"], storage="memory")
+    world.consumer("S", "c", durable_name="c", ack_policy="none", max_waiting=2)
+    for inbox in (b"_INBOX.a", b"_INBOX.b"):
+        world.bus.come(inbox)
+        world.bus.send(b"$JS.API.CONSUMER.MSG.NEXT.S.c", b"3", inbox)
+    assert world.pull("S", "c", b"1")[0][2] == "409 Exceeded MaxWaiting"
+    world.bus.said.clear()
+    for i in range(6):
+        world.publish("s", b"%d" % i)
+        assert world.api("CONSUMER.INFO.S.c")["num_waiting"] == 2 - (i > 3) - (i > 4)
+    world.bus.go(b"_INBOX.a")
+    world.bus.go(b"_INBOX.b")
+    for inbox in (b"_INBOX.a", b"_INBOX.b"):
+        world.bus.send(b"$JS.API.CONSUMER.MSG.NEXT.S.c", b"3", inbox)
+    assert world.api("CONSUMER.INFO.S.c")["num_waiting"] == 0
+    world.publish("s", b"kept")
+    assert [payload for _, payload, _ in world.pull("S", "c", b"1")] == [b"kept"]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_consumer_that_nobody_uses_goes_unless_it_is_durable(durable: bool) -> None:
+    world = World()
+    world.create("S", subjects=["s"], storage="memory")
+    world.consumer("S", "c", **({"durable_name": "c"} if durable else {}))
+    world.consumer("S", "p", deliver_subject="to", **({"durable_name": "p"} if durable else {}))
+    world.bus.come(b"to")
+    world.pass_time(8 * SECOND)
+    assert world.api("CONSUMER.NAMES.S")["consumers"] == (["c", "p"] if durable else ["p"])
+    world.bus.go(b"to")
+    world.pass_time(8 * SECOND)
+    assert world.api("CONSUMER.NAMES.S")["consumers"] == (["c", "p"] if durable else [])
+
+
+def test_push_with_heartbeats_and_flow_control() -> None:
+    world = World()
+    world.create("S", subjects=["s"], storage="memory")
+    world.consumer("S", "p", deliver_subject="to", flow_control=True, idle_heartbeat=5 * SECOND)
+    for _ in range(60):
+        world.publish("s", bytes(60_000))
+    world.bus.said.clear()
+    world.bus.come(b"to")
+    world.settle()
+    came = world.came(b"to")
+    # As a real server: the request after the 18th, the stop after the 35th.
+    kinds = ["flow" if status.startswith("100") else "message" for _, _, status in came]
+    assert kinds.index("flow") == 18 and kinds.count("message") == 35
+    question = next(reply for reply, _, status in came if status.startswith("100 FlowControl"))
+    world.bus.said.clear()
+    world.pass_time(6 * SECOND)
+    assert [status for _, _, status in world.came(b"to")] == ["100 Idle Heartbeat"]
+    assert b"Nats-Consumer-Stalled: " + question.encode() in world.bus.said[0][4]
+    world.bus.said.clear()
+    world.bus.send(question.encode(), b"")
+    world.settle()
+    assert len([payload for _, payload, _ in world.came(b"to") if payload]) == 25
+    world.bus.said.clear()
+    world.bus.go(b"to")
+    world.settle()
+    world.publish("s", b"x")
+    world.pass_time(3 * SECOND)
+    assert world.came(b"to") == []
+
+
+def test_a_slow_subscriber_is_sent_nothing_more_until_it_keeps_up() -> None:
+    world = World()
+    world.create("S", subjects=["s"], storage="memory")
+    world.consumer("S", "p", deliver_subject="to")
+    world.bus.slow.add(b"to")
+    world.bus.come(b"to")
+    world.publish("s", b"x")
+    world.pass_time(SECOND)
+    assert world.came(b"to") == []
+    world.bus.slow.clear()
+    world.pass_time(SECOND)
+    assert [payload for _, payload, _ in world.came(b"to")] == [b"x"]
+
+
+def test_original_pace_and_a_limited_rate() -> None:
+    world = World()
+    world.create("S", subjects=["s"], storage="memory")
+    for _ in range(3):
+        world.publish("s", bytes(1000))
+        world.pass_time(10 * SECOND)
+    for name, config in (("p", {"replay_policy": "original"}), ("r", {"rate_limit_bps": 1000})):
+        to = name.encode()
+        world.consumer("S", name, deliver_subject=name, **config)
+        world.bus.said.clear()
+        world.bus.come(to)
+        world.settle()
+        assert len(world.came(to)) == 1
+        world.pass_time(9 * SECOND)
+        assert len(world.came(to)) == (1 if name == "p" else 2)
+        world.pass_time(20 * SECOND)
+        assert len(world.came(to)) == 3

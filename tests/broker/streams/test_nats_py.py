@@ -1,0 +1,201 @@
+"""nats-py's JetStream as published: the same tests against real servers and against ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, KeyValueConfig, ObjectStoreConfig, StorageType
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+
+from tests import natsclient, servers
+from tests.brokers import Broker
+
+PATIENCE = 60
+STORAGES = (StorageType.MEMORY, StorageType.FILE)
+
+
+@pytest.fixture(scope="module", params=["ours", servers.NEWEST])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder: Path = tmp_path_factory.mktemp("server")
+    if request.param == "ours":
+        with Broker(folder, "-js", "-sd", folder / "store") as broker:
+            yield broker.url
+            assert "rror" not in broker.said()
+    elif not servers.binary(request.param).exists():
+        pytest.skip(f"nats-server {request.param} is not here")
+    else:
+        with servers.NatsServer(folder, request.param) as server:
+            yield server.url
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[tuple[Any, Any]]:
+    client = await natsclient.connect(url)
+    try:
+        yield client, client.jetstream()
+    finally:
+        await client.close()
+
+
+async def _pull(url: str, storage: StorageType) -> None:
+    async with connected(url) as (_, js):
+        name = f"pull-{storage.value}"
+        await js.add_stream(name=name, subjects=[f"{name}.>"], storage=storage)
+        await asyncio.gather(*(js.publish(f"{name}.{i % 3}", b"%d" % i) for i in range(100)))
+        subscription = await js.pull_subscribe(f"{name}.>", "durable")
+        seen = []
+        while len(seen) < 100:
+            for message in await subscription.fetch(30, timeout=PATIENCE):
+                seen.append(message.metadata.sequence.stream)
+                assert message.metadata.num_pending == 100 - len(seen)
+                await message.ack_sync()
+        assert seen == list(range(1, 101))
+        with pytest.raises(nats.errors.TimeoutError):
+            await subscription.fetch(1, timeout=0.2)
+        info = await subscription.consumer_info()
+        assert (info.ack_floor.stream_seq, info.num_pending, info.num_ack_pending) == (100, 0, 0)
+        waiting = asyncio.create_task(subscription.fetch(1, timeout=PATIENCE))
+        await js.publish(f"{name}.x", b"late")
+        [late] = await waiting
+        await late.nak()
+        [again] = await subscription.fetch(1, timeout=PATIENCE)
+        assert again.data == b"late" and again.metadata.num_delivered == 2
+
+
+async def _push(url: str, storage: StorageType) -> None:
+    async with connected(url) as (client, js):
+        name = f"push-{storage.value}"
+        await js.add_stream(name=name, subjects=[f"{name}.>"], storage=storage)
+        got: dict[int, list[bytes]] = {0: [], 1: []}
+        every = asyncio.Event()
+
+        def taker(which: int) -> Any:
+            async def take(message: Any) -> None:
+                got[which].append(message.data)
+                await message.ack()
+                if sum(map(len, got.values())) == 200:
+                    every.set()
+
+            return take
+
+        for which in got:
+            await js.subscribe(f"{name}.>", queue="workers", cb=taker(which), manual_ack=True)
+        for i in range(200):
+            await client.publish(f"{name}.x", b"%d" % i)
+        await asyncio.wait_for(every.wait(), PATIENCE)
+        assert sorted(map(int, got[0] + got[1])) == list(range(200)) and got[0] and got[1]
+
+
+async def _ordered(url: str, storage: StorageType) -> None:
+    async with connected(url) as (_, js):
+        name = f"ordered-{storage.value}"
+        await js.add_stream(name=name, subjects=[name], storage=storage)
+        # More than the window of flow control at its beginning.
+        await asyncio.gather(*(js.publish(name, bytes([i]) * 100_000) for i in range(60)))
+        subscription = await js.subscribe(name, ordered_consumer=True)
+        for i in range(60):
+            message = await subscription.next_msg(timeout=PATIENCE)
+            assert message.data[0] == i and len(message.data) == 100_000
+        await js.publish(name, b"more")
+        assert (await subscription.next_msg(timeout=PATIENCE)).data == b"more"
+
+
+async def _policies(url: str, storage: StorageType) -> None:
+    async with connected(url) as (_, js):
+        name = f"policies-{storage.value}"
+        await js.add_stream(name=name, subjects=[f"{name}.>"], storage=storage)
+        for i in range(9):
+            await js.publish(f"{name}.{i % 3}", b"%d" % i)
+        wanted = {
+            DeliverPolicy.ALL: "012345678",
+            DeliverPolicy.LAST: "8",
+            DeliverPolicy.NEW: "",
+            DeliverPolicy.LAST_PER_SUBJECT: "678",
+            DeliverPolicy.BY_START_SEQUENCE: "45678",
+        }
+        for policy, text in wanted.items():
+            config = ConsumerConfig(deliver_policy=policy, ack_policy=AckPolicy.NONE, filter_subject=f"{name}.>")
+            if policy is DeliverPolicy.BY_START_SEQUENCE:
+                config.opt_start_seq = 5
+            subscription = await js.subscribe(f"{name}.>", config=config)
+            found = "".join([(await subscription.next_msg(timeout=PATIENCE)).data.decode() for _ in text])
+            assert found == text
+            assert (await subscription.consumer_info()).num_pending == 0
+            await subscription.unsubscribe()
+
+
+async def _key_value(url: str, storage: StorageType) -> None:
+    async with connected(url) as (_, js):
+        bucket = await js.create_key_value(KeyValueConfig(bucket=f"kv-{storage.value}", history=5, storage=storage))
+        assert [await bucket.put("a", b"1"), await bucket.put("b", b"2"), await bucket.put("a", b"3")] == [1, 2, 3]
+        assert (await bucket.get("a")).value == b"3" and (await bucket.get("a", revision=1)).value == b"1"
+        assert await bucket.update("b", b"4", last=2) == 4
+        with pytest.raises(KeyWrongLastSequenceError):
+            await bucket.update("b", b"5", last=2)
+        with pytest.raises(KeyWrongLastSequenceError):
+            await bucket.create("a", b"6")
+        assert [entry.value for entry in await bucket.history("a")] == [b"1", b"3"]
+        watcher = await bucket.watchall()
+        seen = []
+        while (entry := await watcher.updates(timeout=PATIENCE)) is not None:
+            seen.append((entry.key, entry.value))
+        assert seen == [("a", b"3"), ("b", b"4")]
+        await bucket.delete("a")
+        assert (await watcher.updates(timeout=PATIENCE)).operation == "DEL"
+        with pytest.raises(KeyNotFoundError):
+            await bucket.get("a")
+        assert await bucket.create("a", b"7") == 6
+        await bucket.purge("a")
+        assert await bucket.keys() == ["b"]
+        assert (await bucket.status()).values == 3
+
+
+async def _objects(url: str, storage: StorageType) -> None:
+    async with connected(url) as (_, js):
+        store = await js.create_object_store(f"objects-{storage.value}", config=ObjectStoreConfig(storage=storage))
+        data = bytes(range(256)) * 4000
+        info = await store.put("name", data)
+        assert info.chunks == 8 and (await store.get("name")).data == data
+        await store.put("name", b"short")
+        assert (await store.get("name")).data == b"short"
+        assert [each.name for each in await store.list()] == ["name"]
+        await store.delete("name")
+        assert (await js.stream_info(f"OBJ_objects-{storage.value}")).state.messages == 1
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("test", [_pull, _push, _ordered, _policies, _key_value, _objects])
+def test_as_against_a_real_server(url: str, test: Any, storage: StorageType) -> None:
+    asyncio.run(test(url, storage))
+
+
+def test_a_durable_consumer_goes_on_after_the_end_of_the_broker(tmp_path: Path) -> None:
+    async def begin(url: str) -> None:
+        async with connected(url) as (_, js):
+            await js.add_stream(name="S", subjects=["s"])
+            await asyncio.gather(*(js.publish("s", b"%d" % i) for i in range(20)))
+            subscription = await js.pull_subscribe("s", "durable", config=ConsumerConfig(ack_wait=0.5))
+            for message in (await subscription.fetch(10, timeout=PATIENCE))[:8]:
+                await message.ack_sync()
+
+    async def go_on(url: str) -> list[int]:
+        async with connected(url) as (_, js):
+            subscription = await js.pull_subscribe("s", "durable", config=ConsumerConfig(ack_wait=0.5))
+            seen: set[int] = set()
+            while len(seen) < 12:
+                for message in await subscription.fetch(20, timeout=PATIENCE):
+                    seen.add(int(message.data))
+                    await message.ack_sync()
+            return sorted(seen)
+
+    with Broker(tmp_path, "-js", "-sd", tmp_path / "store") as broker:
+        asyncio.run(begin(broker.url))
+        broker.stop()
+        broker.start()
+        assert asyncio.run(go_on(broker.url)) == list(range(8, 20))
