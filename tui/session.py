@@ -25,9 +25,11 @@ from tui.jobs import Job
 if TYPE_CHECKING:
     from stantools.inspection.advice import Advice
     from stantools.inspection.forecast.model import Forecast
+    from stantools.inspection.node import NodeReport
     from stantools.inspection.overview import ChannelOverview, Overview
     from stantools.inspection.survey import ChannelSurvey
     from stantools.inspection.verify import ChannelVerdict
+    from stantools.store.nodes import NodeFiles
 
 #: Findings of each severity that are kept at hand.
 MOST_FIRST = 50
@@ -121,8 +123,10 @@ class StoreSession:
         path: The store's directory, as the user wrote it.
         reading: How to read it.
         workers: Files that are read at the same time.
+        files: The clustered node whose file store it is, if it is one.
 
     Attributes:
+        node: What the node's Raft log and snapshots hold, once they are read.
         channels: What is known of each channel, by name, in the order of the names.
         overview: Server, clients and names of the root; its list of channels fills while they are looked at.
         root_findings: Findings about the root; those of channels are with the channels.
@@ -136,8 +140,11 @@ class StoreSession:
         StoreUnreadableError: It is no store, cannot be listed, or is of release 0.1.
     """
 
-    def __init__(self, path: Path, reading: ReadOptions | None = None, *, workers: int = 2) -> None:
+    def __init__(
+        self, path: Path, reading: ReadOptions | None = None, *, workers: int = 2, files: NodeFiles | None = None
+    ) -> None:
         self.path = path
+        self.files = files
         self.reading = reading or ReadOptions()
         self.workers = workers
         self.store: Datastore  #: its files
@@ -150,6 +157,7 @@ class StoreSession:
         self.store = open_store(self.path, self.reading)
         self.channels = {name: ChannelFacts(name) for name in self.store.channel_names}
         self.overview: Overview | None = None
+        self.node: NodeReport | None = None
         self.root_findings: list[Finding] = []
         self.totals = Totals()
         self.forecasts: tuple[Forecast, Forecast] | None = None
@@ -159,6 +167,11 @@ class StoreSession:
         self.scanned = False
         self._advice: tuple[int, Advice] | None = None
         self.touch()
+
+    @property
+    def named(self) -> Path:
+        """What commands about all of it are given: the store, or the node that it belongs to."""
+        return self.files.path if self.files else self.path
 
     @property
     def job(self) -> Job[None] | None:
@@ -220,7 +233,7 @@ class StoreSession:
         if self._advice is None or self._advice[0] != self.revision:
             self._advice = (
                 self.revision,
-                advise(self.path, list(self.findings()), self.forecasts[0] if self.forecasts else None, self.uses),
+                advise(self.named, list(self.findings()), self.forecasts[0] if self.forecasts else None, self.uses),
             )
         return self._advice[1]
 
@@ -241,6 +254,9 @@ class StoreSession:
         self.stage = Stage.OVERVIEW
         result = root_overview(self.store)
         self.overview = result
+        if self.files:
+            self._look_at_node(self.files, job)
+            return
         self.touch()
         known = {client.id: client for client in result.clients}
         for each in channel_overviews(self.store, known, workers=self.workers):
@@ -252,6 +268,20 @@ class StoreSession:
             job.advance(1)
         result.era = era(result)
 
+    def _look_at_node(self, files: NodeFiles, job: Job[None]) -> None:
+        """Reads a clustered node: clients and subscriptions are in its log."""
+        from stantools.inspection.node import node_overview
+
+        self.node, self.overview = node_overview(files, self.reading)
+        for each in self.overview.channels:
+            # A channel that only the log knows has no files to look at.
+            if each.name in self.channels:
+                self.channels[each.name].overview = each
+                self.totals.by_index += each.count
+                self.totals.disk_bytes += each.disk_bytes
+        self.touch()
+        job.advance(len(self.channels))
+
     def _verify(self, job: Job[None]) -> None:
         from stantools.inspection.survey import survey_channels
         from stantools.inspection.verify import verify_channel, verify_root
@@ -260,8 +290,8 @@ class StoreSession:
         job.begin_phase("checking every byte", self.store.data_size(names))
         self.stage = Stage.SCAN
         root = verify_root(self.store)
-        self.root_findings = root.findings
-        self.totals.add_findings(root.findings)
+        self.root_findings = [*(self.node.findings if self.node else ()), *root.findings]
+        self.totals.add_findings(self.root_findings)
         self.touch()
         for survey in survey_channels(self.store, names, workers=self.workers, progress=job.advance):
             report = verify_channel(self.store.path, survey, self.store.crc, root.clients)

@@ -12,7 +12,7 @@ from stantools.cli import console
 from stantools.cli.options import channel_option, limit_options, node_option, reading_options, store_argument, verb
 from stantools.cli.output import print_csv, print_json, stream_ndjson, table_text
 from stantools.errors import ExitCode
-from stantools.notation import counted, describe_ranges, format_size, format_time
+from stantools.notation import counted, format_size, format_time
 
 if TYPE_CHECKING:
     from stantools.inspection.node import NodeReport
@@ -165,7 +165,7 @@ def _facts(result: Overview, limited: bool, node: NodeReport | None) -> list[tup
     if identity := node.node_id if node else server.node_id if server else None:
         facts[1:1] = [("node id", identity)]
     if node:
-        facts += _node_facts(node)
+        facts += node.facts()
     elif server and server.node_id:
         facts.append(("clustered", "clients and subscriptions are in the node's raft log, not here"))
     if limited:
@@ -185,31 +185,6 @@ def _facts(result: Overview, limited: bool, node: NodeReport | None) -> list[tup
         facts.append(("differ by case only", ", ".join(names)))
     if result.witness:
         facts.append(("last start", "with the truncate option (.truncate.lck is there)"))
-    return facts
-
-
-def _node_facts(node: NodeReport) -> list[tuple[str, Any]]:
-    members = ", ".join(each.id + ("" if each.voter else " (no voter)") for each in node.servers)
-    operations = ", ".join(f"{count} {name}" for name, count in node.operations.most_common())
-    facts: list[tuple[str, Any]] = [
-        ("raft directory", str(node.files.raft)),
-        ("file store", str(node.files.data) if node.files.data else "not here"),
-        ("members", members or "unknown"),
-        ("term", f"{node.stable.term}, voted for {node.stable.vote or 'nobody'} in term {node.stable.vote_term}"),
-        ("log", f"entries {node.first} to {node.last}, the last of term {node.last_term}: {operations or 'none'}"),
-        ("state", f"from snapshot {node.base.name} and the log" if node.base else "from the log alone"),
-    ]
-    if node.lost:
-        facts.append(("entries lost", describe_ranges(node.lost, 6)))
-    if node.in_free_pages:
-        facts.append(("only in free pages", f"entries {describe_ranges(node.in_free_pages, 6)}"))
-    if node.orphans:
-        facts.append(("pending of members that left", counted(node.orphans, "message")))
-    for each in node.findings:
-        if each.code == "store-behind-log":
-            facts.append(("not in the store yet", f"{each.channel}: {each.detail}"))
-    if node.used_by:
-        facts.append(("in use", ", ".join(node.used_by)))
     return facts
 
 

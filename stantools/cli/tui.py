@@ -12,7 +12,7 @@ import click
 
 from stantools.cli.connecting import connection_options
 from stantools.cli.options import reading_options, verb, workers_option
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import ExitCode, StoreUnreadableError, UsageError
 
 if TYPE_CHECKING:
     from stantools.nats.options import ConnectOptions
@@ -35,6 +35,8 @@ def command(
     reading: ReadOptions,
 ) -> int:
     r"""Look at STORE in the terminal: what is in it, what is wrong, what to do. Nothing is changed unless unlocked.
+
+    STORE may also be the directory of a clustered node, with its Raft directory and its file store.
 
     \b
       stantools tui STORE
@@ -60,10 +62,18 @@ def command(
     except ImportError as error:
         remedy = "install the extra: pip install 'stantools[tui]'"
         raise UsageError(f"the browser cannot run: {error}", remedy) from error
+    from stantools.cli.opening import node_at
     from tui.keys import read_settings
     from tui.session import StoreSession
 
-    session = StoreSession(store, reading, workers=workers) if store is not None else None
+    node = node_at(store) if store is not None else None
+    if node and node.data is None:
+        raise StoreUnreadableError(
+            f"{node.path}: the file store of the node is not here, and the browser shows stores",
+            "stantools info, subs and verify show its Raft log",
+        )
+    path = node.data if node else store
+    session = StoreSession(path, reading, workers=workers, files=node) if path is not None else None
     server = connecting if connecting.servers or connecting.context else None
     settings = read_settings(config or _usual_config(), must_exist=config is not None)
     browser = Browser(session, settings=settings, connecting=server, monitor=monitor)

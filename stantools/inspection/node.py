@@ -88,6 +88,30 @@ class NodeReport:
         groups = (group for channel in self.state.channels.values() for group in channel.groups.values())
         return sum(len(group.orphans) for group in groups)
 
+    def facts(self) -> list[tuple[str, str]]:
+        """Returns what it is and how far it is, for people: what, and how it is."""
+        members = ", ".join(each.id + ("" if each.voter else " (no voter)") for each in self.servers)
+        operations = ", ".join(f"{count} {name}" for name, count in self.operations.most_common())
+        facts = [
+            ("raft directory", str(self.files.raft)),
+            ("file store", str(self.files.data) if self.files.data else "not here"),
+            ("members", members or "unknown"),
+            ("term", f"{self.stable.term}, voted for {self.stable.vote or 'nobody'} in term {self.stable.vote_term}"),
+            ("log", f"entries {self.first} to {self.last}, the last of term {self.last_term}: {operations or 'none'}"),
+            ("state", f"from snapshot {self.base.name} and the log" if self.base else "from the log alone"),
+        ]
+        if self.lost:
+            facts.append(("entries lost", describe_ranges(self.lost, 6)))
+        if self.in_free_pages:
+            facts.append(("only in free pages", f"entries {describe_ranges(self.in_free_pages, 6)}"))
+        if self.orphans:
+            facts.append(("pending of members that left", counted(self.orphans, "message")))
+        behind = [each for each in self.findings if each.code == "store-behind-log"]
+        facts += [("not in the store yet", f"{each.channel}: {each.detail}") for each in behind]
+        if self.used_by:
+            facts.append(("in use", ", ".join(self.used_by)))
+        return facts
+
     def as_json(self) -> dict[str, Any]:
         """Returns the node with the names of docs/reference/json.md."""
         return {

@@ -221,7 +221,8 @@ def browse() -> Callable[..., Any]:
 
         async def go() -> None:
             reading = options.pop("reading", None)
-            session = StoreSession(Path(path), reading) if path is not None else None
+            files = options.pop("files", None)
+            session = StoreSession(Path(path), reading, files=files) if path is not None else None
             app = Browser(session, **options)
             async with app.run_test(size=size, notifications=True):
                 pilot = Hands(app)

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from stantools.store import mapping
+from stantools.store.nodes import find_node
 from tests import cutting
 from tests.tui.conftest import LARGE, check_sizes, screen_text, until
 from tui.jobs import State
+from tui.screens.subscriptions import SubscriptionsScreen
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,32 @@ def test_golden(case: str, golden: Path, browse: Callable[..., None], monkeypatc
 
     monkeypatch.chdir(golden / case)
     browse("datastore", look)
+
+
+@pytest.mark.parametrize("case", ["killed_under_load", "snapshots"])
+def test_a_clustered_node(
+    case: str, golden_clusters: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Term, members, indexes and snapshots of the node, and what its log holds that its store does not."""
+
+    async def look(pilot: Any) -> None:
+        node = pilot.app.session.node
+        assert node is not None
+        await check_sizes(pilot, f"overview-node-{case}", layout=True)
+        assert "stantools info a" in pilot.app.commands
+        await pilot.press("5")
+        await until(
+            pilot, lambda: isinstance(pilot.app.screen, SubscriptionsScreen) and pilot.app.screen.gathered.known
+        )
+        subscriptions = sum(len(each.subscriptions) for each in node.state.channels.values())
+        await until(pilot, lambda: f"[subscriptions {subscriptions}]" in screen_text(pilot.app))
+        assert "not here" not in screen_text(pilot.app)
+
+    monkeypatch.chdir(golden_clusters / case / "nodes")
+    files = find_node(Path("a"))
+    assert files
+    assert files.data
+    browse(files.data, look, files=files)
 
 
 @pytest.mark.parametrize("file", [cutting.DATA, cutting.INDEX, cutting.SUBS])

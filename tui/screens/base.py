@@ -177,7 +177,7 @@ class ViewScreen(Screen[None]):
         lock: Cell = ("UNLOCKED", "bad") if self.browser.unlocked else ("READ ONLY", "good")
         cells: list[Cell] = [lock]
         if self._session is not None:
-            cells += [" ", (store_name(self._session.path), "strong")]
+            cells += [" ", (store_name(self._session.named), "strong")]
         for part in self.trail():
             cells += [" › ", part]
         if self._session is not None:

@@ -104,7 +104,7 @@ class FindingsScreen(FilteredView):
         """Begins with the worst."""
         self.table.focus()
         self.set_interval(_TAKE, self._take)
-        self.note("stantools", "verify", str(self.session.path))
+        self.note("stantools", "verify", str(self.session.named))
 
     def on_resize(self) -> None:
         """Puts the explanation beside the table where there is room."""

@@ -133,7 +133,7 @@ class OverviewScreen(TableView):
     def on_mount(self) -> None:
         """Begins with the channels."""
         self.table.focus()
-        self.note("stantools", "info", str(self.session.path))
+        self.note("stantools", "info", str(self.session.named))
 
     def on_resize(self) -> None:
         """Shows more columns where there is room."""
@@ -156,7 +156,9 @@ class OverviewScreen(TableView):
 
     def _write(self) -> None:
         verdict = list(_verdict(self.session))
-        if self.size.height >= 35:
+        high = self.size.height >= 35
+        verdict += _node(self.session, self.size.width - 2, whole=high)
+        if high:
             verdict += _identity(self.session)
         self.query_one("#verdict", Line).show_lines(verdict)
         findings = list(_top_findings(self.session, 3 if self.size.height < 35 else 8, self.size.width - 2))
@@ -214,6 +216,31 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
         yield [("Next: ", "strong"), advice.text, *([("  (p)", "dim")] if advice.command else [])]  # type: ignore[list-item]
         if advice.command:
             yield [("  $ " + shlex.join(advice.command), "accent")]
+
+
+#: What is told of a clustered node also where there is little room.
+_MATTERS = ("term", "log", "entries lost", "not in the store yet")
+#: Lines of what is told of it there.
+_FEW = 4
+
+
+def _node(session: StoreSession, width: int, *, whole: bool) -> Iterable[Sequence[Cell]]:
+    """Yields what a clustered node is and how far, if it is one."""
+    node = session.node
+    if node is None:
+        return
+    facts = [(what, how) for what, how in node.facts() if whole or what in _MATTERS]
+    name = f"node {name_text(node.node_id)}, " if node.node_id else ""
+    for number_, (what, how) in enumerate(facts[: None if whole else _FEW]):
+        label = f"{name if not number_ else ''}{what}: "
+        role: Role = "warn" if what in ("entries lost", "not in the store yet") else "dim"
+        yield [(label, "strong"), (cut(name_text(how), max(width - len(label), 20)), role)]
+    for each in node.snapshots if whole else ():
+        usable = "" if each.usable else ", not usable"
+        yield [
+            ("snapshot: ", "strong"),
+            (f"{name_text(each.name)}, term {each.term}, index {each.index}{usable}", "dim"),
+        ]
 
 
 def _identity(session: StoreSession) -> Iterable[Sequence[Cell]]:

@@ -87,7 +87,7 @@ class SubscriptionsScreen(TabbedView):
         self._note()
 
     def _note(self) -> None:
-        words = ["stantools", "clients" if self.tab == "clients" else "subs", str(self.session.path)]
+        words = ["stantools", "clients" if self.tab == "clients" else "subs", str(self.session.named)]
         if self.place.channel is not None and self.tab != "clients":
             words += ["--channel", self.place.channel]
         self.note(*words)
@@ -163,7 +163,7 @@ class SubscriptionsScreen(TabbedView):
         overview = self.session.overview
         if overview is None:
             return
-        if overview.server is not None and overview.server.node_id:
+        if overview.server is not None and overview.server.node_id and self.session.node is None:
             yield [("i the node is clustered: its subscriptions and clients are in the raft log, not here", "dim")]
         found = [
             ("clients.dat", FileKind.CLIENTS, each) for each in overview.problems if each.startswith("clients.dat: ")
