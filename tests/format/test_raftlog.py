@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import time
 import tracemalloc
@@ -83,23 +84,22 @@ def published(
 @st.composite
 def logs(draw: st.DrawFn) -> boltfiles.Pairs:
     """Mostly messages that follow each other, and whatever else is in a log."""
+    chance = draw(st.integers(0, 1 << 32).map(random.Random))  # a log of sixty entries takes hundreds of choices
     pairs: boltfiles.Pairs = []
-    index, term, sequence = 0, 3, 0
+    index, term, sequence = 0, 60, 0
     for _ in range(draw(st.integers(1, 60))):
-        index += draw(st.sampled_from([1] * 30 + [2]))
-        number = index + draw(st.sampled_from([0] * 40 + [1]))
-        term += draw(st.sampled_from([0] * 30 + [1, -1]))
-        kind, data = 0, draw(st.one_of(st.none(), st.binary(max_size=40)))
-        if draw(st.integers(0, 9)):
-            count = draw(st.sampled_from([1] * 9 + [3]))
-            channel = draw(st.sampled_from([b"orders"] * 20 + [b"other"]))
-            data = published(
-                sequence + 1, count, channel=channel, channel_id=draw(st.sampled_from([7] * 20 + [0, 300]))
-            )
-            sequence += count + draw(st.sampled_from([0] * 20 + [1]))
+        index += chance.choice([1] * 30 + [2])
+        number = index + chance.choice([0] * 40 + [1])
+        term += chance.choice([0] * 30 + [1, -1])
+        kind, data = 0, chance.choice([None, chance.randbytes(chance.randint(0, 40))])
+        if chance.randint(0, 9):
+            count = chance.choice([1] * 9 + [3])
+            channel = chance.choice([b"orders"] * 20 + [b"other"])
+            data = published(sequence + 1, count, channel=channel, channel_id=chance.choice([7] * 20 + [0, 300]))
+            sequence += count + chance.choice([0] * 20 + [1])
         else:
-            kind = draw(st.integers(0, 6))
-        timed = draw(st.integers(0, 30)) > 0
+            kind = chance.randint(0, 6)
+        timed = chance.randint(0, 30) > 0
         pairs.append((key(index), entry(number, data, term=term, kind=kind, timed=timed)))
     return pairs
 
