@@ -216,7 +216,7 @@ def open_handles(store: Path, known: Set[tuple[int, int]] = frozenset()) -> Iter
     for entry in os.scandir(processes):
         if not entry.name.isdigit() or int(entry.name) == own:
             continue
-        for path in _written_by(Path(entry.path), root, known):
+        for path in _written_by(entry.path, root, known):
             yield Use("handle", f"process {entry.name} has {path} open for writing", int(entry.name))
             break
 
@@ -233,21 +233,21 @@ def _identities(store: Path) -> set[tuple[int, int]]:
     return found
 
 
-def _written_by(process: Path, root: str, known: Set[tuple[int, int]]) -> Iterator[str]:
+def _written_by(process: str, root: str, known: Set[tuple[int, int]]) -> Iterator[str]:
     try:
-        handles = list(os.scandir(process / "fd"))
+        handles = list(os.scandir(f"{process}/fd"))
     except OSError:
         return  # gone, or another user's
     for handle in handles:
         try:
             path = os.readlink(handle.path)  # noqa: PTH115 (what it points to need not be a path)
-            if not path.startswith("/"):
-                continue
             if not path.startswith(f"{root}/"):
+                if not (known and path.startswith("/")):
+                    continue
                 status = os.stat(handle.path)  # noqa: PTH116
                 if (status.st_dev, status.st_ino) not in known:
                     continue
-            information = (process / "fdinfo" / handle.name).read_text()
+            information = Path(f"{process}/fdinfo/{handle.name}").read_text()
         except (OSError, UnicodeDecodeError):
             continue
         if any(
