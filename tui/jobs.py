@@ -21,7 +21,7 @@ class Cancelled(BaseException):
     """Ends a job that was cancelled; raised by the job's own progress."""
 
 
-class State(enum.StrEnum):
+class JobState(enum.StrEnum):
     """How far a job is."""
 
     WAITING = "waiting"
@@ -46,7 +46,7 @@ class Job(Generic[_T]):
         self.done = 0  #: how much is done
         self.phase = ""  #: what is being done just now, for people; the work may set it
         self.problem: StantoolsError | None = None  #: why it failed, if it did
-        self.state = State.WAITING
+        self.state = JobState.WAITING
         self.begun = self.ended = 0.0
         self._work = work
         self._result: _T | None = None
@@ -56,7 +56,7 @@ class Job(Generic[_T]):
 
     def start(self) -> Job[_T]:
         """Begins the work and returns the job itself."""
-        self.state, self.begun = State.RUNNING, time.monotonic()
+        self.state, self.begun = JobState.RUNNING, time.monotonic()
         self._thread.start()
         return self
 
@@ -66,7 +66,7 @@ class Job(Generic[_T]):
 
     def wait(self, seconds: float | None = None) -> bool:
         """Waits for the end and tells whether it has come."""
-        if self.state is State.WAITING:
+        if self.state is JobState.WAITING:
             return False
         self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -104,7 +104,7 @@ class Job(Generic[_T]):
     @property
     def running(self) -> bool:
         """The work goes on."""
-        return self.state is State.RUNNING
+        return self.state is JobState.RUNNING
 
     @property
     def seconds(self) -> float:
@@ -119,28 +119,28 @@ class Job(Generic[_T]):
     @property
     def result(self) -> _T:
         """What the work returned, once the state is DONE."""
-        if self.state is not State.DONE:
+        if self.state is not JobState.DONE:
             raise RuntimeError(f"the job {self.name} is {self.state.value}")
         return self._result  # type: ignore[return-value]
 
     def _run(self) -> None:
-        state = State.DONE
+        state = JobState.DONE
         try:
             self._result = self._work(self)
         except Cancelled:
-            state = State.CANCELLED
+            state = JobState.CANCELLED
         except StantoolsError as problem:
-            self.problem, state = problem, State.FAILED
+            self.problem, state = problem, JobState.FAILED
         except MemoryError:
-            self.problem, state = StantoolsError("out of memory"), State.FAILED
+            self.problem, state = StantoolsError("out of memory"), JobState.FAILED
         except OSError as problem:
             place = f"{problem.filename}: " if problem.filename else ""
             self.problem = StantoolsError(f"{place}{problem.strerror or problem}")
-            state = State.FAILED
+            state = JobState.FAILED
         except Exception as problem:
             text = f"unexpected {type(problem).__name__}: {problem}"
             self.problem = StantoolsError(text, "this is a mistake in stantools: please report it")
             self.problem.__cause__ = problem
-            state = State.FAILED
+            state = JobState.FAILED
         self.ended = time.monotonic()
         self.state = state

@@ -56,7 +56,7 @@ class PartRole(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RecordPart:
     """Some bytes of a record."""
 
     start: int  #: offset of the first one in the file
@@ -66,7 +66,9 @@ class Part:
     role: PartRole  #: what it is for
 
 
-def record_parts(record: bytes, kind: FileKind, crc: Crc, *, offset: int, length: int | None = None) -> list[Part]:
+def record_parts(
+    record: bytes, kind: FileKind, crc: Crc, *, offset: int, length: int | None = None
+) -> list[RecordPart]:
     """Returns what every byte of a record, or of a damaged range, means. Never raises for what is in it.
 
     Args:
@@ -99,11 +101,11 @@ class _Parts:
     def __init__(self, offset: int) -> None:
         self.begin = offset  # of the record itself, behind the version
         self.end = offset
-        self.list: list[Part] = []
+        self.list: list[RecordPart] = []
 
     def add(self, length: int, name: str, value: str, role: PartRole) -> None:
         if length > 0:
-            self.list.append(Part(self.end, self.end + length, name, value, role))
+            self.list.append(RecordPart(self.end, self.end + length, name, value, role))
             self.end += length
 
     def fill(self, end: int, name: str, role: PartRole) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stantools.browse.record_fields import Part, record_parts
+from stantools.browse.record_fields import RecordPart, record_parts
 from stantools.browse.record_map import RecordMap, Single, Stretch
 from stantools.format import gogo, index, kernels
 from stantools.format.columns import LogColumns, MessageColumns
@@ -109,7 +109,7 @@ class RecordReader:
         except OSError:
             return b""
 
-    def parts(self, row: RecordRow) -> list[Part]:
+    def parts(self, row: RecordRow) -> list[RecordPart]:
         """Returns what every byte of a record means."""
         return record_parts(
             self.read(row.offset, min(row.length, MOST)), self.kind, self._crc, offset=row.offset, length=row.length
@@ -249,7 +249,7 @@ def _single(entry: Single) -> RecordRow:
     return RecordRow(entry.start, entry.end - entry.start, entry.type, entry.ok, entry.sequence, entry.detail)
 
 
-def part_at(parts: list[Part], offset: int) -> int:
+def part_at(parts: list[RecordPart], offset: int) -> int:
     """Returns the place of the part that holds a byte; -1 if none does."""
     place = bisect_right(parts, offset, key=lambda part: part.start) - 1
     return place if place >= 0 and offset < parts[place].end else -1

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stantools.format.layout import FILE_HEADER_SIZE, Stop
-from stantools.inspection.runs import Run
+from stantools.inspection.runs import RecordRun
 from stantools.inspection.survey import SliceSurvey
 from stantools.store.resync import DamageKind
 
@@ -17,7 +17,7 @@ from stantools.store.resync import DamageKind
 _MOST = 1000
 
 
-class State(enum.IntEnum):
+class BytesState(enum.IntEnum):
     """What bytes of a data file are; where several fall on one place of a bar, the highest is shown."""
 
     EMPTY = 0  #: there are no bytes
@@ -37,7 +37,7 @@ class Segment:
 
     start: int
     end: int
-    state: State
+    state: BytesState
 
 
 def segments(survey: SliceSurvey | None) -> list[Segment]:
@@ -47,19 +47,19 @@ def segments(survey: SliceSurvey | None) -> list[Segment]:
         survey: The scan; None if there was none.
     """
     if survey is None:
-        return [Segment(0, 1, State.UNKNOWN)]
+        return [Segment(0, 1, BytesState.UNKNOWN)]
     if survey.error:
-        return [Segment(0, 1, State.UNREADABLE)]
+        return [Segment(0, 1, BytesState.UNREADABLE)]
     if survey.files.data is None:
-        return [Segment(0, 1, State.INDEX_ONLY)]
-    found = [Segment(0, min(FILE_HEADER_SIZE, survey.size), State.BAD if survey.header_error else State.GOOD)]
+        return [Segment(0, 1, BytesState.INDEX_ONLY)]
+    found = [Segment(0, min(FILE_HEADER_SIZE, survey.size), BytesState.BAD if survey.header_error else BytesState.GOOD)]
     channel = os.fsencode(survey.files.data.parent.name)
     for run in survey.runs:
-        found.append(Segment(run.start, run.end, State.GOOD if run.subject == channel else State.FOREIGN))
+        found.append(Segment(run.start, run.end, BytesState.GOOD if run.subject == channel else BytesState.FOREIGN))
     found += _orphans(survey)
     for neighbours in survey.damages:
         damage = neighbours.damage
-        state = State.ZERO if damage.kind is DamageKind.ZEROS else State.BAD
+        state = BytesState.ZERO if damage.kind is DamageKind.ZEROS else BytesState.BAD
         found.append(Segment(damage.offset, damage.end, state))
     return [each for each in found if each.end > each.start]
 
@@ -77,10 +77,10 @@ def _orphans(survey: SliceSurvey) -> Iterator[Segment]:
             end = run.end if last >= run.last else _place(run, last + 1)
             if start <= report.first_orphan < end:
                 start = report.first_orphan
-            yield Segment(start, max(end, start + 1), State.ORPHAN)
+            yield Segment(start, max(end, start + 1), BytesState.ORPHAN)
 
 
-def _place(run: Run, sequence: int) -> int:
+def _place(run: RecordRun, sequence: int) -> int:
     """Returns about where a message of a run lies: in proportion between two places that are known."""
     marks = [(run.first, run.start), *run.marks, (run.last + 1, run.end)]
     at = bisect_right(marks, sequence, key=lambda mark: mark[0])
@@ -90,7 +90,7 @@ def _place(run: Run, sequence: int) -> int:
     return start + (end - start) * (sequence - low) // max(high - low, 1)
 
 
-def cells(found: Sequence[Segment], size: int, width: int) -> list[State]:
+def cells(found: Sequence[Segment], size: int, width: int) -> list[BytesState]:
     """Draws a file as places of a bar, each for an equal part of its bytes.
 
     What is worse than good is never invisible, however few bytes it has.
@@ -100,12 +100,12 @@ def cells(found: Sequence[Segment], size: int, width: int) -> list[State]:
         size: Bytes of the file; 0 for a file whose bytes are not known.
         width: Places of the bar.
     """
-    bar = [State.EMPTY] * width
+    bar = [BytesState.EMPTY] * width
     if width <= 0:
         return []
     if size <= 0:
-        return [max((each.state for each in found if each.end > 0), default=State.EMPTY)] * width
-    if len(found) == 1 and found[0].state in (State.UNKNOWN, State.UNREADABLE, State.INDEX_ONLY):
+        return [max((each.state for each in found if each.end > 0), default=BytesState.EMPTY)] * width
+    if len(found) == 1 and found[0].state in (BytesState.UNKNOWN, BytesState.UNREADABLE, BytesState.INDEX_ONLY):
         return [found[0].state] * width
     for each in found:
         low = min(each.start * width // size, width - 1)

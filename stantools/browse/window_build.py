@@ -28,7 +28,7 @@ from stantools.format import index
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.indexcheck import IndexReport
-from stantools.inspection.runs import Run, RunBuilder
+from stantools.inspection.runs import RecordRun, RunBuilder
 from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text, survey_slice
 from stantools.notation import describe_ranges
 from stantools.progress import Progress
@@ -277,20 +277,22 @@ def _whole(
     return _indexed(files, stop - begin, int(first["offset"]), end, first, last, begin, missing[missing > 0])
 
 
-def _merged(files: SliceFiles, runs: list[Run], damages: list[Neighbours], index_from: int | None) -> Iterator[Piece]:
+def _merged(
+    files: SliceFiles, runs: list[RecordRun], damages: list[Neighbours], index_from: int | None
+) -> Iterator[Piece]:
     """Iterates over runs and damages in the order of the file."""
-    found: list[tuple[int, Run | Neighbours]] = [(run.start, run) for run in runs]
+    found: list[tuple[int, RecordRun | Neighbours]] = [(run.start, run) for run in runs]
     found += [(each.damage.offset, each) for each in damages]
     at = index_from
     for _, each in sorted(found, key=lambda one: one[0]):
-        if isinstance(each, Run):
+        if isinstance(each, RecordRun):
             yield _of_run(each, at)
             at = None if at is None else at + each.count
         else:
             yield from _of_damage(files, each)
 
 
-def _of_run(run: Run, index_from: int | None) -> Stretch:
+def _of_run(run: RecordRun, index_from: int | None) -> Stretch:
     spans = np.array(run.sequences.pairs(), np.uint64).reshape(-1, 2)
     counts = (spans[:, 1] - spans[:, 0] + np.uint64(1)).astype(np.int64)
     ahead = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))

@@ -41,7 +41,7 @@ def command(store: Path, server: Server, reading: ReadOptions) -> int:
     """
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
-    from stantools.inspection.advice import State, diagnose
+    from stantools.inspection.advice import Health, diagnose
     from stantools.inspection.forecast import forecast_versions
     from stantools.inspection.verify import verify
     from stantools.store.locks import find_uses
@@ -66,7 +66,7 @@ def command(store: Path, server: Server, reading: ReadOptions) -> int:
             console.warning(f"what the server would do cannot be told: {problem.message}", problem.remedy)
     diagnosis = diagnose(store, found, starts, uses)
     show(diagnosis.as_json, lambda: _print(diagnosis))
-    return ExitCode.CLEAN if diagnosis.state is State.HEALTHY else ExitCode.FINDINGS
+    return ExitCode.CLEAN if diagnosis.state is Health.HEALTHY else ExitCode.FINDINGS
 
 
 def _print(diagnosis: Diagnosis) -> None:

@@ -152,7 +152,7 @@ def _nameless(path: Path, findings: Sequence[Finding] | None, forecast: Forecast
     return stored_cluster_id(store.server, store.crc) is None
 
 
-class State(enum.StrEnum):
+class Health(enum.StrEnum):
     """How a store is, in a word."""
 
     HEALTHY = "healthy"  #: nothing was found, and a start is harmless
@@ -166,7 +166,7 @@ class Diagnosis:
     """What is the matter with a store."""
 
     path: Path  #: its directory, as the user wrote it
-    state: State  #: in a word
+    state: Health  #: in a word
     verdict: str  #: in a sentence, without full stop
     verified: Verdict  #: what verify found
     #: For each version of the server that would do otherwise, the first one first: the forecast of a normal start, and
@@ -184,7 +184,7 @@ class Diagnosis:
             "path": str(self.path),
             "state": self.state.value,
             "verdict": self.verdict,
-            "clean": self.state is State.HEALTHY,
+            "clean": self.state is Health.HEALTHY,
             "lost": {name: ranges.as_json() for name, ranges in self.lost.items()},
             "findings": {each.value: severities.count(each) for each in Severity},
             "starts": [
@@ -226,17 +226,17 @@ def diagnose(
     normals = [normal for normal, _ in starts]
     errors = sum(each.severity is Severity.ERROR for each in verified.findings)
     if any(one.destroys or not one.recovered for one in normals if one.starts):
-        state, start = State.IN_DANGER, "do not start the server on it: a start would destroy data"
+        state, start = Health.IN_DANGER, "do not start the server on it: a start would destroy data"
     elif not starts:
-        state, start = State.DAMAGED, "what the server would do cannot be told"
+        state, start = Health.DAMAGED, "what the server would do cannot be told"
     elif not normals[0].starts:
-        state, start = State.DAMAGED, "the server does not start on it"
+        state, start = Health.DAMAGED, "the server does not start on it"
     elif stalling(normals[0]):
-        state, start = State.DAMAGED, "the server starts on it, and cannot deliver every message"
+        state, start = Health.DAMAGED, "the server starts on it, and cannot deliver every message"
     elif not harmless(normals[0]):
-        state, start = State.DAMAGED if errors else State.FLAWED, "a start would not be harmless"
+        state, start = Health.DAMAGED if errors else Health.FLAWED, "a start would not be harmless"
     else:
-        state = State.DAMAGED if errors else State.HEALTHY if verified.clean else State.FLAWED
+        state = Health.DAMAGED if errors else Health.HEALTHY if verified.clean else Health.FLAWED
         start = "a start is harmless"
     missed = sum(ranges.count() for ranges in lost.values())
     there = sum((each.intact | each.repairable).count() for each in verified.channels)
@@ -244,6 +244,6 @@ def diagnose(
         data = f"{counted(missed, 'message')} of {missed + there} {'is' if missed == 1 else 'are'} lost"
     else:
         data = f"no message of {there} is lost" if there else "there are no messages in it"
-    parts = (start, data) if state is State.IN_DANGER else (data, start)
+    parts = (start, data) if state is Health.IN_DANGER else (data, start)
     advice = advise(path, verified.findings, normals[0] if normals else None, uses)
     return Diagnosis(path, state, "; ".join(parts), verified, starts, lost, uses, advice)

@@ -14,7 +14,7 @@ from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.indexcheck import IndexReport
-from stantools.inspection.runs import History, Piece, Run
+from stantools.inspection.runs import History, Piece, RecordRun
 from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text
 from stantools.notation import counted
 from stantools.store.limits import is_channel_name
@@ -236,7 +236,7 @@ def foreign_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
             yield _foreign(root, channel, run)
 
 
-def _foreign(root: Path, channel: str, run: Run) -> Finding:
+def _foreign(root: Path, channel: str, run: RecordRun) -> Finding:
     assert run.slice.data is not None
     subject = os.fsdecode(run.subject)
     legal = is_channel_name(subject)

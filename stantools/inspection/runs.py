@@ -35,7 +35,7 @@ from stantools.store.resync import Damage
 
 
 @dataclass
-class Run:
+class RecordRun:
     """A stretch of good records of one slice with one subject and strictly increasing sequences."""
 
     slice: SliceFiles  #: the slice it lies in
@@ -82,13 +82,13 @@ class RunBuilder:
         found: The runs in front of the first batch; the last one may go on.
     """
 
-    def __init__(self, files: SliceFiles, channel: bytes, buffer: Buffer, found: Sequence[Run] = ()) -> None:
+    def __init__(self, files: SliceFiles, channel: bytes, buffer: Buffer, found: Sequence[RecordRun] = ()) -> None:
         self._files = files
         self._channel = channel
         self._buffer = buffer
         self._pieces: list[Ranges] = []
-        self._run: Run | None = None
-        self.runs: list[Run] = list(found)  #: the runs, when it is closed
+        self._run: RecordRun | None = None
+        self.runs: list[RecordRun] = list(found)  #: the runs, when it is closed
         if self.runs:
             # A copy: somebody may be reading by the run as it was.
             run = self.runs.pop()
@@ -183,7 +183,7 @@ class RunBuilder:
         else:
             self.close()
             self._pieces = [sequences]
-            self._run = Run(
+            self._run = RecordRun(
                 self._files,
                 subject,
                 start,
@@ -218,7 +218,7 @@ _FINGERPRINT = np.dtype([("sequence", "<u8"), ("timestamp", "<i8"), ("size", "<u
 class Piece:
     """Part of a run."""
 
-    run: Run
+    run: RecordRun
     sequences: Ranges
 
 
@@ -268,7 +268,7 @@ class History:
         return self.generations[-1] if self.generations else Generation()
 
 
-def arrange(runs: Iterable[Run], crc: Crc) -> History:
+def arrange(runs: Iterable[RecordRun], crc: Crc) -> History:
     """Sorts runs of one subject, given in file order, into a history.
 
     Only records whose sequences occur twice are read again.
@@ -312,7 +312,7 @@ def _layers(pieces: list[Piece]) -> list[Generation]:
 
 
 def _without_duplicates(
-    run: Run,
+    run: RecordRun,
     timelines: list[Generation],
     superseded: dict[int, list[Piece]],
     history: History,
@@ -354,7 +354,7 @@ def _place(piece: Piece, timelines: list[Generation]) -> Generation | None:
     return newest
 
 
-def same_records(one: Run, other: Run, sequences: Ranges, crc: Crc, *, sealed: bool = False) -> Ranges:
+def same_records(one: RecordRun, other: RecordRun, sequences: Ranges, crc: Crc, *, sealed: bool = False) -> Ranges:
     """Returns which of the sequences are the same record in both runs.
 
     Args:
@@ -373,14 +373,14 @@ def same_records(one: Run, other: Run, sequences: Ranges, crc: Crc, *, sealed: b
     return Ranges.from_sequences(a["sequence"][a == b])
 
 
-def read_records(run: Run, sequences: Ranges, crc: Crc) -> Iterator[pb.MsgProto]:
+def read_records(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[pb.MsgProto]:
     """Iterates over some messages of a run."""
     for data, batch in _reread(run, sequences, crc):
         for start, size in zip((batch.offset + RECORD_HEADER_SIZE).tolist(), batch.size.tolist(), strict=True):
             yield gogo.decode(pb.MsgProto, data[start : start + size])
 
 
-def _fingerprints(run: Run, sequences: Ranges, crc: Crc) -> npt.NDArray[np.void]:
+def _fingerprints(run: RecordRun, sequences: Ranges, crc: Crc) -> npt.NDArray[np.void]:
     parts: list[npt.NDArray[np.void]] = []
     for data, batch in _reread(run, sequences, crc):
         part = np.empty(batch.capacity, dtype=_FINGERPRINT)
@@ -393,7 +393,7 @@ def _fingerprints(run: Run, sequences: Ranges, crc: Crc) -> npt.NDArray[np.void]
     return np.concatenate(parts) if parts else np.empty(0, dtype=_FINGERPRINT)
 
 
-def _reread(run: Run, sequences: Ranges, crc: Crc) -> Iterator[tuple[Buffer, MessageColumns]]:
+def _reread(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[tuple[Buffer, MessageColumns]]:
     """Yields some records of a run again, with what they point into, up to the first that is not as it was."""
     assert run.slice.data is not None
     with mapped(run.slice.data) as data:

@@ -33,7 +33,7 @@ from stantools.store.reading import (
 from stantools.store.resync import Damage
 
 
-class Source(enum.StrEnum):
+class SummarySource(enum.StrEnum):
     """Where the facts about a slice come from."""
 
     INDEX = "index"
@@ -52,7 +52,7 @@ class SliceSummary:
     last_seq: int = 0  #: sequence of the last message in the file
     first_timestamp: int = 0  #: of the first message, in nanoseconds
     last_timestamp: int = 0  #: of the last message
-    source: Source = Source.NOTHING  #: where this comes from
+    source: SummarySource = SummarySource.NOTHING  #: where this comes from
     problems: tuple[str, ...] = ()  #: what is not as a healthy server leaves it, in words
     encrypted: bool = False  #: the last messages look encrypted
 
@@ -215,7 +215,7 @@ def _from_index(
         int(last["sequence"]),
         int(first["timestamp"]),
         int(last["timestamp"]),
-        Source.INDEX,
+        SummarySource.INDEX,
         (problem,) if problem else (),
         samples_look_encrypted(data, view["offset"][-SAMPLES:], channel, crc),
     )
@@ -240,7 +240,7 @@ def _from_scan(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, proble
     if damaged:
         places = counted(damaged, "place", "is/are")
         problems.append(f"{places} damaged in the data file, {counted(bytes_damaged, 'byte')}")
-    summary.source = Source.SCAN if summary.count else Source.NOTHING
+    summary.source = SummarySource.SCAN if summary.count else SummarySource.NOTHING
     if summary.count:
         summary.encrypted = samples_look_encrypted(data, offsets, channel, crc)
     summary.problems = tuple(problems)

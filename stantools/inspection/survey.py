@@ -25,7 +25,7 @@ from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
-from stantools.inspection.runs import Run, RunBuilder
+from stantools.inspection.runs import RecordRun, RunBuilder
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles, list_channel
 from stantools.store.indexes import scan_index
@@ -64,7 +64,7 @@ class SliceSurvey:
     files: SliceFiles
     error: str | None = None  #: why the data file could not be read at all, if so
     header_error: str | None = None  #: what is wrong with the data file's version, in the server's words
-    runs: list[Run] = field(default_factory=list)  #: the good records
+    runs: list[RecordRun] = field(default_factory=list)  #: the good records
     damages: list[Neighbours] = field(default_factory=list)  #: the damaged ranges with their neighbours
     index: IndexReport = field(default_factory=IndexReport)  #: how the index compares
     index_error: str | None = None  #: why the index could not be read, if so
@@ -90,12 +90,12 @@ class ChannelSurvey:
         lone = [each for each in rest if each.files.data is None]
         return cls(files, surveys[:count], lone, error, [each for each in rest if each.files.data and each.runs])
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[RecordRun]:
         """Iterates over all runs, by slice number and then by offset."""
         for survey in self.slices:
             yield from survey.runs
 
-    def own_runs(self) -> Iterator[Run]:
+    def own_runs(self) -> Iterator[RecordRun]:
         """Iterates over the runs whose subject is the channel."""
         return iter(self._own(self.runs()))
 
@@ -104,7 +104,7 @@ class ChannelSurvey:
         """The sequence of the last message that was written, as the files lie; None if there is none."""
         return next((runs[-1].last for each in reversed(self.slices) if (runs := self._own(each.runs))), None)
 
-    def _own(self, runs: Iterable[Run]) -> list[Run]:
+    def _own(self, runs: Iterable[RecordRun]) -> list[RecordRun]:
         return [run for run in runs if run.subject == self.files.raw_name]
 
     @cached_property

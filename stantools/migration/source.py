@@ -27,7 +27,7 @@ from stantools.store.nodes import NodeFiles
 from stantools.store.options import ReadOptions
 from stantools.store.ranges import Ranges
 from stantools.store.reading import BATCH_ROWS
-from stantools.store.sublog import Subscription
+from stantools.store.sublog import StoredSubscription
 
 #: Stands for a cluster id that is lost: a migration needs none, so that a lost server.dat is no obstacle.
 _NO_CLUSTER = "lost"
@@ -89,7 +89,7 @@ class ChannelSource:
         return self._plan.lost
 
     @property
-    def subscriptions(self) -> Sequence[Subscription]:
+    def subscriptions(self) -> Sequence[StoredSubscription]:
         """Its subscriptions as salvage plans them, but with positions up to `last`."""
         return self._plan.subscriptions
 

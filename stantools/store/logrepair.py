@@ -81,7 +81,7 @@ SUBS_LOG = LogLayout(
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PayloadReading:
     """What a payload is."""
 
     types: tuple[int, ...]  #: the record types it can have
@@ -89,7 +89,7 @@ class Reading:
     retyped: bool = False  #: the type byte in the header says something else
 
 
-def recognise(layout: LogLayout, payload: Buffer) -> Reading | None:
+def recognise(layout: LogLayout, payload: Buffer) -> PayloadReading | None:
     """Identifies a payload by its fields; None if it is nothing that a server writes to this log."""
     data = bytes(payload)
     for shape in layout.shapes:
@@ -100,11 +100,11 @@ def recognise(layout: LogLayout, payload: Buffer) -> Reading | None:
             continue
         message.DiscardUnknownFields()
         if message.SerializeToString() == data and all(getattr(message, name) for name in shape.always):
-            return Reading(shape.types, message)
+            return PayloadReading(shape.types, message)
     return None
 
 
-def read_payload(layout: LogLayout, kind: int, payload: Buffer) -> Reading | None:
+def read_payload(layout: LogLayout, kind: int, payload: Buffer) -> PayloadReading | None:
     """Decodes a payload whose CRC is right, and doubts the type byte where the payload contradicts it.
 
     Args:
@@ -119,15 +119,15 @@ def read_payload(layout: LogLayout, kind: int, payload: Buffer) -> Reading | Non
     known = recognise(layout, payload)
     if known is not None:
         if kind in known.types:
-            return Reading((kind,), known.message)
-        return Reading(known.types, known.message, retyped=True)
+            return PayloadReading((kind,), known.message)
+        return PayloadReading(known.types, known.message, retyped=True)
     if kind not in layout.messages:
         return None
     try:
         message = gogo.decode(layout.messages[kind], payload)
     except gogo.DecodeError:
         return None
-    return Reading((kind,), message) if getattr(message, "id", None) else None
+    return PayloadReading((kind,), message) if getattr(message, "id", None) else None
 
 
 def proven_size(buffer: Buffer, offset: int, limit: int, crc: Crc) -> int | None:

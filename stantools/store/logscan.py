@@ -23,7 +23,7 @@ from stantools.format.layout import (
     RECORD_HEADER_SIZE,
     Stop,
 )
-from stantools.store.logrepair import LogLayout, Reading, proven_size, read_payload, recognise
+from stantools.store.logrepair import LogLayout, PayloadReading, proven_size, read_payload, recognise
 from stantools.store.mapping import Buffer, Window, find_in_data
 
 #: Rows of one batch.
@@ -165,7 +165,7 @@ class LogDamage:
     kind: LogDamageKind  #: what it is
     stop: Stop | None  #: why the server's reader would stop here; None for the version header
     detail: str  #: what was found, and what was expected
-    reading: Reading | None = None  #: what the payload says it is, where it is proven in spite of the damage
+    reading: PayloadReading | None = None  #: what the payload says it is, where it is proven in spite of the damage
     type: int | None = None  #: the record type under which it was applied all the same; None if it was not
 
     @property
@@ -215,7 +215,7 @@ def scan_log(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogColumns
         at = damage.end
 
 
-def judge_row(layout: LogLayout, buffer: Buffer, offset: int) -> Reading | LogDamage:
+def judge_row(layout: LogLayout, buffer: Buffer, offset: int) -> PayloadReading | LogDamage:
     """Judges a record of right CRC by its payload.
 
     Returns:
@@ -294,7 +294,7 @@ def _damage(buffer: Buffer, layout: LogLayout, crc: Crc, at: int, stop: Stop) ->
         return LogDamage(at, length, LogDamageKind.GARBAGE, stop, detail)
     reading = recognise(layout, payload)
     if reading is not None and type_byte in reading.types and _differ_in_one_byte(stored, computed):
-        reading = Reading((type_byte,), reading.message)
+        reading = PayloadReading((type_byte,), reading.message)
         return LogDamage(at, length, LogDamageKind.CRC_FIELD, stop, detail, reading)
     return LogDamage(at, length, LogDamageKind.PAYLOAD, stop, detail)
 

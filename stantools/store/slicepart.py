@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Part:
+class SlicePart:
     """Some records of a batch, all for the same slice.
 
     Args:

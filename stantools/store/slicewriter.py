@@ -26,7 +26,7 @@ from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER, RECORD_HEAD
 from stantools.store.durable import fsync_directory, unwritable, writing
 from stantools.store.limits import SliceLimits
 from stantools.store.slicefile import SliceFile, remove_slice
-from stantools.store.slicepart import Part
+from stantools.store.slicepart import SlicePart
 from stantools.store.slicestate import Progress, SliceState, last_slice
 
 if TYPE_CHECKING:
@@ -405,7 +405,7 @@ class SliceWriter:
                 begins = self._first_alone and not have.count
                 spent = int(ends[at - 1]) if at else 0
                 stop = at + (1 if begins else self._room(have, ends[at:end], spent, timestamp[at:end]))
-                self._put(have, Part(source, starts, sizes, sequence, timestamp, ends, at, stop))
+                self._put(have, SlicePart(source, starts, sizes, sequence, timestamp, ends, at, stop))
                 if begins:
                     # What a kill leaves torn does no harm behind the messages of an index; see `slicefile`.
                     self._write_data()
@@ -473,9 +473,9 @@ class SliceWriter:
                 self.channel, missing, times, None, [b""] * len(missing), self._crc
             )
             ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
-            self._put(have, Part(memoryview(records), None, sizes, missing, times, ends, 0, len(missing)))
+            self._put(have, SlicePart(memoryview(records), None, sizes, missing, times, ends, 0, len(missing)))
 
-    def _put(self, have: SliceState, part: Part) -> None:
+    def _put(self, have: SliceState, part: SlicePart) -> None:
         """Takes records into the current slice."""
         if self._file is None:
             with writing(untouched="nothing was changed"):

@@ -45,7 +45,7 @@ _AS_STORED = int(SubFlag.USUAL | SubFlag.MOVED)
 
 
 @dataclass(slots=True)
-class Subscription:
+class StoredSubscription:
     """A subscription as recovered."""
 
     state: pb.SubState  #: its last New or Update record, with `last_sent` raised by what was sent since
@@ -84,7 +84,7 @@ def classify(state: pb.SubState, known_clients: Container[bytes]) -> SubStatus:
 STATUSES = tuple(SubStatus)
 
 
-class SubTable(Mapping[int, Subscription]):
+class SubTable(Mapping[int, StoredSubscription]):
     """Subscriptions by id, in the order in which they were made; each is put together when it is asked for.
 
     Args:
@@ -148,7 +148,7 @@ class SubTable(Mapping[int, Subscription]):
     def __iter__(self) -> Iterator[int]:
         return iter(self.ids.tolist())
 
-    def __getitem__(self, number: int) -> Subscription:
+    def __getitem__(self, number: int) -> StoredSubscription:
         order = self.by_id
         at = int(np.searchsorted(self.ids, np.uint64(number), sorter=order)) if 0 <= number < 1 << 64 else len(order)
         if at == len(order) or int(self.ids[order[at]]) != number:
@@ -165,9 +165,9 @@ class SubTable(Mapping[int, Subscription]):
         """How many messages each has pending."""
         return np.diff(self._first)
 
-    def at(self, row: int) -> Subscription:
+    def at(self, row: int) -> StoredSubscription:
         """Puts the subscription of a row together."""
-        return Subscription(self.state(row), set(self.pending(row)))
+        return StoredSubscription(self.state(row), set(self.pending(row)))
 
     def pending(self, row: int) -> list[int]:
         """Sequences that were sent to the subscription of a row and not acknowledged, ascending."""

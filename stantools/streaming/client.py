@@ -33,7 +33,7 @@ from stantools.errors import UsageError
 from stantools.streaming.errors import ClosedError, RefusedByServerError, SessionLostError, StreamingError
 from stantools.streaming.link import Link, is_nobody, open_link
 from stantools.streaming.publishing import Acked, Outstanding
-from stantools.streaming.session import DISCOVER_PREFIX, Session, State
+from stantools.streaming.session import DISCOVER_PREFIX, Session, SessionState
 from stantools.streaming.subscribing import Start, SubscriptionOptions
 from stantools.streaming.subscription import Handler, Message, Subscription
 
@@ -86,13 +86,13 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session.state is State.OPEN:
+        if self._session.state is SessionState.OPEN:
             await self.close()
 
     @property
     def closed(self) -> bool:
         """Whether it is closed, by us or because the server does not know us any more."""
-        return self._session.state is not State.OPEN
+        return self._session.state is not SessionState.OPEN
 
     @property
     def outstanding(self) -> int:
@@ -197,7 +197,7 @@ class Client:
             return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.settled(), self.options.timeout)
-        if self._session.state is not State.OPEN:  # meanwhile
+        if self._session.state is not SessionState.OPEN:  # meanwhile
             return
         request = self._session.close()
         try:
@@ -205,7 +205,7 @@ class Client:
             if error:
                 raise RefusedByServerError("to close", error)
         finally:
-            self._session.state = State.CLOSED
+            self._session.state = SessionState.CLOSED
             await self._end(ClosedError("the client is closed"))
 
     # What the connection to NATS is used for.
@@ -264,7 +264,7 @@ class Client:
 
     def _look(self) -> None:
         """Begins the end if the session is lost."""
-        if self._session.state is State.LOST and self._ending is None:
+        if self._session.state is SessionState.LOST and self._ending is None:
             self._ending = asyncio.create_task(self._end_lost(self._session.why_lost))
 
     async def _end_lost(self, why: str) -> None:
@@ -292,7 +292,7 @@ class Client:
         await self._link.close()
 
     def _check(self) -> None:
-        if self._session.state is not State.OPEN:
+        if self._session.state is not SessionState.OPEN:
             raise self._problem or ClosedError("the client is being closed")
 
     @staticmethod

@@ -29,7 +29,7 @@ DISCOVER_PREFIX = "_STAN.discover"
 _PROTOCOL = 1
 
 
-class State(enum.Enum):
+class SessionState(enum.Enum):
     """Where a session is; see the module."""
 
     NEW = "new"
@@ -98,7 +98,7 @@ class Session:
         ping_interval: int = 5,
         ping_max_out: int = 12,
     ) -> None:
-        self.state = State.NEW  #: where it is
+        self.state = SessionState.NEW  #: where it is
         self.cluster_id = cluster_id
         self.client_id = client_id
         self.why_lost = ""  #: how it was found out that the server does not know the session any more
@@ -115,8 +115,8 @@ class Session:
 
     def connect(self) -> Send:
         """Begins; the answer to this request goes to `connect_answered`."""
-        self._need(State.NEW)
-        self.state = State.CONNECTING
+        self._need(SessionState.NEW)
+        self.state = SessionState.CONNECTING
         request = store_pb2.ConnectRequest(
             client_id=self._client,
             heartbeat_inbox=self.heartbeat_inbox.encode(),
@@ -137,8 +137,8 @@ class Session:
         Raises:
             StreamingError: The server has refused, or the answer is none of a streaming server's.
         """
-        self._need(State.CONNECTING)
-        self.state = State.CLOSED
+        self._need(SessionState.CONNECTING)
+        self.state = SessionState.CLOSED
         answer = pb.ConnectResponse()
         self._read(answer, payload, "the connect request")
         if answer.error:
@@ -160,7 +160,7 @@ class Session:
         # Servers before 0.10.0 know no pings.
         self._ping_subject = shown(answer.ping_requests)
         self._next_ping = now + self._interval
-        self.state = State.OPEN
+        self.state = SessionState.OPEN
 
     def publish(self, number: int, channel: bytes, reply: bytes, data: bytes) -> Send:
         """Returns the message that publishes to a channel; its ack goes to `ack`.
@@ -171,7 +171,7 @@ class Session:
             reply: Reply subject, stored with the message; may be empty.
             data: The payload.
         """
-        self._need(State.OPEN)
+        self._need(SessionState.OPEN)
         message = pb.PubMsg(
             client_id=self._client,
             guid=b"%b.%d" % (self._connection, number),
@@ -213,7 +213,7 @@ class Session:
         Args:
             now: Seconds, see `connect_answered`.
         """
-        if self.state is not State.OPEN or not self._ping_subject or now < self._next_ping:
+        if self.state is not SessionState.OPEN or not self._ping_subject or now < self._next_ping:
             return None
         if self._pings_out >= self._max_out:
             self.lost(f"{self._pings_out} pings were not answered")
@@ -224,7 +224,7 @@ class Session:
 
     def ping(self) -> Send | None:
         """Returns a ping out of turn; None if the server knows none. Its answer goes to `ping_answered`."""
-        if self.state is not State.OPEN or not self._ping_subject:
+        if self.state is not SessionState.OPEN or not self._ping_subject:
             return None
         return Send(self._ping_subject, pb.Ping(conn_id=self._connection).SerializeToString())
 
@@ -233,19 +233,19 @@ class Session:
         answer = pb.PingResponse()
         self._read(answer, payload, "a ping")
         self._pings_out = 0
-        if answer.error and self.state is State.OPEN:
+        if answer.error and self.state is SessionState.OPEN:
             self.lost(shown(answer.error))
 
     def close(self) -> Send:
         """Ends the session; the answer goes to `close_answered`."""
-        self._need(State.OPEN)
-        self.state = State.CLOSING
+        self._need(SessionState.OPEN)
+        self.state = SessionState.CLOSING
         return Send(self._close_subject, store_pb2.CloseRequest(client_id=self._client).SerializeToString())
 
     def close_answered(self, payload: bytes) -> str:
         """Takes the answer to `close`. Returns the server's error, empty if there is none."""
-        self._need(State.CLOSING)
-        self.state = State.CLOSED
+        self._need(SessionState.CLOSING)
+        self.state = SessionState.CLOSED
         answer = pb.CloseResponse()
         self._read(answer, payload, "the close request")
         return shown(answer.error)
@@ -256,10 +256,10 @@ class Session:
         Args:
             reason: How that was found out.
         """
-        self.state = State.LOST
+        self.state = SessionState.LOST
         self.why_lost = reason
 
-    def _need(self, state: State) -> None:
+    def _need(self, state: SessionState) -> None:
         if self.state is not state:
             raise RuntimeError(f"the session is {self.state.value}, not {state.value}")
 

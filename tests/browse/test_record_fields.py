@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stantools.browse.record_fields import Part, PartRole, record_parts
+from stantools.browse.record_fields import PartRole, RecordPart, record_parts
 from stantools.format.crc import Crc
 from stantools.format.envelope import encode
 from stantools.format.proto import store_pb2 as pb
@@ -33,11 +33,11 @@ INDEX = bytes.fromhex(
 )
 
 
-def told(parts: list[Part]) -> list[tuple[int, int, str, str]]:
+def told(parts: list[RecordPart]) -> list[tuple[int, int, str, str]]:
     return [(part.start, part.end, part.name, part.value) for part in parts]
 
 
-def check_cover(parts: list[Part], offset: int, length: int) -> None:
+def check_cover(parts: list[RecordPart], offset: int, length: int) -> None:
     """They lie one behind the other, without a gap."""
     at = offset
     for part in parts:
@@ -113,7 +113,7 @@ def test_an_index_record() -> None:
     ],
 )
 def test_the_version(data: bytes, value: str, role: PartRole) -> None:
-    assert record_parts(data, FileKind.SUBS, CRC, offset=0) == [Part(0, len(data), "file version", value, role)]
+    assert record_parts(data, FileKind.SUBS, CRC, offset=0) == [RecordPart(0, len(data), "file version", value, role)]
 
 
 def wrong(data: bytes, kind: FileKind = FileKind.MESSAGES, offset: int = 4, length: int | None = None) -> list[str]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stantools.browse.record_fields import PartRole
 from stantools.browse.record_map import RecordMap, Single, map_of_survey, map_records
 from stantools.browse.record_reader import RecordReader, part_at
-from stantools.browse.slice_map import Segment, State, cells, index_state, segments
+from stantools.browse.slice_map import BytesState, Segment, cells, index_state, segments
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.records import FileKind, kind_of, read_records
@@ -36,14 +36,14 @@ def surveys(path: Path, channel: str = "alpha") -> list[SliceSurvey]:
 
 def bars(path: Path, width: int = 10, channel: str = "alpha") -> list[str]:
     letters = {
-        State.GOOD: "g",
-        State.BAD: "b",
-        State.ZERO: "0",
-        State.ORPHAN: "o",
-        State.INDEX_ONLY: "i",
-        State.UNREADABLE: "u",
-        State.FOREIGN: "f",
-        State.EMPTY: " ",
+        BytesState.GOOD: "g",
+        BytesState.BAD: "b",
+        BytesState.ZERO: "0",
+        BytesState.ORPHAN: "o",
+        BytesState.INDEX_ONLY: "i",
+        BytesState.UNREADABLE: "u",
+        BytesState.FOREIGN: "f",
+        BytesState.EMPTY: " ",
     }
     return [
         "".join(letters[state] for state in cells(segments(each), each.files.data_size, width))
@@ -67,12 +67,12 @@ def test_bars(case: str, expected: list[str], golden: Path) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 10**7), st.integers(1, 10**6), st.sampled_from(State)), max_size=20),
+    st.lists(st.tuples(st.integers(0, 10**7), st.integers(1, 10**6), st.sampled_from(BytesState)), max_size=20),
     st.integers(1, 2 * 10**7),
     st.integers(1, 200),
 )
-def test_nothing_bad_is_invisible(ranges: list[tuple[int, int, State]], size: int, width: int) -> None:
-    found = [Segment(0, size, State.GOOD)]
+def test_nothing_bad_is_invisible(ranges: list[tuple[int, int, BytesState]], size: int, width: int) -> None:
+    found = [Segment(0, size, BytesState.GOOD)]
     found += [Segment(start, start + length, state) for start, length, state in ranges if start < size]
     bar = cells(found, size, width)
     assert len(bar) == width
@@ -82,8 +82,8 @@ def test_nothing_bad_is_invisible(ranges: list[tuple[int, int, State]], size: in
 
 
 def test_a_file_without_bytes() -> None:
-    assert cells([], 0, 5) == [State.EMPTY] * 5
-    assert cells(segments(None), 100, 3) == [State.UNKNOWN] * 3
+    assert cells([], 0, 5) == [BytesState.EMPTY] * 5
+    assert cells(segments(None), 100, 3) == [BytesState.UNKNOWN] * 3
     assert cells(segments(None), 100, 0) == []
 
 
@@ -94,7 +94,7 @@ def test_an_unreadable_file(tmp_path: Path) -> None:
     files.data.unlink()
     files.data.mkdir()
     survey = survey_slice(files, b"c", CRC)
-    assert cells(segments(survey), files.data_size, 4) == [State.UNREADABLE] * 4
+    assert cells(segments(survey), files.data_size, 4) == [BytesState.UNREADABLE] * 4
 
 
 @pytest.mark.parametrize(

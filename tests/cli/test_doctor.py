@@ -16,7 +16,7 @@ from stantools.cli.main import cli
 from stantools.cli.options import StoreArgument
 from stantools.cli.verbs import summaries
 from stantools.errors import ExitCode
-from stantools.inspection.advice import State
+from stantools.inspection.advice import Health
 from tests.conftest import golden_cases, load_expected
 
 
@@ -36,10 +36,10 @@ def test_golden_stores(run, golden: Path, golden_copy, case: str) -> None:
     outcome = run("doctor", store, *limits)
     verify = run("verify", store)
     said = outcome.out.splitlines()
-    state = next(each for each in State if said[0].startswith(f"{store}: {each.value}: "))
-    assert outcome.code == (ExitCode.CLEAN if state is State.HEALTHY else ExitCode.FINDINGS)
+    state = next(each for each in Health if said[0].startswith(f"{store}: {each.value}: "))
+    assert outcome.code == (ExitCode.CLEAN if state is Health.HEALTHY else ExitCode.FINDINGS)
     if verify.code:
-        assert state is not State.HEALTHY
+        assert state is not Health.HEALTHY
     advice = said.index(next(line for line in said if line.startswith("next: ")))
     command = [line for line in said[advice + 1 :] if line.startswith("  stantools ")]
     assert len(command) <= 1
@@ -51,7 +51,7 @@ def test_golden_stores(run, golden: Path, golden_copy, case: str) -> None:
             planned = run(*words[1:], "--dry-run", "--force")
             assert planned.code in (ExitCode.CLEAN, ExitCode.FINDINGS), planned.err
     if not expected["server_open"]["started"] and "-" not in "".join(expected["open_args"]):
-        assert state in (State.DAMAGED, State.IN_DANGER)
+        assert state in (Health.DAMAGED, Health.IN_DANGER)
 
 
 def test_what_a_start_would_destroy_comes_first(run, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
-from stantools.inspection.runs import History, Run, arrange
+from stantools.inspection.runs import History, RecordRun, arrange
 from stantools.inspection.survey import survey_slice
 from stantools.store.directory import list_channel
 
@@ -23,7 +23,7 @@ DAY = 86_400 * 10**9
 Records = list[tuple[int, int]]
 
 
-def runs_of(directory: Path, slices: list[Records]) -> list[Run]:
+def runs_of(directory: Path, slices: list[Records]) -> list[RecordRun]:
     channel = directory / CHANNEL.decode()
     channel.mkdir()
     for number, records in enumerate(slices, 1):

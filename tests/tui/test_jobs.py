@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from stantools.errors import StantoolsError
-from tui.jobs import Cancelled, Job, State
+from tui.jobs import Cancelled, Job, JobState
 
 
 def run(work: Callable[[Job[int]], int], total: int = 0) -> Job[int]:
     """Runs a job to its end."""
     job: Job[int] = Job("test", work, total=total)
-    assert job.state is State.WAITING
+    assert job.state is JobState.WAITING
     assert not job.wait(0)
     assert job.seconds == 0
     assert job.start() is job
@@ -35,7 +35,7 @@ def test_done() -> None:
         return 42
 
     job = run(work)
-    assert (job.state, job.result, job.phase) == (State.DONE, 42, "second")
+    assert (job.state, job.result, job.phase) == (JobState.DONE, 42, "second")
     assert (job.done, job.total, job.share) == (6, 8, 0.75)
     assert job.problem is None
 
@@ -58,7 +58,7 @@ def fails(error: BaseException) -> Job[int]:
         raise error
 
     job = run(work)
-    assert job.state is State.FAILED
+    assert job.state is JobState.FAILED
     with pytest.raises(RuntimeError, match="the job test is failed"):
         assert job.result
     return job
@@ -128,14 +128,14 @@ def test_cancelled_at_its_next_step(step: str) -> None:
     assert not job.cancelling
     job.cancel()
     assert job.wait(20)
-    assert (job.state, job.problem, cleaned) == (State.CANCELLED, None, ["taken back"])
+    assert (job.state, job.problem, cleaned) == (JobState.CANCELLED, None, ["taken back"])
     assert job.cancelling
 
 
 def test_a_job_that_is_through_before_it_is_cancelled_is_done() -> None:
     job = run(lambda _job: 1)
     job.cancel()
-    assert job.state is State.DONE
+    assert job.state is JobState.DONE
     assert job.result == 1
 
 
@@ -169,11 +169,11 @@ def test_the_end_of_a_job_is_told_once(golden: Path, browse: Callable[..., None]
         ticks: list[Callable[[], None]] = []
         timer = screen.set_interval(1000, lambda: None)
         screen.set_interval = lambda _seconds, tick: ticks.append(tick) or timer
-        told: list[State] = []
+        told: list[JobState] = []
         job = screen.watch_job(Job("quick", lambda _: None), lambda: told.append(job.state))
         assert job.wait(10) and screen.working
         for tick in ticks * 2:
             tick()
-        assert told == [State.DONE] and not screen.working
+        assert told == [JobState.DONE] and not screen.working
 
     browse(golden / "basic" / "datastore", look)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stantools.errors import UsageError
 from tests.tui.monitored import Figures, channel, server_document, subscription, usual_figures
-from tui.jobs import Job, State
+from tui.jobs import Job, JobState
 from tui.live import facts
 from tui.live.endpoint import Address, Endpoint, GoneError, MissingError, MonitorError, TooLargeError
 from tui.live.monitor import PAGE, STILL, Monitor
@@ -382,7 +382,7 @@ def test_a_monitor_as_a_job(bench: Bench) -> None:
         assert job.running
     job.cancel()
     assert _ended(job)
-    assert job.state is State.CANCELLED
+    assert job.state is JobState.CANCELLED
 
 
 def test_one_job_at_a_time_fills_a_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from tests.migration.proof.stores import fill, records, stored, with_js, write_s
 from tests.servers import free_port
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
 from tests.tui.monitored import MonitoredServer, settle, usual_figures
-from tui.jobs import State
+from tui.jobs import JobState
 from tui.live.facts import Account, Consumer, Stream, read
 from tui.live.source import Pace
 from tui.screens.livecompare import ChannelChoice, LiveCompareScreen
@@ -264,7 +264,7 @@ def test_cancelling_a_comparison(browse: Callable[..., None], place: Place, monk
         assert "The stream is read through a consumer" in screen_text(app)
         job = app.screen.job
         await pilot.press("c")
-        await until(pilot, lambda: job.state is State.CANCELLED)
+        await until(pilot, lambda: job.state is JobState.CANCELLED)
         await until(pilot, lambda: "cancelled" in screen_text(app))
         # So does leaving.
         begun.clear()
@@ -272,7 +272,7 @@ def test_cancelling_a_comparison(browse: Callable[..., None], place: Place, monk
         await until(pilot, lambda: begun)
         job = app.screen.job
         await pilot.press("escape")
-        await until(pilot, lambda: job.state is State.CANCELLED)
+        await until(pilot, lambda: job.state is JobState.CANCELLED)
 
     browse("store", look, connecting=place.connecting)
 

@@ -12,7 +12,7 @@ from stantools.store import mapping
 from stantools.store.nodes import find_node
 from tests import cutting
 from tests.tui.conftest import LARGE, check_sizes, screen_text, until
-from tui.jobs import State
+from tui.jobs import JobState
 from tui.screens.subscriptions import SubscriptionsScreen
 
 
@@ -71,11 +71,11 @@ def test_a_file_that_is_cut_while_it_is_read(
     async def look(pilot: Any) -> None:
         session = pilot.app.session
         await until(pilot, lambda: session.job is not None and not session.job.running)
-        assert session.job.state is State.FAILED
+        assert session.job.state is JobState.FAILED
         assert "was cut while it was read" in session.job.problem.message
         await until(pilot, lambda: f"the scan ended: store/{file}: was cut while it was read" in screen_text(pilot.app))
         await pilot.press("R")
-        await until(pilot, lambda: not session.job.running and session.job.state is State.DONE)
+        await until(pilot, lambda: not session.job.running and session.job.state is JobState.DONE)
         assert any(each.file == file for each in session.findings())
 
     cutting.write_store(tmp_path / "store")

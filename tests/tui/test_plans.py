@@ -16,10 +16,10 @@ from stantools.errors import RefusedError, StantoolsError
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
 from tests.tui.conftest import check_sizes, screen_text, until
-from tui.jobs import Job, State
+from tui.jobs import Job, JobState
 from tui.plans.flow import Flow, Pace, Step, duration
 from tui.plans.form import FLAG, NO, YES, Field, FieldError, Form, optional, path, whole_number
-from tui.plans.wizard import MANY, WIZARDS, Account, Outcome, Preview, Remark, Source, Wizard, entry
+from tui.plans.wizard import MANY, WIZARDS, Account, Outcome, Preview, Remark, SourceStore, Wizard, entry
 from tui.rows import Column
 from tui.screens.wizard import AccountRows, WizardScreen
 from tui.views import View
@@ -31,7 +31,7 @@ class Quiet(Wizard[str]):
     VERB = "salvage"
 
     def __init__(self) -> None:
-        super().__init__(Source(Path("/somewhere/store")), Field("out", "where", "new", parse=path))
+        super().__init__(SourceStore(Path("/somewhere/store")), Field("out", "where", "new", parse=path))
         self.obstacles: list[StantoolsError] = []
         self.idle = ""
         self.problem: StantoolsError | None = None
@@ -340,6 +340,6 @@ def test_preview_is_cancelled(tmp_path: Path, browse: Callable[..., None], monke
         await until(pilot, lambda: "cancelling" in screen_text(app))
         gate.open()
         await wizards.step(pilot, Step.CHOOSE)
-        assert app.screen.job.state is State.CANCELLED
+        assert app.screen.job.state is JobState.CANCELLED
 
     browse(store, scenario)

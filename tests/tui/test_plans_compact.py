@@ -12,7 +12,7 @@ from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
 from tests.tui.conftest import check_sizes, scanned, screen_text, until
-from tui.jobs import State
+from tui.jobs import JobState
 from tui.plans.compact import CompactWizard
 from tui.plans.flow import Step
 
@@ -80,7 +80,7 @@ def test_cancelled(in_place: bool, after: int, tmp_path: Path) -> None:
     wizards.fill(wizard, out=str(tmp_path / "new"), in_place="yes" if in_place else "no")
     wizards.look(wizard)
     job = wizards.cancelled_midway(wizard, after=after, phase="writing")
-    assert job.state is State.CANCELLED
+    assert job.state is JobState.CANCELLED
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     assert wizards.snapshot(root) == before
 

@@ -13,7 +13,7 @@ from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnwrit
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
 from tests.tui.conftest import check_sizes, screen_text, until
-from tui.jobs import State
+from tui.jobs import JobState
 from tui.plans.export import ExportWizard
 from tui.plans.flow import Step
 from tui.plans.form import FieldError
@@ -99,7 +99,7 @@ def test_cancelled(suffix: str, tmp_path: Path) -> None:
     before = wizards.snapshot(root)
     wizard = wizards.fill(ExportWizard(wizards.source(root)), to=str(tmp_path / f"new{suffix}"))
     wizards.look(wizard)
-    assert wizards.cancelled_midway(wizard, phase="writing").state is State.CANCELLED
+    assert wizards.cancelled_midway(wizard, phase="writing").state is JobState.CANCELLED
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     assert wizards.snapshot(root) == before
     wizards.look(wizard)

@@ -17,7 +17,7 @@ from stantools.store.sample import SampleOptions, write_sample
 from tests.servers import free_port
 from tests.tui import wizards
 from tests.tui.conftest import check_sizes, screen_text, until
-from tui.jobs import Job, State
+from tui.jobs import Job, JobState
 from tui.plans.flow import Step
 from tui.plans.form import FieldError
 from tui.plans.migrate import MigrateWizard
@@ -117,7 +117,7 @@ def test_cancelled_on_a_server(way: str, phase: str, big_store: Path, start_serv
     assert job.start().wait(100)
     assert steps
     assert job.problem is None, job.problem
-    assert job.state is State.CANCELLED
+    assert job.state is JobState.CANCELLED
     assert wizards.snapshot(big_store) == before
     # The same again goes on, and ends with everything proven.
     assert not wizards.look(wizard).obstacles
@@ -134,7 +134,7 @@ def test_cancelled_while_files_are_written(target: str, big_store: Path, tmp_pat
     wizard = wizards.fill(wizards.fill(MigrateWizard(wizards.source(big_store)), out=""), **{target: str(there)})
     assert not wizards.look(wizard).obstacles
     job = wizards.cancelled_midway(wizard, after=1)
-    assert job.state is State.CANCELLED
+    assert job.state is JobState.CANCELLED
     assert not [path for path in there.rglob("*") if path.is_file() and "partial" in str(path)]
     assert not wizards.look(wizard).obstacles
     assert wizards.run(wizard).code == ExitCode.CLEAN
@@ -156,7 +156,7 @@ def test_cancelled_while_a_server_is_silent(store: Path) -> None:
         threading.Timer(0.2, job.cancel).start()
         assert job.wait(40)
         accepted.close()
-    assert job.state is State.CANCELLED
+    assert job.state is JobState.CANCELLED
 
 
 def test_obstacles(golden_copy: Callable[[str], Path], store: Path, start_server: Callable[..., Any]) -> None:

@@ -16,7 +16,7 @@ from stantools.recovery import place
 from stantools.store import locks
 from tests.tui import wizards
 from tests.tui.conftest import check_sizes, scanned, screen_text, until
-from tui.jobs import State
+from tui.jobs import JobState
 from tui.plans import salvage
 from tui.plans.flow import Flow, Step
 from tui.plans.form import FieldError
@@ -112,7 +112,7 @@ def test_cancelled(phase: str, golden_copy: Callable[[str], Path], tmp_path: Pat
     job = wizards.cancelled_midway(wizard, after=1, phase=phase)
     assert wizards.snapshot(root) == before
     if phase == "writing":
-        assert job.state is State.CANCELLED
+        assert job.state is JobState.CANCELLED
         assert sorted(path.name for path in tmp_path.iterdir()) == ["many_channels"]
         # And again, now to the end.
         wizards.look(wizard)
@@ -368,5 +368,5 @@ def test_leaving_the_program_cancels(
         monkeypatch.setattr(job, "cancel", cancelled)
 
     browse(root, scenario)
-    assert found[0].wait(60) and found[0].state is State.CANCELLED
+    assert found[0].wait(60) and found[0].state is JobState.CANCELLED
     assert [path.name for path in tmp_path.iterdir()] == ["basic"]

@@ -14,7 +14,7 @@ from stantools.errors import ExitCode, StantoolsError
 from tests.conftest import load_expected
 from tests.tui import wizards
 from tests.tui.conftest import check_sizes, scanned, screen_text, until
-from tui.jobs import Job, State
+from tui.jobs import Job, JobState
 from tui.plans import truncate
 from tui.plans.flow import Step
 from tui.plans.truncate import TruncateWizard
@@ -73,7 +73,7 @@ def test_cancelled_while_the_backup_is_made(golden_copy: Callable[[str], Path], 
     wizard = wizards.fill(TruncateWizard(wizards.source(root)), backup=str(tmp_path / "backups"))
     wizards.look(wizard)
     job = wizards.cancelled_midway(wizard, phase="saving what goes")
-    assert job.state is State.CANCELLED
+    assert job.state is JobState.CANCELLED
     assert wizards.snapshot(root) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [TORN]
     wizards.look(wizard)

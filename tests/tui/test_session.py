@@ -13,7 +13,7 @@ from stantools.inspection.overview import overview
 from stantools.inspection.verify import verify
 from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases, load_expected
-from tui.jobs import State
+from tui.jobs import JobState
 from tui.session import Stage, StoreSession
 
 
@@ -22,7 +22,7 @@ def test_golden(case: str, golden: Path) -> None:
     session = StoreSession(golden / case / "datastore")
     job = session.start()
     assert job.wait(60)
-    assert job.state is State.DONE, job.problem
+    assert job.state is JobState.DONE, job.problem
     assert session.stage is Stage.COMPLETE
     verdict = verify(session.store)
     assert list(session.findings()) == verdict.findings
@@ -53,10 +53,10 @@ def test_a_scan_can_be_stopped_and_begun_again(tmp_path: Path) -> None:
     session.start()
     session.close()
     assert session.job is not None
-    assert session.job.state in (State.CANCELLED, State.DONE)
+    assert session.job.state in (JobState.CANCELLED, JobState.DONE)
     job = session.rescan()
     assert job.wait(60)
-    assert job.state is State.DONE
+    assert job.state is JobState.DONE
     assert session.scanned
 
 
@@ -66,7 +66,7 @@ def test_a_channel_that_goes_while_it_is_scanned(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "datastore" / session.store.channel_names[1])
     job = session.start()
     assert job.wait(60)
-    assert job.state is State.DONE, job.problem
+    assert job.state is JobState.DONE, job.problem
     gone = session.channels[session.store.channel_names[1]]
     assert gone.overview is not None
     assert gone.overview.problems
@@ -91,7 +91,7 @@ def test_a_start_that_cannot_be_forecast_leaves_the_rest(tmp_path: Path) -> None
     subs.symlink_to("/dev/null")
     job = session.rescan()
     assert job.wait(60)
-    assert job.state is State.DONE, job.problem
+    assert job.state is JobState.DONE, job.problem
     assert session.stage is Stage.COMPLETE
     assert session.scanned
     assert "not a regular file" in session.forecast_problem

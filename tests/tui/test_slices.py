@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stantools.browse.slice_map import State
+from stantools.browse.slice_map import BytesState
 from tests.inspection.timedstores import NOW, SECOND, write_channel
 from tests.tui.conftest import LARGE, SMALL, check_screen, notices, screen_text, until
 from tui.screens.record import RecordScreen
@@ -112,8 +112,8 @@ def test_golden(
 
 
 def test_every_state_has_a_symbol_of_its_own() -> None:
-    assert set(BAR_SYMBOLS) == set(State)
-    assert len({symbol for symbol, _ in BAR_SYMBOLS.values()}) == len(State)
+    assert set(BAR_SYMBOLS) == set(BytesState)
+    assert len({symbol for symbol, _ in BAR_SYMBOLS.values()}) == len(BytesState)
 
 
 def test_without_colors(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:

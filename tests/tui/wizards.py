@@ -16,15 +16,15 @@ from stantools.recovery.salvage.manifest import MANIFEST_FILE
 from tests.tui.conftest import until
 from tui.jobs import Job
 from tui.plans.flow import Step
-from tui.plans.wizard import Outcome, Preview, Source, Wizard
+from tui.plans.wizard import Outcome, Preview, SourceStore, Wizard
 from tui.views import Place, View
 
 _T = TypeVar("_T")
 
 
-def source(path: Path, **more: Any) -> Source:
+def source(path: Path, **more: Any) -> SourceStore:
     """Opens a store as the browser does."""
-    return Source(path, **more)
+    return SourceStore(path, **more)
 
 
 def done(job: Job[_T]) -> _T:

@@ -162,7 +162,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class LiveSubscription:
     """A subscription; `pending` are messages that were sent and not acknowledged."""
 
     client_id: str = _text("client_id")
@@ -189,8 +189,8 @@ class Subscription:
         return self.durable or self.queue or self.inbox
 
 
-def _subscriptions(document: Document) -> tuple[Subscription, ...]:
-    return tuple(read(Subscription, each) for each in _objects(document.get("subscriptions")))
+def _subscriptions(document: Document) -> tuple[LiveSubscription, ...]:
+    return tuple(read(LiveSubscription, each) for each in _objects(document.get("subscriptions")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Channel:
     first: int = _count("first_seq")
     last: int = _count("last_seq")
     counted: int = _count("subs_count")
-    subscriptions: tuple[Subscription, ...] = _made(_subscriptions)
+    subscriptions: tuple[LiveSubscription, ...] = _made(_subscriptions)
 
     @property
     def subscriptions_count(self) -> int:

@@ -14,7 +14,7 @@ from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
 from tui.jobs import Cancelled, Job
 from tui.live.facts import Account, Consumer, Stream, read
-from tui.live.source import Meter, Source
+from tui.live.source import LiveSource, Meter
 
 _T = TypeVar("_T")
 _LOOK = 0.1
@@ -55,8 +55,8 @@ class WatchedStream:
         self.consumers: list[Consumer] | None = None  #: its consumers; None while nobody has asked for them
 
 
-class Streams(Source):
-    """An account that is watched; see `Source` for what is known of every server.
+class Streams(LiveSource):
+    """An account that is watched; see `LiveSource` for what is known of every server.
 
     Args:
         connecting: How to reach it.

@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 from tui.jobs import Job
 from tui.live import facts
 from tui.live.endpoint import STREAMING, Address, Endpoint, MissingError, MonitorError, TooLargeError
-from tui.live.facts import Channel, Client, Nats, Server, Store, Subscription
-from tui.live.source import Meter, Source
+from tui.live.facts import Channel, Client, LiveSubscription, Nats, Server, Store
+from tui.live.source import LiveSource, Meter
 
 #: Entries that one answer holds at most: parsing it does not hold up the user interface.
 PAGE: Final = 512
@@ -30,13 +30,13 @@ class Watched:
     """A subscription."""
 
     channel: str  #: name of its channel
-    facts: Subscription  #: what the server said last
+    facts: LiveSubscription  #: what the server said last
     lag: int = 0  #: messages of its channel that were not sent yet; of a queue group, to the member that is furthest
     since: float = 0.0  #: when it has moved last, by the clock of the monitor
     still: float = 0.0  #: seconds for which messages have been waiting, to be sent or acknowledged, and none was
     state: str = "ok"  #: `stalled`, `not moving`, `offline` or `ok`: the first that is so
 
-    def _see(self, facts: Subscription, at: float) -> None:
+    def _see(self, facts: LiveSubscription, at: float) -> None:
         old = self.facts
         if (facts.last_sent, facts.pending, facts.offline) != (old.last_sent, old.pending, old.offline):
             self.since = at
@@ -136,8 +136,8 @@ class Rates:
             meter.forget()
 
 
-class Monitor(Source):
-    """A streaming server that is watched; see `Source` for what is known of every server.
+class Monitor(LiveSource):
+    """A streaming server that is watched; see `LiveSource` for what is known of every server.
 
     Args:
         address: Of its monitoring.

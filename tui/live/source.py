@@ -129,7 +129,7 @@ class Event:
     bad: bool = False
 
 
-class Source:
+class LiveSource:
     """A server that is watched. The user interface only reads it: members are replaced as a whole.
 
     Args:

@@ -6,7 +6,7 @@ from stantools.nats.options import ConnectOptions
 from tui.live.endpoint import Address
 from tui.live.jetstream import Streams
 from tui.live.monitor import Monitor
-from tui.live.source import Pace, Source
+from tui.live.source import LiveSource, Pace
 
 
 class Watching:
@@ -25,7 +25,7 @@ class Watching:
         self.monitor = Monitor(Address.parse(monitor)) if monitor else None
         self.streams = Streams(connecting) if connecting else None  #: its streams, if they are
         #: Both, as far as they are watched.
-        self.sources: list[Source] = [each for each in (self.monitor, self.streams) if each is not None]
+        self.sources: list[LiveSource] = [each for each in (self.monitor, self.streams) if each is not None]
 
     @property
     def paces(self) -> list[Pace]:

@@ -27,7 +27,7 @@ from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, PatternLimits, Sli
 from tui.cells import counted, name_text, number
 from tui.jobs import Job
 from tui.plans.form import field_of, fields_of
-from tui.plans.wizard import Outcome, Preview, Source, Wizard
+from tui.plans.wizard import Outcome, Preview, SourceStore, Wizard
 from tui.rows import Column, count_column
 
 _COLUMNS: Sequence[Column[ChannelPlan]] = (
@@ -48,7 +48,7 @@ class CompactWizard(Wizard[CompactionPlan]):
     COLUMNS = _COLUMNS
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {ExitCode.CLEAN: "done"}
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceStore) -> None:
         super().__init__(
             source,
             *fields_of(

@@ -19,7 +19,7 @@ from stantools.secret import Secret
 from tui.cells import counted, name_text, number
 from tui.jobs import Job
 from tui.plans.form import FieldError, fields_of
-from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard
+from tui.plans.wizard import Outcome, Preview, Remark, SourceStore, Wizard
 from tui.rows import Column, count_column
 
 
@@ -55,7 +55,7 @@ class ExportWizard(Wizard[Export]):
         ExitCode.FINDINGS: "done; damage was met, or something could not be read",
     }
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceStore) -> None:
         fields = fields_of(
             Exporting,
             to="a new directory, or a file if the name ends in .parquet, .ndjson or .csv (.gz, .zst)",

@@ -17,7 +17,7 @@ from typing import Any
 from stantools.errors import StantoolsError
 from stantools.notation import format_size
 from tui.cells import Cell, bar, counted, name_text, short_number
-from tui.jobs import Job, State
+from tui.jobs import Job, JobState
 from tui.plans.wizard import Outcome, Preview, Wizard
 
 #: Seconds after which a rate says something.
@@ -63,11 +63,11 @@ class Flow:
         if job is not self._job:
             return
         self._job = None
-        if job.state is State.CANCELLED:
+        if job.state is JobState.CANCELLED:
             self.step = Step.CHOOSE
             return
         self.step, self.problem = Step.PREVIEW, job.problem
-        if job.state is State.DONE:
+        if job.state is JobState.DONE:
             self.preview = job.result
 
     def obstacle(self) -> str:
@@ -118,8 +118,8 @@ class Flow:
             return
         self._job = None
         self.step, self.problem = Step.RESULT, job.problem
-        self.cancelled = job.state is State.CANCELLED
-        if job.state is State.DONE:
+        self.cancelled = job.state is JobState.CANCELLED
+        if job.state is JobState.DONE:
             self.outcome = job.result
 
     def back(self) -> bool:

@@ -33,7 +33,7 @@ from stantools.store.locks import check_not_in_use
 from tui.cells import Cell, Role, counted, name_text, number
 from tui.jobs import Cancelled, Job
 from tui.plans.form import Field, FieldError, field_of, fields_of
-from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard
+from tui.plans.wizard import Outcome, Preview, Remark, SourceStore, Wizard
 from tui.rows import Column, count_column
 
 _COLUMNS: Sequence[Column[StreamPlan]] = (
@@ -118,7 +118,7 @@ class MigrateWizard(Wizard[_Made]):
         ExitCode.LOSS: "done, with the loss that was accepted",
     }
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceStore) -> None:
         connecting = source.connecting
         self._given = ",".join(connecting.servers) if connecting else ""
         file = os.fspath(default_plan_file(source.path))

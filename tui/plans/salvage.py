@@ -21,7 +21,7 @@ from stantools.store.atomic import absolute, check_vacant
 from tui.cells import counted, name_text, number
 from tui.jobs import Cancelled, Job
 from tui.plans.form import field_of, fields_of
-from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard
+from tui.plans.wizard import Outcome, Preview, Remark, SourceStore, Wizard
 from tui.rows import Column, count_column
 
 _COLUMNS: Sequence[Column[ChannelPlan]] = (
@@ -46,7 +46,7 @@ class SalvageWizard(Wizard[SalvagePlan]):
         ExitCode.INTERRUPTED: "the new store is whole, but its verification was cancelled",
     }
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceStore) -> None:
         super().__init__(
             source,
             field_of(

@@ -26,7 +26,7 @@ from stantools.recovery.truncate.apply import default_backup, exit_code, refusal
 from tui.cells import counted, name_text, number
 from tui.jobs import Job
 from tui.plans.form import field_of
-from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard
+from tui.plans.wizard import Outcome, Preview, Remark, SourceStore, Wizard
 from tui.rows import Column
 
 _COLUMNS: Sequence[Column[RemovedRecord]] = (
@@ -53,7 +53,7 @@ class TruncateWizard(Wizard[TruncationPlan]):
         ExitCode.FINDINGS: "done, and a start would still fail or destroy data",
     }
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceStore) -> None:
         backup = os.fspath(default_backup(source.path))
         super().__init__(
             source,

@@ -99,7 +99,7 @@ class Outcome(Account):
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceStore:
     """The store that a plan is about."""
 
     path: Path  #: its directory, as the user wrote it
@@ -178,7 +178,7 @@ class Wizard(ABC, Generic[_Plan]):
     #: What exit codes say.
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {}
 
-    def __init__(self, source: Source, *fields: Field) -> None:
+    def __init__(self, source: SourceStore, *fields: Field) -> None:
         self.source = source
         self.form = Form(*fields)  #: what can be chosen
         self._plan: _Plan | None = None
@@ -281,7 +281,7 @@ class Entry:
     module: str  #: where it is; imported when it is chosen
     name: str  #: its class
 
-    def make(self, source: Source) -> Wizard[Any]:
+    def make(self, source: SourceStore) -> Wizard[Any]:
         """Makes the wizard for a store."""
         wizard: Any = getattr(importlib.import_module(self.module), self.name)
         made: Wizard[Any] = wizard(source)

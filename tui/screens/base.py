@@ -18,7 +18,7 @@ from stantools.errors import StantoolsError
 from stantools.nats.options import ConnectOptions
 from stantools.notation import format_size
 from tui.cells import Cell, counted, cut, name_text, role_of, store_name, text_of
-from tui.jobs import Job, State
+from tui.jobs import Job, JobState
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.keyline import KeyLine, TabLine
@@ -233,7 +233,7 @@ class ViewScreen(Screen[None]):
         def ended() -> None:
             if job.problem is not None:
                 self.browser.fail(job.problem)
-            if job.state is State.DONE:
+            if job.state is JobState.DONE:
                 done(job.result)
             else:
                 otherwise()
@@ -344,7 +344,7 @@ def _scan_cells(session: StoreSession) -> Sequence[Cell]:
     job = session.job
     if job is None:
         return []
-    if job.state is State.FAILED and job.problem is not None:
+    if job.state is JobState.FAILED and job.problem is not None:
         return [(f"the scan ended: {job.problem.message}", "bad")]
     if job.running:
         share = f" {job.share:.0%}" if job.share is not None else ""

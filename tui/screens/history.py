@@ -15,7 +15,7 @@ from stantools.errors import StantoolsError
 from stantools.inspection.subscribers import Subscriber
 from stantools.notation import format_size
 from tui.cells import Cell, Role, bar, counted, name_text, number
-from tui.jobs import Job, State
+from tui.jobs import Job, JobState
 from tui.rows import Column, ListRows, RowSource
 from tui.screens.base import ViewScreen
 from tui.session import StoreSession
@@ -219,7 +219,7 @@ class HistoryScreen(ViewScreen):
 
     def _done(self) -> None:
         assert self._job is not None
-        if self._job.state is not State.DONE:
+        if self._job.state is not JobState.DONE:
             self._say((self._job.problem.message if self._job.problem else "stopped", "bad"))
             return
         history = self._job.result

@@ -24,7 +24,7 @@ from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.notation import format_size
 from tui.cells import SYMBOLS, Cell, bar, counted, name_text, number
-from tui.jobs import Job, State
+from tui.jobs import Job, JobState
 from tui.live.facts import Stream
 from tui.live.jetstream import Streams, run_async
 from tui.live.watching import Watching
@@ -228,7 +228,7 @@ class LiveCompareScreen(ViewScreen):
 
     def _finished(self) -> None:
         job = self.job
-        if job is not None and job.state is State.DONE:
+        if job is not None and job.state is JobState.DONE:
             self._show_findings(job.result.proof.findings)
         self._write()
         self.refresh_bindings()
@@ -268,7 +268,7 @@ class LiveCompareScreen(ViewScreen):
             shown = f"{share:>4.0%} {bar(share, 30):<30}" if share is not None else ""
             yield [(f"{text} ", "accent"), (shown, "accent")]
             yield [("The stream is read through a consumer that is removed again; nothing else is made there.", "dim")]
-        elif job.state is State.CANCELLED:
+        elif job.state is JobState.CANCELLED:
             yield [("cancelled", "warn"), ("  = compares again", "dim")]
         elif job.problem is not None:
             yield [("✗ ", "bad"), (job.problem.message, "bad")]

@@ -18,7 +18,7 @@ from stantools.browse.protobuf_fields import is_text
 from stantools.browse.window import Note, Row, WindowMessage
 from stantools.errors import StantoolsError, StoreUnwritableError
 from tui.cells import Cell, counted, name_text, number
-from tui.jobs import Job, State
+from tui.jobs import Job, JobState
 from tui.screens.base import Latest, ViewScreen
 from tui.screens.dialogs import PromptScreen, QuestionScreen
 from tui.screens.messagesearch import MessageSearch
@@ -146,7 +146,7 @@ class MessagesScreen(ViewScreen):
 
             def done(job: Job[Row]) -> None:
                 mine.close()
-                if self.table.cursor == at and job.state is State.DONE:
+                if self.table.cursor == at and job.state is JobState.DONE:
                     detail.show(job.result, key=key)
 
             self._loading.start(Job("message", lambda _: mine.row(at)), done, dropped=mine.close)

@@ -9,7 +9,7 @@ from typing import cast
 from stantools.browse.search import Query, Searcher, parse_query
 from stantools.errors import StantoolsError
 from tui.cells import Cell, name_text
-from tui.jobs import Job, State
+from tui.jobs import Job, JobState
 from tui.screens.base import Latest, ViewScreen
 from tui.screens.dialogs import PromptScreen
 from tui.screens.messagetable import MessageTable
@@ -95,7 +95,7 @@ class MessageSearch:
 
     def _ended(self, job: Job[int | None], query: Query, at: int, way: int) -> None:
         table, shown = self._table, name_text(query.text)
-        if job.state is State.CANCELLED:
+        if job.state is JobState.CANCELLED:
             table.say(("the search was cancelled", "warn"))
         elif job.problem is not None:
             table.say((job.problem.message, "bad"))

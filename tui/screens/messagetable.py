@@ -17,7 +17,7 @@ from stantools.inspection.survey import ChannelSurvey
 from stantools.notation import format_size
 from stantools.store.directory import ChannelFiles
 from tui.cells import Cell, Role, time_text
-from tui.jobs import Job, State
+from tui.jobs import Job, JobState
 from tui.rows import Column, RowSource
 from tui.screens.base import Latest, ViewScreen
 from tui.session import StoreSession
@@ -305,7 +305,7 @@ class MessageTable(RowTable):
             return window, seen
 
         def done(job: Job[tuple[Window, _Signature]]) -> None:
-            if job.state is State.DONE:
+            if job.state is JobState.DONE:
                 window, self._stamp = job.result
                 self.state = ""
                 self._files = window.files

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from tui.cells import Cell
-from tui.plans.wizard import WIZARDS, Entry, Source, Wizard, entry
+from tui.plans.wizard import WIZARDS, Entry, SourceStore, Wizard, entry
 from tui.rows import Column, ListRows
 from tui.screens.base import ViewScreen
 from tui.screens.wizard import WizardScreen
@@ -99,7 +99,7 @@ class PlansScreen(ViewScreen):
         if self._opening:
             return
         session = self.session
-        source = Source(session.path, session.reading, session.workers, self.browser.connecting)
+        source = SourceStore(session.path, session.reading, session.workers, self.browser.connecting)
         # What a wizard needs is loaded when it is opened for the first time, which takes longer than a key press may.
         self._opening = True
         self.begin(f"open {chosen.verb}", lambda _: chosen.make(source), self._opened, self._not_opened)

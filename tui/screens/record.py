@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from stantools.browse.record_fields import Part, PartRole
+from stantools.browse.record_fields import PartRole, RecordPart
 from stantools.browse.record_map import RecordMap, Single, map_of_survey, map_records
 from stantools.browse.record_reader import RecordReader, RecordRow
 from stantools.errors import StantoolsError, StoreUnreadableError
@@ -21,7 +21,7 @@ from stantools.inspection.survey import SliceSurvey
 from stantools.notation import format_size
 from stantools.store.mapping import mapped
 from tui.cells import Cell, Role, bar, counted, name_text, number, time_text
-from tui.jobs import Job, State
+from tui.jobs import Job, JobState
 from tui.rows import Column, ListRows, RowSource
 from tui.screens.base import Latest, ViewScreen
 from tui.session import StoreSession
@@ -113,7 +113,7 @@ class RecordScreen(ViewScreen):
         self._rows = RecordRows()
         self._wanted = place.offset
         self.row: RecordRow | None = None
-        self.parts: list[Part] = []
+        self.parts: list[RecordPart] = []
         self._fields_only = False
         #: A message to go to once the file is open.
         self.sought: int | None = None
@@ -201,7 +201,7 @@ class RecordScreen(ViewScreen):
         self._write()
 
     def _opened(self, job: Job[RecordMap], reader: RecordReader) -> None:
-        if job.state is not State.DONE:
+        if job.state is not JobState.DONE:
             reader.close()
             self._problem = job.problem
             self._write()
@@ -422,11 +422,11 @@ _KINDS = {
 }
 
 
-def _part_role(part: Part) -> Role:
+def _part_role(part: RecordPart) -> Role:
     return _WRONG.get(part.role, "")
 
 
-_FIELDS: Sequence[Column[Part]] = (
+_FIELDS: Sequence[Column[RecordPart]] = (
     Column("offset", 8, lambda part: str(part.start), right=True),
     Column("bytes", 5, lambda part: number(part.end - part.start), right=True),
     Column(

@@ -14,7 +14,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
-from stantools.browse.record_fields import Part, PartRole
+from stantools.browse.record_fields import PartRole, RecordPart
 from stantools.browse.record_reader import part_at
 from tui.widgets.lines import Lines, moving
 
@@ -53,7 +53,7 @@ class HexView(Lines):
         super().__init__(id=id)
         self._read: Read = lambda _offset, _length: b""
         self._start = self._length = 0
-        self._parts: list[Part] = []
+        self._parts: list[RecordPart] = []
         self._field = 0
         self._blocks: dict[int, bytes] = {}
 
@@ -62,7 +62,7 @@ class HexView(Lines):
         """The chosen field."""
         return self._field
 
-    def show(self, read: Read, start: int, length: int, parts: Sequence[Part]) -> None:
+    def show(self, read: Read, start: int, length: int, parts: Sequence[RecordPart]) -> None:
         """Shows other bytes.
 
         Args:

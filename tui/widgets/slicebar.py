@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from stantools.browse.slice_map import State
+from stantools.browse.slice_map import BytesState
 from tui.cells import Cell, Role
 from tui.widgets.rowtable import RowTable
 
@@ -17,31 +17,31 @@ from tui.widgets.rowtable import RowTable
 BAR = "bar"
 
 #: State -> its symbol, which differs for each, and what it means.
-BAR_SYMBOLS: dict[State, tuple[str, Role]] = {
-    State.EMPTY: (" ", ""),
-    State.UNKNOWN: ("·", "dim"),
-    State.GOOD: ("━", "good"),
-    State.INDEX_ONLY: ("i", "warn"),
-    State.FOREIGN: ("≠", "warn"),
-    State.ORPHAN: ("?", "warn"),
-    State.ZERO: ("0", "warn"),
-    State.BAD: ("✗", "bad"),
-    State.UNREADABLE: ("#", "bad"),
+BAR_SYMBOLS: dict[BytesState, tuple[str, Role]] = {
+    BytesState.EMPTY: (" ", ""),
+    BytesState.UNKNOWN: ("·", "dim"),
+    BytesState.GOOD: ("━", "good"),
+    BytesState.INDEX_ONLY: ("i", "warn"),
+    BytesState.FOREIGN: ("≠", "warn"),
+    BytesState.ORPHAN: ("?", "warn"),
+    BytesState.ZERO: ("0", "warn"),
+    BytesState.BAD: ("✗", "bad"),
+    BytesState.UNREADABLE: ("#", "bad"),
 }
 _NAMES = {
-    State.GOOD: "good",
-    State.BAD: "damaged",
-    State.ZERO: "zeros",
-    State.ORPHAN: "not in the index",
-    State.FOREIGN: "other channel",
-    State.INDEX_ONLY: "index only",
-    State.UNREADABLE: "unreadable",
-    State.UNKNOWN: "not scanned",
+    BytesState.GOOD: "good",
+    BytesState.BAD: "damaged",
+    BytesState.ZERO: "zeros",
+    BytesState.ORPHAN: "not in the index",
+    BytesState.FOREIGN: "other channel",
+    BytesState.INDEX_ONLY: "index only",
+    BytesState.UNREADABLE: "unreadable",
+    BytesState.UNKNOWN: "not scanned",
 }
 _ROLES: dict[str, Role] = dict(BAR_SYMBOLS.values())
 
 
-def bar_text(states: Sequence[State]) -> str:
+def bar_text(states: Sequence[BytesState]) -> str:
     """Writes a bar."""
     return "".join(BAR_SYMBOLS[state][0] for state in states)
 
@@ -51,7 +51,7 @@ def bar_cells(text: str) -> Sequence[tuple[str, Role]]:
     return [("".join(group), _ROLES.get(symbol, "")) for symbol, group in groupby(text)]
 
 
-def legend(states: Sequence[State]) -> Sequence[Cell]:
+def legend(states: Sequence[BytesState]) -> Sequence[Cell]:
     """Explains the symbols of some states."""
     cells: list[Cell] = []
     for state in states:

@@ -19,7 +19,7 @@ from stantools.format.columns import MessageColumns
 from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.layout import RECORD_HEADER_SIZE, Stop
 from stantools.inspection.forecast.model import MAX_TEXTS, Lookups
-from stantools.inspection.forecast.server_reading import ReadAhead, Source
+from stantools.inspection.forecast.server_reading import ReadAhead, SliceData
 from stantools.inspection.forecast.slices import Recovery, Slice, data_batches
 from stantools.progress import Progress
 from stantools.store.indexes import index_parts
@@ -140,7 +140,7 @@ def lookup_slice(
         return Lookups(whole if wanted is None else whole & wanted), None
     options = recovery.options
     with mapped(found.data) as data:
-        source = Source(data, min(found.data_end, len(data)), recovery.crc, cipher)
+        source = SliceData(data, min(found.data_end, len(data)), recovery.crc, cipher)
         rows = min(found.rows, _ROWS)
         work = _SliceLookup(source, channel, options.read_buffer_size, wanted, rows, answers, progress)
         if found.index is None:
@@ -160,7 +160,7 @@ class _SliceLookup:
 
     def __init__(
         self,
-        source: Source,
+        source: SliceData,
         channel: bytes,
         read_buffer_size: int,
         wanted: Ranges | None,
@@ -358,8 +358,8 @@ class _Disordered:
         """Makes the attributes of what was added."""
         self.order, self.offsets, self.sizes, self.good, self.got = map(np.concatenate, zip(*self._parts, strict=True))
 
-    def read_alone(self, row: int, source: Source) -> tuple[int, str]:
-        """Returns what a lookup gives that finds this row; see `Source.read_alone`."""
+    def read_alone(self, row: int, source: SliceData) -> tuple[int, str]:
+        """Returns what a lookup gives that finds this row; see `SliceData.read_alone`."""
         if self.good[row]:
             return int(self.got[row]), ""
         if row in self.failed:
@@ -380,7 +380,7 @@ class _Cache:
         asked: The sequences that are going to be asked for, rising.
     """
 
-    def __init__(self, rows: _Disordered, source: Source, capacity: int, asked: NDArray[np.uint64]) -> None:
+    def __init__(self, rows: _Disordered, source: SliceData, capacity: int, asked: NDArray[np.uint64]) -> None:
         self._rows, self._source, self._capacity, self._asked = rows, source, capacity, asked
         self._ends = rows.offsets + rows.sizes + RECORD_HEADER_SIZE
         plain = rows.good & (rows.got == rows.order)

@@ -172,7 +172,7 @@ def _error(buffer: Buffer, offset: int, stop: Stop, crc: Crc) -> str:
 
 
 @dataclass(frozen=True)
-class Source:
+class SliceData:
     """The data file of a slice, and how it is read."""
 
     data: Buffer  #: the data file
@@ -232,7 +232,7 @@ class ReadAhead:
         capacity: Size of the buffer in bytes.
     """
 
-    def __init__(self, source: Source, capacity: int) -> None:
+    def __init__(self, source: SliceData, capacity: int) -> None:
         self._source = source
         self.capacity = capacity
         self._next = -1  # where the buffer has the next message; -1: there is no buffer
@@ -243,7 +243,7 @@ class ReadAhead:
         return self._next in (-1, offset)
 
     def read(self, offset: int, size: int) -> tuple[int, str]:
-        """Reads the next message; see `Source.read_alone`."""
+        """Reads the next message; see `SliceData.read_alone`."""
         length = RECORD_HEADER_SIZE + size
         if self._next >= 0 and self._next + length <= self._limit:
             sequence, error = self._source.read_buffered(self._next, size)

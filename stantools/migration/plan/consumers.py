@@ -25,7 +25,7 @@ from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, LeftOut, 
 from stantools.migration.plan.names import choose, digits, safe_name
 from stantools.notation import counted
 from stantools.store.ranges import Ranges
-from stantools.store.sublog import Subscription
+from stantools.store.sublog import StoredSubscription
 
 if TYPE_CHECKING:
     from stantools.migration.stream_source import StreamSource
@@ -63,7 +63,7 @@ class ChannelDurables:
 
 
 def sort_subscriptions(
-    channel: str, subscriptions: Iterable[Subscription], sequences: Ranges, last: int
+    channel: str, subscriptions: Iterable[StoredSubscription], sequences: Ranges, last: int
 ) -> ChannelDurables:
     """Sorts the subscriptions of a channel and merges those that belong together.
 
@@ -74,9 +74,9 @@ def sort_subscriptions(
         last: The channel's last sequence.
     """
     result = ChannelDurables()
-    plain: dict[tuple[bytes, bytes], list[Subscription]] = defaultdict(list)
-    queues: dict[bytes, list[Subscription]] = defaultdict(list)
-    others: list[Subscription] = []
+    plain: dict[tuple[bytes, bytes], list[StoredSubscription]] = defaultdict(list)
+    queues: dict[bytes, list[StoredSubscription]] = defaultdict(list)
+    others: list[StoredSubscription] = []
     for subscription in subscriptions:
         state = subscription.state
         if state.durable_name:
@@ -99,8 +99,8 @@ def sort_subscriptions(
     return result
 
 
-def _leave_out(channel: str, others: list[Subscription], result: ChannelDurables) -> None:
-    groups: dict[bytes, list[Subscription]] = defaultdict(list)
+def _leave_out(channel: str, others: list[StoredSubscription], result: ChannelDurables) -> None:
+    groups: dict[bytes, list[StoredSubscription]] = defaultdict(list)
     for subscription in others:
         state = subscription.state
         if state.q_group:
@@ -129,7 +129,7 @@ class _Merger:
         self._last = last
         self._result = result
 
-    def add_plain(self, same: list[Subscription]) -> None:
+    def add_plain(self, same: list[StoredSubscription]) -> None:
         # Two stored under one name are an accident; the server takes either. The one behind loses no message.
         sent = min(s.state.last_sent for s in same)
         state = same[0].state
@@ -139,7 +139,7 @@ class _Merger:
             text = f"{durable} is stored {len(same)} times: it goes on behind {sent}, the lowest of their positions"
             self._note(Level.WARNING, text)
 
-    def add_group(self, members: list[Subscription]) -> None:
+    def add_group(self, members: list[StoredSubscription]) -> None:
         name, _, group = os.fsdecode(members[0].state.q_group).partition(":")
         if not group:
             # No server writes this; the text is then the group, and all there is for a name.
@@ -150,7 +150,7 @@ class _Merger:
         self._merge(members, max(m.state.last_sent for m in members), name, "", group, flight)
 
     def _merge(
-        self, parts: list[Subscription], sent: int, name: str, client: str, group: str, max_in_flight: int
+        self, parts: list[StoredSubscription], sent: int, name: str, client: str, group: str, max_in_flight: int
     ) -> Durable:
         delivered = min(sent, self._last)
         pending = set[int]().union(*(part.pending for part in parts))

@@ -27,7 +27,7 @@ from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, Datastore
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
-from stantools.store.sublog import Subscription, salvage_subs
+from stantools.store.sublog import StoredSubscription, salvage_subs
 
 _U64 = npt.NDArray[np.uint64]
 
@@ -289,7 +289,7 @@ def _subscriptions(stores: tuple[Datastore, Datastore], channel: str) -> Iterato
             yield finding("subscription-differs", detail, channel=channel, seq=number)
 
 
-def _folded(store: Datastore, channel: str) -> Mapping[int, Subscription]:
+def _folded(store: Datastore, channel: str) -> Mapping[int, StoredSubscription]:
     try:
         files = store.channel(channel)
     except StoreUnreadableError:

@@ -68,7 +68,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Part:
+class MessagesPart:
     """The `Messages` of a part. The sequences between its floor and its first message count as missing ones."""
 
     messages: Messages
@@ -190,7 +190,7 @@ async def extend_stream(
         NatsError: The server refuses, or is gone for too long. The same call goes on from there.
         StantoolsError: A message does not fit into the server, or the source cannot be read.
     """
-    part = Part(messages, floor)
+    part = MessagesPart(messages, floor)
     check_fillers(name, missing(part), how.filler_limit)
     filling = Filling(js, name, config, part, how, progress)
     filling.writes_part(str(config.get("description") or ""), held)
@@ -292,7 +292,7 @@ class _Append:
 
     def filling(self, mark: Mark, progress: Callable[[int], None] | None) -> Filling:
         """Returns what fills the stream."""
-        part = Part(self._messages, mark.floor)
+        part = MessagesPart(self._messages, mark.floor)
         filling = Filling(self._js, self._name, self._config, part, self._how, progress)
         kept = mark.held - extent(part, mark.whole).messages if mark.whole else None
         filling.writes_part(str(mark), kept)
@@ -309,7 +309,9 @@ class _Append:
         state = info["state"]
         mark = replace(mark, whole=int(state["last_seq"]), held=int(state["messages"]))
         # Before the stream is touched: it may be somebody else's.
-        await self._compare(Part(self._messages, mark.floor), min(mark.whole, mark.last), int(state["first_seq"]))
+        await self._compare(
+            MessagesPart(self._messages, mark.floor), min(mark.whole, mark.last), int(state["first_seq"])
+        )
         if mark.whole >= mark.last:
             return None
         self._check_gaps(max(mark.whole, mark.floor))
@@ -317,7 +319,7 @@ class _Append:
         await self._update(info, {**info["config"], **loading, "description": str(mark)})
         return await self._counted(await self._js.stream_info(self._name) or info, mark)
 
-    async def _compare(self, part: Part, until: int, first: int) -> None:
+    async def _compare(self, part: MessagesPart, until: int, first: int) -> None:
         """Compares the last messages up to a sequence with those of the stream, which begins at `first`.
 
         Raises:
@@ -355,7 +357,7 @@ class _Append:
 
     def _check_gaps(self, after: int) -> None:
         """Checks that not too many sequences are missing."""
-        part = Part(self._messages, self._messages.first - 1)
+        part = MessagesPart(self._messages, self._messages.first - 1)
         lead = max(self._messages.first - 1 - after, 0)
         if missing(part) + lead <= self._how.filler_limit:
             return

@@ -17,7 +17,7 @@ from stantools.migration.replay.state import ReplayState
 from stantools.nats.connection import Connection
 from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, NobodyListensError
 from stantools.streaming import session as streaming
-from stantools.streaming.session import State
+from stantools.streaming.session import SessionState
 
 if TYPE_CHECKING:
     from stantools.nats.client import Message
@@ -56,7 +56,7 @@ class StreamingPublisher(Publisher):
             await self._subscribe()
         if self._session is not None:
             await self._still_there(self._session)
-        if self._session is None or self._session.state is not State.OPEN:
+        if self._session is None or self._session.state is not SessionState.OPEN:
             await self._connect()
 
     async def _subscribe(self) -> None:
@@ -132,7 +132,7 @@ class StreamingPublisher(Publisher):
             NatsError: It did not answer, or not as expected.
         """
         session, self._session = self._session, None
-        if session is None or session.state is not State.OPEN:
+        if session is None or session.state is not SessionState.OPEN:
             return
         request = session.close()
         answer = await self.connection.request(request.subject, request.payload)
@@ -176,7 +176,7 @@ class StreamingPublisher(Publisher):
             self.fail(self.refused_message(acked.number, acked.error, "see the server's limits and log, then go on"))
 
     def _look(self, session: Session) -> None:
-        if session.state is State.LOST:
+        if session.state is SessionState.LOST:
             self._lose(f"the streaming server {self._cluster_id!r} has dropped the client: {session.why_lost}")
 
     def _lose(self, text: str) -> None:

@@ -48,7 +48,7 @@ _LOOK: Final = 0.2
 
 
 @dataclass(frozen=True)
-class Part:
+class ExportPart:
     """What is written of an export at one time."""
 
     number: int  #: the number of the split
@@ -99,7 +99,7 @@ def export_to_directory(export: Export, *, work: Work | None = None, progress: P
         if attempts:
             attempts.mkdir()
         splits = enumerate(export.plan.splits)
-        parts = [Part(number, split, options, layout, directory, attempts) for number, split in splits]
+        parts = [ExportPart(number, split, options, layout, directory, attempts) for number, split in splits]
         inside = work.inside(progress)
         write = write_split if inside is None else partial(write_split, progress=inside)
         # Here each alone: what fails is told before others are begun.
@@ -116,11 +116,11 @@ def export_to_directory(export: Export, *, work: Work | None = None, progress: P
         return finished(directory, Result(str(target), layout, written, export.unreadable), options)
 
 
-def _cost(part: Part) -> int:
+def _cost(part: ExportPart) -> int:
     return part.split.cost
 
 
-def write_split(part: Part, *, progress: Progress | None = None) -> Done:
+def write_split(part: ExportPart, *, progress: Progress | None = None) -> Done:
     """Writes a split; with attempts into a directory of its own, since it may be repeated, or done twice.
 
     Raises:

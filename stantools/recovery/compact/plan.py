@@ -22,7 +22,7 @@ from stantools.store.directory import ChannelFiles, Datastore
 from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, SliceLimits
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
-from stantools.store.sublog import Subscription, SubStatus, classify, read_subs
+from stantools.store.sublog import StoredSubscription, SubStatus, classify, read_subs
 
 #: Findings that stand in no one's way: the data is whole, and the indexes are made anew anyway.
 HARMLESS = frozenset(
@@ -192,7 +192,7 @@ def _plan_subscriptions(plan: CompactionPlan, channel: ChannelPlan, clients: set
     plan.bytes_after += sum(map(_live_size, kept))
 
 
-def _live_size(subscription: Subscription) -> int:
+def _live_size(subscription: StoredSubscription) -> int:
     # Nearly exact: a Msg record is 8 bytes of header, two tags, and varints for id and sequence.
     number = max(subscription.state.id.bit_length() + 6, 7) // 7
     sequences = sum(max(sequence.bit_length() + 6, 7) // 7 for sequence in subscription.pending)

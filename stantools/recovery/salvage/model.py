@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.runs import Run
+from stantools.inspection.runs import RecordRun
 from stantools.recovery.options import SalvageOptions
 from stantools.recovery.salvage.subscriptions import NONE_KEPT, KeptSubscriptions
 from stantools.store.ranges import Ranges
@@ -61,7 +61,7 @@ class Step(Protocol):
 class Copy:
     """Whole records of a run, byte for byte."""
 
-    run: Run
+    run: RecordRun
     sequences: Ranges
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.format.layout import FILE_HEADER_SIZE
-from stantools.inspection.runs import Generation, History, Run, arrange, same_records
+from stantools.inspection.runs import Generation, History, RecordRun, arrange, same_records
 from stantools.inspection.survey import (
     ChannelSurvey,
     Neighbours,
@@ -47,7 +47,7 @@ from stantools.store.sublog import SubsState, salvage_subs
 class _Source:
     """What the scan found for one channel, wherever it lay."""
 
-    runs: list[Run] = field(default_factory=list)  #: good records, those of the channel's own directory first
+    runs: list[RecordRun] = field(default_factory=list)  #: good records, those of the channel's own directory first
     rewrites: list[Repaired] = field(default_factory=list)  #: messages whose record header must be made anew
     subs: SubsState | None = None  #: the fold of its subs.dat
     #: Sequences whose messages are damaged beyond proof, or of which only an index tells.
@@ -82,7 +82,7 @@ def plan_salvage(
     clients = _clients(store, plan)
     plan.clients = list(clients.clients.values())
     sources: dict[bytes, _Source] = {}
-    foreign: list[Run] = []
+    foreign: list[RecordRun] = []
     strays, inner = _root_strays(store, plan), []
     if surveys is None:
         names = channels_to_survey(store, options.patterns)
@@ -104,7 +104,7 @@ def plan_salvage(
     return plan
 
 
-def _rename_back(sources: dict[bytes, _Source], foreign: list[Run], plan: SalvagePlan) -> None:
+def _rename_back(sources: dict[bytes, _Source], foreign: list[RecordRun], plan: SalvagePlan) -> None:
     """Takes the subscriptions along where a whole channel directory was renamed.
 
     That is: all its messages are of one other channel, and that channel has no directory of its own.
@@ -202,7 +202,7 @@ def channels_to_survey(store: Datastore, patterns: Sequence[str] = ()) -> list[s
 
 def _collect(
     store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan, elsewhere: Ranges
-) -> list[Run]:
+) -> list[RecordRun]:
     """Puts a directory's records to their channels; returns the runs of other channels.
 
     Args:
@@ -220,7 +220,7 @@ def _collect(
             plan.dropped.append(Dropped(files.name, -1, 0, "the directory holds no channel", loss=False))
         return []
     source = sources.setdefault(files.raw_name, _Source())
-    foreign: list[Run] = []
+    foreign: list[RecordRun] = []
     for run in survey.runs():
         if run.subject == files.raw_name or not is_channel_name(os.fsdecode(run.subject)):
             source.runs.append(run)
@@ -426,7 +426,7 @@ def _steps(plan: SalvagePlan, channel: str, generation: Generation, rewrites: It
     return steps
 
 
-def _where(store: Datastore, run: Run) -> str:
+def _where(store: Datastore, run: RecordRun) -> str:
     assert run.slice.data is not None
     return f"{run.slice.data.relative_to(store.path)} from offset {run.start}"
 

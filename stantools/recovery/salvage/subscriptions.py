@@ -18,13 +18,13 @@ import numpy.typing as npt
 from stantools.format.crc import Crc
 from stantools.format.layout import SubFlag
 from stantools.store.logwriter import encode_live
-from stantools.store.sublog import STATUSES, Subscription, SubsState, SubStatus, SubTable
+from stantools.store.sublog import STATUSES, StoredSubscription, SubsState, SubStatus, SubTable
 
 #: So many changes of a channel's subscriptions are told one by one; the others are counted.
 _TOLD = 1000
 
 
-class KeptSubscriptions(Sequence[Subscription]):
+class KeptSubscriptions(Sequence[StoredSubscription]):
     """The subscriptions of one channel of the new store, by id; each is put together when it is asked for.
 
     Args:
@@ -35,7 +35,7 @@ class KeptSubscriptions(Sequence[Subscription]):
     """
 
     def __init__(
-        self, table: SubTable, rows: npt.NDArray[np.int64], last: int, changed: dict[int, Subscription]
+        self, table: SubTable, rows: npt.NDArray[np.int64], last: int, changed: dict[int, StoredSubscription]
     ) -> None:
         self._table = table
         self._last = last
@@ -58,15 +58,15 @@ class KeptSubscriptions(Sequence[Subscription]):
         return self._count
 
     @overload
-    def __getitem__(self, place: int) -> Subscription: ...
+    def __getitem__(self, place: int) -> StoredSubscription: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Subscription]: ...
-    def __getitem__(self, place: int | slice) -> Subscription | Sequence[Subscription]:
+    def __getitem__(self, place: slice) -> Sequence[StoredSubscription]: ...
+    def __getitem__(self, place: int | slice) -> StoredSubscription | Sequence[StoredSubscription]:
         if isinstance(place, slice):
             return [self[each] for each in range(*place.indices(len(self)))]
         return self._clamped(int(self._rows[place]))
 
-    def _clamped(self, row: int) -> Subscription:
+    def _clamped(self, row: int) -> StoredSubscription:
         """Takes back a position beyond the last message: its sequences will be given again, and must be delivered."""
         one = self._changed.get(int(self._table.ids[row])) or self._table.at(row)
         one.state.last_sent = min(one.state.last_sent, self._last)
@@ -142,18 +142,18 @@ def plan_subscriptions(state: SubsState, known_clients: Container[bytes], last_s
 
 def _hand_over(
     table: SubTable, ghosts: npt.NDArray[np.int64], kept: npt.NDArray[np.int64], changes: list[str]
-) -> dict[int, Subscription]:
+) -> dict[int, StoredSubscription]:
     """Passes the position and pending messages of ghosts on to their groups, or makes one the shadow of its group.
 
     Returns:
         The subscriptions that are different from what they were, by id.
     """
     durable = SubFlag.HAS_GROUP | SubFlag.IS_DURABLE
-    groups: dict[bytes, list[Subscription]] = {}
+    groups: dict[bytes, list[StoredSubscription]] = {}
     for row in kept[table.flags[kept] & durable == durable].tolist():
         member = table.at(row)
         groups.setdefault(member.state.q_group, []).append(member)
-    changed: dict[int, Subscription] = {}
+    changed: dict[int, StoredSubscription] = {}
     for row in ghosts.tolist():
         ghost = table.at(row)
         group = groups.setdefault(ghost.state.q_group, [])

@@ -12,7 +12,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.migration.plan.consumers import ChannelDurables, Durable, plan_consumers, sort_subscriptions
 from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, Position
 from stantools.store.ranges import Ranges
-from stantools.store.sublog import Subscription
+from stantools.store.sublog import StoredSubscription
 from tests.migration.plan.stores import SECOND, durable, queue, sub
 
 PULL, PUSH = ConsumerKind.PULL, ConsumerKind.PUSH
@@ -20,7 +20,7 @@ PULL, PUSH = ConsumerKind.PULL, ConsumerKind.PUSH
 
 def sort(*subs: tuple[pb.SubState, Iterable[int]], last: int = 100, present: Ranges | None = None) -> ChannelDurables:
     sequences = Ranges.of([(1, last)]) if present is None else present
-    return sort_subscriptions("ch", [Subscription(state, set(p)) for state, p in subs], sequences, last)
+    return sort_subscriptions("ch", [StoredSubscription(state, set(p)) for state, p in subs], sequences, last)
 
 
 def only(result: ChannelDurables) -> Durable:

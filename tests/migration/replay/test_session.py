@@ -10,7 +10,7 @@ from stantools.errors import StantoolsError
 from stantools.format.proto import protocol_pb2 as pb
 from stantools.format.proto import store_pb2
 from stantools.migration.replay.streaming import Session
-from stantools.streaming.session import Acked, Send, State
+from stantools.streaming.session import Acked, Send, SessionState
 
 ANSWER = {
     "pub_prefix": b"_STAN.pub.c",
@@ -49,7 +49,7 @@ def test_the_connect_request() -> None:
         ping_interval=5,
         ping_max_out=2,
     )
-    assert session.state is State.CONNECTING
+    assert session.state is SessionState.CONNECTING
 
 
 def test_another_discover_prefix() -> None:
@@ -59,7 +59,7 @@ def test_another_discover_prefix() -> None:
 def test_messages_are_as_in_the_specification() -> None:
     """Section 2, wire samples: guid `g` there is `me-conn.7` here."""
     session = open_session()
-    assert session.state is State.OPEN
+    assert session.state is SessionState.OPEN
     sent = session.publish(7, b"foo", b"", b"hello")
     assert sent.subject == "_STAN.pub.c.foo"
     sample = bytes.fromhex("0a026d651201671a03666f6f2a0568656c6c6f32076d652d636f6e6e")
@@ -89,11 +89,11 @@ def test_pings_find_out_that_the_client_is_no_longer_registered() -> None:
     assert session.tick(105.0) == Send("_STAN.discover.c.pings", pb.Ping(conn_id=b"me-conn").SerializeToString())
     assert session.tick(105.1) is None
     session.ping_answered(b"")
-    assert session.state is State.OPEN
+    assert session.state is SessionState.OPEN
     session.ping_answered(
         pb.PingResponse(error=b"client has been replaced or is no longer registered").SerializeToString()
     )
-    assert session.state is State.LOST
+    assert session.state is SessionState.LOST
     assert "replaced" in session.why_lost
     assert session.tick(200.0) is None
 
@@ -106,14 +106,14 @@ def test_pings_that_stay_without_an_answer() -> None:
     assert session.tick(115.0)
     assert session.tick(120.0)
     assert session.tick(125.0) is None
-    assert session.state is State.LOST
+    assert session.state is SessionState.LOST
     assert "2 pings" in session.why_lost
 
 
 def test_an_old_server_knows_no_pings() -> None:
     session = open_session(ping_requests=b"", ping_interval=0, ping_max_out=0, protocol=0)
     assert session.tick(10**9) is None
-    assert session.state is State.OPEN
+    assert session.state is SessionState.OPEN
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_a_connect_that_fails(answer: bytes, says: str) -> None:
     session.connect()
     with pytest.raises(StantoolsError, match=says):
         session.connect_answered(answer, 0.0)
-    assert session.state is State.CLOSED
+    assert session.state is SessionState.CLOSED
 
 
 def test_closing() -> None:
     session = open_session()
     assert session.close() == Send("_STAN.close.c", store_pb2.CloseRequest(client_id=b"me").SerializeToString())
     assert session.close_answered(b"") == ""
-    assert session.state is State.CLOSED
+    assert session.state is SessionState.CLOSED
     session = open_session()
     session.close()
     answer = pb.CloseResponse(error=b"stan: unknown clientID").SerializeToString()

@@ -178,7 +178,7 @@ def test_a_task_that_is_repeated_counts_once(named: Path, tmp_path: Path) -> Non
     planned = plan(options)
     attempts = tmp_path / "_attempts"
     attempts.mkdir()
-    part = export.Part(0, planned.splits[0], options, layout, tmp_path, attempts)
+    part = export.ExportPart(0, planned.splits[0], options, layout, tmp_path, attempts)
     done = [export.write_split(part) for _ in range(2)]
     assert done[0].directory != done[1].directory
     export.take(done[1], tmp_path)
@@ -190,7 +190,7 @@ def test_a_task_that_is_repeated_counts_once(named: Path, tmp_path: Path) -> Non
 
 def test_a_task_that_fails_takes_its_files_away(named: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = TableOptions((str(named),), columns=Layout().read_columns)
-    part = export.Part(0, plan(options).splits[0], options, Layout(), tmp_path, tmp_path)
+    part = export.ExportPart(0, plan(options).splits[0], options, Layout(), tmp_path, tmp_path)
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
