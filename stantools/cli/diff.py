@@ -195,7 +195,7 @@ async def _prove(
         js = JetStream(connection)
         info = await stream_info(js, stream)
         names = opened.chosen(channels) if channels else channels_for(info, opened.channel_names, store)
-        taking = taking_of(names, key=reading.encryption_key, workers=workers)
+        taking = taking_of(names, workers)
         with Progress("read the store", lambda: opened.data_size(taking.patterns)) as shown:
             # In a thread, so that the connection is kept alive meanwhile.
             source = await asyncio.to_thread(open_source, opened, taking, progress=shown.advance)

@@ -132,10 +132,7 @@ class Reopening:
         """Returns what is taken of the store."""
         from stantools.migration.source import SourceOptions
 
-        key = self.reading(source).encryption_key
-        return SourceOptions(
-            source.patterns, source.generation, source.archived, key, self.keep_encrypted, self.workers
-        )
+        return SourceOptions(source.patterns, source.generation, source.archived, self.keep_encrypted, self.workers)
 
 
 _places = options_of(Places, "places", title="Where to, if not to a running server")
@@ -311,11 +308,10 @@ def _make_plan(
     from stantools.migration.plan.planner import make_plan
 
     # Everything that can be wrong at once is found before the long reading.
-    key = reading.encryption_key
     merged = len(stores) > 1 or node_at(stores[0]) is not None
     found = None if merged else open_store(stores[0], reading)
-    options = planning.options(target.reference(), planning.overrides(), decrypted=key is not None)
-    taking = planning.taking(key)
+    options = planning.options(target.reference(), planning.overrides(), decrypted=reading.encryption_key is not None)
+    taking = planning.taking()
     source = _read_source(found, taking) if found else _merge([part_of_node(each) for each in stores], reading, taking)
     return source, make_plan(source, options, options.target.version)
 
@@ -397,8 +393,8 @@ def _follow(
         raise UsageError("none of the nodes has a file store, whose messages could be followed", "name its directory")
     store = open_store(path, reading)
     options = planning.options(target.reference(), planning.overrides(), decrypted=reading.encryption_key is not None)
-    taking = planning.taking(reading.encryption_key)
-    followed = FollowedStore(store.path, store.crc, taking, options, nodes, reading)
+    taking = planning.taking()
+    followed = FollowedStore(store, taking, options, nodes, reading)
     file = plan_file or default_plan_file(store.path)
     with Progress("read", store.data_size(store.chosen(taking.patterns))) as shown:
         source = followed.first(shown.advance, ended=has_ended(file))

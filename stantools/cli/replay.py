@@ -228,11 +228,10 @@ def _source(store: Path, replaying: Replaying, workers: int, reading: ReadOption
 
     opened = open_store(store, reading)
     names = opened.chosen(replaying.channels)
-    key = reading.encryption_key
-    taking = SourceOptions(replaying.channels, replaying.generation, replaying.archived, key, workers=workers)
+    taking = SourceOptions(replaying.channels, replaying.generation, replaying.archived, workers=workers)
     with Progress("plan", lambda: opened.data_size(names)) as shown:
         source = read_source(opened, taking, progress=shown.advance)
-    warn(source, key_given=key is not None)
+    warn(source, key_given=opened.key is not None)
     return source
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from stantools.errors import RefusedError
 from stantools.escaping import shell_word
-from stantools.format.crc import Crc
 from stantools.inspection.growing import GrowingStore
 from stantools.migration.following import Ending, Following
 from stantools.migration.journal import Journal, StreamResult, StreamState, journal_path, remembered_streams
@@ -23,7 +22,7 @@ from stantools.migration.plan.planfile import write_plan
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.source import SourceOptions, StoreSource, open_merged, open_source
 from stantools.progress import Progress
-from stantools.store.directory import open_datastore
+from stantools.store.directory import Datastore, open_datastore
 from stantools.store.locks import find_uses
 from stantools.store.nodes import NodeFiles
 from stantools.store.options import ReadOptions
@@ -37,8 +36,7 @@ class FollowedStore:
     """A store that a server is writing, as the source of streams.
 
     Args:
-        path: The store; of a cluster that of one node, a leader's or a follower's.
-        crc: Its CRC.
+        store: The store; of a cluster that of one node, a leader's or a follower's.
         taking: What is taken of it.
         options: How streams are planned.
         nodes: The nodes of a cluster, whose logs know the subscriptions.
@@ -47,20 +45,18 @@ class FollowedStore:
 
     def __init__(
         self,
-        path: Path,
-        crc: Crc,
+        store: Datastore,
         taking: SourceOptions,
         options: PlanOptions,
         nodes: Sequence[NodeFiles] = (),
         reading: ReadOptions | None = None,
     ) -> None:
-        self._path = path
-        self._crc = crc
+        self._store = store
         self._taking = taking
         self._options = options
         self._nodes = nodes
         self._reading = reading or ReadOptions()
-        self._growing = GrowingStore(path, crc, taking.patterns, workers=taking.workers)
+        self._growing = GrowingStore(store.path, store.crc, taking.patterns, workers=taking.workers)
 
     def first(self, progress: Progress | None = None, *, ended: bool = False) -> StoreSource:
         """Reads all there is, and tries the key on it; see `workflow.read_source`.
@@ -73,7 +69,7 @@ class FollowedStore:
         self._growing.look(stopped=stopped, progress=progress)
         source = self._source(self._growing.channels, self._taking, subscriptions=True)
         source = source if stopped else self._firm(source)
-        if self._taking.key is not None and not self._taking.keep_encrypted:
+        if self._store.key is not None and not self._taking.keep_encrypted:
             for channel in source.channels:
                 channel.check_key()
         return source
@@ -99,7 +95,7 @@ class FollowedStore:
 
     def used(self) -> bool:
         """Returns whether a server is seen to use the store, or a node's log."""
-        places = [self._path, *(place for node in self._nodes for place in (node.raft, node.data) if place)]
+        places = [self._store.path, *(place for node in self._nodes for place in (node.raft, node.data) if place)]
         return any(find_uses(place, quiet=0) for place in dict.fromkeys(places))
 
     def written(self) -> float:
@@ -126,7 +122,8 @@ class FollowedStore:
         if not subscriptions:
             # There may be many, and they count in the end.
             wanted = [replace(each, files=replace(each.files, subs=None)) for each in wanted]
-        return open_source(open_datastore(self._path, self._crc), taking, surveys=wanted)
+        store = open_datastore(self._store.path, self._store.crc, self._store.key)
+        return open_source(store, taking, surveys=wanted)
 
 
 @dataclass

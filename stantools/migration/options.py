@@ -61,11 +61,11 @@ class Planning:
     limits: StoreLimits | None = None
     workers: int = 2
 
-    def taking(self, key: bytes | None) -> SourceOptions:
-        """Returns what is taken of a store that is read with a key."""
+    def taking(self) -> SourceOptions:
+        """Returns what is taken of a store."""
         from stantools.migration.source import SourceOptions
 
-        return SourceOptions(self.channels, self.generation, self.archived, key, self.keep_encrypted, self.workers)
+        return SourceOptions(self.channels, self.generation, self.archived, self.keep_encrypted, self.workers)
 
     def overrides(self) -> tuple[Override, ...]:
         """Returns what is otherwise for some channels.

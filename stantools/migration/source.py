@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 
@@ -314,8 +314,6 @@ class SourceOptions:
     patterns: tuple[str, ...] = ()  #: channels to take, with NATS wildcards; none takes all
     generation: str = SPLIT  #: `split`, `newest` or a number, as for salvage, where sequences began again
     archived: bool = False  #: also take messages from `.bak` slices
-    #: The encryption key given to the server; None leaves payloads as they are stored.
-    key: bytes | None = field(default=None, repr=False)
     keep_encrypted: bool = False  #: leave a payload as it is stored where it cannot be decrypted, instead of giving up
     workers: int = 2  #: slices that are scanned at the same time
 
@@ -339,8 +337,8 @@ def open_source(
         UsageError: There is no such generation, or the key is empty.
     """
     options = options or SourceOptions()
-    if options.key is not None:
-        master_key(options.key)
+    if store.key is not None:
+        master_key(store.key)
     salvaged = SalvageOptions(
         cluster_id=_NO_CLUSTER,
         generation=options.generation,
@@ -351,7 +349,7 @@ def open_source(
     )
     plan = plan_salvage(store, salvaged, progress=progress, surveys=surveys)
     plan.channels = _chosen(store, plan)
-    key = Key(options.key, options.keep_encrypted)
+    key = Key(store.key, options.keep_encrypted)
     return StoreSource(plan, [ChannelSource(channel, plan.crc, key) for channel in plan.channels], key)
 
 
@@ -379,7 +377,7 @@ def open_merged(
         keep_positions=True,
     )
     plan = plan_merge(nodes, reading, merging, progress=progress)
-    key = Key(options.key, options.keep_encrypted)
+    key = Key(reading.encryption_key, options.keep_encrypted)
     channels = [ChannelSource(channel, plan.crc, key) for channel in plan.channels]
     return StoreSource(plan, channels, key, tuple(each.named for each in plan.nodes))
 

@@ -38,7 +38,7 @@ def read_source(store: Datastore, options: SourceOptions, *, progress: Progress 
         StoreUnreadableError: It cannot be read.
     """
     source = open_source(store, options, progress=progress)
-    if options.key is not None and not options.keep_encrypted:
+    if store.key is not None and not options.keep_encrypted:
         for channel in source.channels:
             channel.check_key()
     return source

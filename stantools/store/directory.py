@@ -174,18 +174,19 @@ def subject_matches(pattern: str, subject: str) -> bool:
     return len(wanted) == len(have)
 
 
-def open_datastore(path: Path | str, crc: Crc | None = None) -> Datastore:
+def open_datastore(path: Path | str, crc: Crc | None = None, key: bytes | None = None) -> Datastore:
     """Looks at a datastore directory without opening its files.
 
     Args:
         path: The directory.
         crc: The CRC of its records, where it is known; else the usual one is assumed.
+        key: The encryption key of its messages.
 
     Raises:
         StoreUnreadableError: The path is missing, not a directory, not listable, or nothing in it belongs to a store.
     """
     root = Path(path)
-    store = Datastore(root, crc=crc or Crc())
+    store = Datastore(root, crc=crc or Crc(), key=key)
     try:
         entries = sorted(os.scandir(root), key=lambda entry: os.fsencode(entry.name))
     except NotADirectoryError as error:

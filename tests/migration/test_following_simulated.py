@@ -162,7 +162,7 @@ class History:
 
     async def run(self) -> None:
         """A new run, as the same command begins it."""
-        source = FollowedStore(self.root, CRC, SourceOptions(workers=1), PlanOptions())
+        source = FollowedStore(open_datastore(self.root, CRC), SourceOptions(workers=1), PlanOptions())
         first = source.first(ended=self.target.has_ended)
         self.following = Following(source, self.target, self.told)
         self.runs += 1

@@ -17,7 +17,7 @@ from stantools.migration.plan.model import Plan, StreamPlan, Way
 from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import prepare
-from stantools.migration.source import SourceOptions, open_source
+from stantools.migration.source import open_source
 from stantools.migration.targets.loading import ApplyOptions, Outcome, StreamResult, apply_streams
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
@@ -79,7 +79,7 @@ def migrate(
     """Plans and applies, as the command does."""
     key = (expected["options"].get("encryption") or {}).get("key")
     crc = Crc(expected["options"]["file_crc_poly"])
-    source = open_source(open_datastore(root, crc), SourceOptions(key=key.encode() if key else None))
+    source = open_source(open_datastore(root, crc, key.encode() if key else None))
     options = PlanOptions(way=way, stream_prefix=prefix, subject_prefix=f"{prefix}.", decrypted=bool(key))
     plan = make_plan(source, options)
 

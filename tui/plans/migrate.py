@@ -210,11 +210,10 @@ class MigrateWizard(Wizard[_Made]):
                 Remark("warning", f"{use.detail}: what it writes from now on is not migrated; stop it first", "warn")
             )
         job.begin_phase("reading", store.data_size(names))
-        key = source.reading.encryption_key
-        found = read_source(store, planning.taking(key), progress=job.advance)
+        found = read_source(store, planning.taking(), progress=job.advance)
         job.begin_phase("asking the target")
         with opened(places, connecting, start=False, check=job.check) as target:
-            wanted = planning.options(target.reference(), overrides, decrypted=key is not None)
+            wanted = planning.options(target.reference(), overrides, decrypted=store.key is not None)
             plan = make_plan(found, wanted, wanted.target.version)
             migration = Migration(plan, found, target, self._applying(plan.way), file)
             problems = migration.problems()

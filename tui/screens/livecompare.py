@@ -208,7 +208,7 @@ class LiveCompareScreen(ViewScreen):
     async def _compare(self, job: Job[Compared]) -> Compared:
         """Compares as `stantools diff STORE URL#STREAM` does."""
         session, channels = self.session, self._channels
-        taking = taking_of(channels, key=session.store.key, workers=session.workers)
+        taking = taking_of(channels, session.workers)
         async with connect(self._streams.connecting, name="stantools tui") as connection:
             js = JetStream(connection)
             info = await stream_info(js, self._stream)

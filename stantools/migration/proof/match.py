@@ -196,8 +196,8 @@ def channels_for(info: Mapping[str, Any], names: Sequence[str], store: Path) -> 
     return found
 
 
-def taking_of(channels: Sequence[str], *, key: bytes | None, workers: int) -> SourceOptions:
+def taking_of(channels: Sequence[str], workers: int) -> SourceOptions:
     """Returns how a store is read for some channels; an older generation lies with the channel itself."""
     found = (_GENERATION.fullmatch(name) for name in channels)
     patterns = tuple(older[1] if older else name for older, name in zip(found, channels, strict=True))
-    return SourceOptions(patterns, key=key, workers=workers)
+    return SourceOptions(patterns, workers=workers)

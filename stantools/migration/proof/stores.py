@@ -189,7 +189,7 @@ def compare_stores(
         DecryptError: A payload cannot be decrypted.
     """
     a, b = (
-        open_source(store, SourceOptions(tuple(patterns), key=store.key, workers=workers), progress=progress)
+        open_source(store, SourceOptions(tuple(patterns), workers=workers), progress=progress)
         for store in (first, second)
     )
     result = StoresDifference(damaged=(a.lossy, b.lossy))

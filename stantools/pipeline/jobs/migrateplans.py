@@ -53,8 +53,7 @@ class Sources:
 
     def taking(self) -> SourceOptions:
         """Returns what a task takes of a store."""
-        key = self.options.key.key()
-        return SourceOptions(self.options.channels, self.generation, self.archived, key, self.keep_encrypted, workers=1)
+        return SourceOptions(self.options.channels, self.generation, self.archived, self.keep_encrypted, workers=1)
 
     def find(self) -> tuple[list[Unplanned], list[Failed]]:
         """Finds the stores; what cannot be read of what was given is no reason to stop.
@@ -183,7 +182,7 @@ def prepared_stream(
 def _plan(item: Unplanned, *, sources: Sources, planning: PlanOptions) -> PlannedStore:
     """In a task: plans one store."""
     root = Path(item.root)
-    store = open_datastore(root, Crc(item.polynomial))
+    store = open_datastore(root, Crc(item.polynomial), sources.options.key.key())
     refuse_0_1(store)
     notes = [
         Note(

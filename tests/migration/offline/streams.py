@@ -11,7 +11,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import PreparedStream, prepare
-from stantools.migration.source import SourceOptions, open_source
+from stantools.migration.source import open_source
 from stantools.migration.targets.loading import ApplyOptions, Existing
 from stantools.store.directory import open_datastore
 from tests.conftest import load_expected
@@ -56,7 +56,7 @@ def small_store(root: Path, rows: dict[str, list[Record]] = ROWS) -> Path:
 def prepared(root: Path, *, key: str | None = None, poly: int | None = None, **options: Any) -> list[PreparedStream]:
     """Plans a store and joins plan and store."""
     crc = Crc() if poly is None else Crc(poly)
-    source = open_source(open_datastore(root, crc), SourceOptions(key=key.encode() if key else None))
+    source = open_source(open_datastore(root, crc, key.encode() if key else None))
     plan = make_plan(source, PlanOptions(decrypted=key is not None, **options))
     return prepare(plan, source)
 

@@ -68,4 +68,4 @@ def write_store(root: Path, channels: Mapping[str | bytes, Channel], clients: It
 
 
 def opened(root: Path, **options: Any) -> StoreSource:
-    return open_source(open_datastore(root), SourceOptions(**options))
+    return open_source(open_datastore(root, key=options.pop("key", None)), SourceOptions(**options))

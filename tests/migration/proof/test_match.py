@@ -41,4 +41,4 @@ def test_channels(info: dict[str, Any], expected: list[str]) -> None:
 
 def test_patterns() -> None:
     names = ["a.b", "a.b.generation-12", "generation-1"]
-    assert taking_of(names, key=None, workers=1).patterns == ("a.b", "a.b", "generation-1")
+    assert taking_of(names, 1).patterns == ("a.b", "a.b", "generation-1")

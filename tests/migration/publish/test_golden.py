@@ -17,7 +17,7 @@ from stantools.migration.proof.stream import prove_stream
 from stantools.migration.publish import stream as stream_module
 from stantools.migration.publish.loader import Publishing
 from stantools.migration.publish.stream import publish_stream
-from stantools.migration.source import SourceOptions, open_source
+from stantools.migration.source import open_source
 from stantools.nats.jetstream import JetStream
 from stantools.store.directory import open_datastore
 from tests.conftest import load_expected
@@ -63,8 +63,7 @@ def test_golden_stores(
             expected = load_expected(case)
             key = (expected["options"].get("encryption") or {}).get("key")
             crc = Crc(expected["options"]["file_crc_poly"])
-            taking = SourceOptions(key=key.encode() if key else None)
-            source = open_source(open_datastore(golden_copy(case), crc), taking)
+            source = open_source(open_datastore(golden_copy(case), crc, key.encode() if key else None))
             options = PlanOptions(
                 way=Way.PUBLISH,
                 stream_prefix=case,

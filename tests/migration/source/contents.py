@@ -90,7 +90,8 @@ def write_slices(
 
 def opened(root: Path, **options: Any) -> StoreSource:
     """Opens a store as a source."""
-    return open_source(open_datastore(root, options.pop("crc", CRC)), SourceOptions(**options))
+    store = open_datastore(root, options.pop("crc", CRC), options.pop("key", None))
+    return open_source(store, SourceOptions(**options))
 
 
 def only(source: StoreSource) -> ChannelSource:
