@@ -48,7 +48,6 @@ class LoopDriver:
     """Calls the rules from an event loop.
 
     Args:
-        loop: The loop.
         on_fatal: Called when the rules cannot go on.
     """
 
@@ -133,7 +132,6 @@ class Upkeep:
     """Calls a store that wants to be called from time to time.
 
     Args:
-        loop: The loop.
         store: The store; nothing happens if it does not want to.
     """
 

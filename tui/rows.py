@@ -93,7 +93,6 @@ class ListRows(RowSource[_T]):
     """Rows of a list.
 
     Args:
-        columns: The columns.
         shown: The things.
     """
 
@@ -113,7 +112,6 @@ class Rows(ListRows[_T]):
     """Things as rows, filtered, and sorted by one of the columns.
 
     Args:
-        columns: All columns.
         words: Returns what the filter looks into.
         key: Returns what a row is known by, also after everything was read again.
         order: Key of the column that is sorted by at first.

@@ -250,7 +250,6 @@ class HexLines(Sequence[Line]):
     """Bytes in hex with their offsets and characters; a line is made when it is looked at.
 
     Args:
-        data: The bytes.
         width: Bytes of a line.
     """
 

@@ -35,7 +35,6 @@ class Window:
     """The rows of a channel. Not for several threads at once; `another` makes one more on the same outline.
 
     Args:
-        files: The channel.
         crc: The store's CRC.
         parts: Its slices, as `window_build` gives them.
         key: The encryption key given to the server; None leaves payloads as they are stored.

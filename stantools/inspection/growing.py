@@ -54,7 +54,6 @@ class GrowingStore:
 
     Args:
         path: The store.
-        crc: Its CRC.
         patterns: Channels to take, with NATS wildcards; none takes all.
         workers: Channels that are looked at at the same time.
 

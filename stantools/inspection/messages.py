@@ -87,7 +87,6 @@ class MessageReader:
     """Reads the messages of one channel.
 
     Args:
-        files: The channel.
         crc: The store's CRC.
         key: The encryption key given to the server; None leaves payloads as they are stored.
         archived: Read `.bak` slices as well.

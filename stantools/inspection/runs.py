@@ -76,7 +76,6 @@ class RunBuilder:
     """Turns batches of good records into runs.
 
     Args:
-        files: The slice.
         channel: The channel's name as stored in subjects.
         buffer: The mapped data file.
         found: The runs in front of the first batch; the last one may go on.

@@ -67,7 +67,6 @@ class SingleSource:
     """A stream that is one channel, with the sequences that it has there.
 
     Args:
-        channel: The channel.
         subject: The subject that its messages get; its name if not given.
     """
 
@@ -115,7 +114,6 @@ class _Feed:
 
     Args:
         number: The place of the channel in the order of channels.
-        channel: The channel.
         place: Where to begin.
         sizes: Bytes and rows of a batch.
         finish: As for `ChannelSource.read`.

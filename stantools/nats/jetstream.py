@@ -46,7 +46,6 @@ class JetStream:
     """The JetStream of the account that a connection belongs to.
 
     Args:
-        connection: The connection.
         domain: JetStream domain; None for that of the connection's options.
         prefix: What the API's subjects begin with; None for that of the connection's options.
     """

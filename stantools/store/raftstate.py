@@ -85,7 +85,6 @@ class ClusterState:
     Args:
         snapshot: What to begin with; None begins with nothing.
         term: The term of the last entry in the snapshot.
-        index: Its index.
 
     Attributes:
         index: Index of the last entry applied.

@@ -36,11 +36,7 @@ class Step(enum.StrEnum):
 
 
 class Flow:
-    """A way through one wizard.
-
-    Args:
-        wizard: The wizard.
-    """
+    """A way through one wizard."""
 
     def __init__(self, wizard: Wizard[Any]) -> None:
         self.wizard = wizard
@@ -146,7 +142,6 @@ class Pace:
     """Watches a job phase by phase.
 
     Args:
-        job: The job.
         unit: What it counts: `bytes`, or anything else by its name.
         clock: Tells the time in seconds; for tests.
     """

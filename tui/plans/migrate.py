@@ -78,7 +78,6 @@ class _JobWatch(Watch):
     """Reports to a job how far a migration is.
 
     Args:
-        job: The job.
         stops: Raise when the job was cancelled; a server is left in good order by other means.
     """
 

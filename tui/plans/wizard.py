@@ -163,7 +163,6 @@ class Wizard(ABC, Generic[_Plan]):
     """Something that can be done with a store.
 
     Args:
-        source: The store.
         fields: What can be chosen.
     """
 

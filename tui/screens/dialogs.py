@@ -36,7 +36,6 @@ class GoToScreen(ModalScreen[str | None]):
 
     Args:
         hint: What the open view knows as places; "" if nothing.
-        session: The store.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close", id="goto.close")]
@@ -103,7 +102,6 @@ class QuestionScreen(ModalScreen[bool]):
     """Asks, and returns whether the answer was yes.
 
     Args:
-        question: The question.
         consequence: What yes means.
     """
 

@@ -88,11 +88,7 @@ def of_subscription(finding: Finding) -> bool:
 
 
 class FindingRows(RowSource[Group | int]):
-    """The findings of a store as rows.
-
-    Args:
-        session: The store.
-    """
+    """The findings of a store as rows."""
 
     def __init__(self, session: StoreSession) -> None:
         self._session = session

@@ -85,7 +85,6 @@ class ChannelChoice(ModalScreen[Sequence[str] | None]):
     """Asks which channels went into a stream.
 
     Args:
-        stream: The stream.
         candidates: Channels that it may be; empty if nothing tells.
         names: All channels of the store.
     """
@@ -153,7 +152,6 @@ class LiveCompareScreen(ViewScreen):
     Args:
         place: Where the view looks that this one was opened from.
         streams: The server.
-        stream: The stream.
         channels: What went into it.
     """
 

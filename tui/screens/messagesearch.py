@@ -19,12 +19,7 @@ _SEARCH_HINT = "a text; r:REGEX; x:DE AD BEEF; capitals make case count; n next,
 
 
 class MessageSearch:
-    """The search in a table of messages, from its cursor on. What it has to say the table posts.
-
-    Args:
-        table: The table.
-        session: The store.
-    """
+    """The search in a table of messages, from its cursor on. What it has to say the table posts."""
 
     def __init__(self, table: MessageTable, session: StoreSession) -> None:
         self._table = table

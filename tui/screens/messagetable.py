@@ -170,7 +170,6 @@ class MessageTable(RowTable):
     """The messages of a channel. Its rows are there at once, and become exact in the background.
 
     Args:
-        session: The store.
         place: The channel, and where the cursor is at first.
     """
 

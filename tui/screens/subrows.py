@@ -79,7 +79,6 @@ class Gathered:
     """All subscriptions and clients, as far as the store's logs have been read.
 
     Args:
-        session: The store.
         channel: The only channel to take; None takes all.
     """
 

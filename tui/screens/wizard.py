@@ -110,11 +110,7 @@ class _AccountTable(RowTable):
 
 
 class WizardScreen(ViewScreen):
-    """Leads through one wizard.
-
-    Args:
-        wizard: The wizard.
-    """
+    """Leads through one wizard."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "next", "Go on", id="wizard.next"),

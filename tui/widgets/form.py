@@ -81,11 +81,7 @@ class _FieldInput(Input):
 
 
 class FormView(VerticalScroll, can_focus=False):
-    """Shows fields, and writes what is typed into them.
-
-    Args:
-        fields: The fields.
-    """
+    """Shows fields, and writes what is typed into them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "app.focus_previous", "The field above", show=False, id="form.up"),

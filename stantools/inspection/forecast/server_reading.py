@@ -228,7 +228,6 @@ class ReadAhead:
     that starts in front of it (the golden stores show the details).
 
     Args:
-        source: The slice.
         capacity: Size of the buffer in bytes.
     """
 

@@ -31,7 +31,6 @@ class Value:
     """A value in a document, and where it stands.
 
     Args:
-        file: The file.
         node: The value.
         name: What it is called in messages.
     """

@@ -38,7 +38,6 @@ class Patience:
     """How long failures that may pass are borne without anything getting better.
 
     Args:
-        connection: The connection.
         seconds: So long.
     """
 

@@ -280,7 +280,6 @@ class _Run:
     """Reads the splits of an export in threads.
 
     Args:
-        export: The export.
         progress: Told bytes of input as they are done.
     """
 

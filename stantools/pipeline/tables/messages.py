@@ -92,7 +92,6 @@ class _PieceReader:
     """Reads one piece.
 
     Args:
-        piece: The piece.
         data: Its data file.
         rows: Makes rows.
         selection: Which messages are wanted.

@@ -90,7 +90,6 @@ class _Splitter:
     """Cuts one slice.
 
     Args:
-        ref: The slice.
         data: Its data file.
         options: How to read the table.
         counter: Counts what is looked at.
