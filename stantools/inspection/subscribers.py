@@ -6,10 +6,10 @@ refuse the file, whatever is intact in it is folded instead and the problem is t
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, Generic, NamedTuple, Self, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,10 @@ from stantools.format.crc import Crc
 from stantools.format.layout import SubFlag
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import ClientsState, read_clients, salvage_clients
-from stantools.store.mapping import mapped
+from stantools.store.mapping import Buffer, mapped
 from stantools.store.sublog import STATUSES, SubsState, SubStatus, read_subs, salvage_subs
+
+S = TypeVar("S", ClientsState, SubsState)
 
 
 def text(value: bytes) -> str:
@@ -245,51 +247,41 @@ def client_json(info: pb.ClientInfo) -> dict[str, Any]:
 
 
 @dataclass
-class Clients:
-    """The clients of a store."""
+class Folded(Generic[S]):
+    """What a log of a store holds, clients.dat or a subs.dat."""
 
-    #: The fold of clients.dat; empty if there is none or it cannot be read.
-    state: ClientsState = field(default_factory=ClientsState)
+    state: S  #: the fold; empty if there is no file or it cannot be read
     problems: list[str] = field(default_factory=list)  #: what is wrong with the file
 
 
-@dataclass
-class Subs:
-    """The subscriptions of a channel."""
-
-    #: The fold of subs.dat; empty if there is none or it cannot be read.
-    state: SubsState = field(default_factory=SubsState)
-    problems: list[str] = field(default_factory=list)  #: what is wrong with the file
-
-
-def load_clients(path: Path | None, crc: Crc) -> Clients:
+def load_clients(path: Path | None, crc: Crc) -> Folded[ClientsState]:
     """Folds clients.dat; never raises for what is in the file, or if it is missing."""
     if path is None:
-        return Clients(problems=["is missing"])
-    try:
-        with mapped(path) as buffer:
-            state = read_clients(buffer, crc)
-            if not _stopped_early(state):
-                return Clients(state)
-            problems = [_why(state)]
-            return Clients(salvage_clients(buffer, crc), problems)
-    except StoreUnreadableError as error:
-        return Clients(problems=[error.message])
+        return Folded(ClientsState(), ["is missing"])
+    return _load(path, crc, read_clients, salvage_clients, ClientsState)
 
 
-def load_subs(path: Path | None, crc: Crc) -> Subs:
+def load_subs(path: Path | None, crc: Crc) -> Folded[SubsState]:
     """Folds a subs.dat; never raises for what is in the file. A missing one is no problem by itself."""
-    if path is None:
-        return Subs()
+    return Folded(SubsState()) if path is None else _load(path, crc, read_subs, salvage_subs, SubsState)
+
+
+def _load(
+    path: Path,
+    crc: Crc,
+    read: Callable[[Buffer, Crc], S],
+    salvage: Callable[[Buffer, Crc], S],
+    nothing: Callable[[], S],
+) -> Folded[S]:
     try:
         with mapped(path) as buffer:
-            state = read_subs(buffer, crc)
+            state = read(buffer, crc)
             if not _stopped_early(state):
-                return Subs(state)
+                return Folded(state)
             problems = [_why(state)]
-            return Subs(salvage_subs(buffer, crc), problems)
+            return Folded(salvage(buffer, crc), problems)
     except StoreUnreadableError as error:
-        return Subs(problems=[error.message])
+        return Folded(nothing(), [error.message])
 
 
 def _stopped_early(state: ClientsState | SubsState) -> bool:

@@ -24,7 +24,7 @@ from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.inspection.records import kind_of, read_records
 from stantools.inspection.slicesummary import channel_ends, summarise
-from stantools.inspection.subscribers import Clients, Subs, Subscriber, Subscribers, load_clients, load_subs
+from stantools.inspection.subscribers import Folded, Subscriber, Subscribers, load_clients, load_subs
 from stantools.inspection.survey import ChannelSurvey, survey_channels, survey_slice
 from stantools.inspection.verify import loose_findings, registered_clients, verify_channel, verify_root
 from stantools.notation import counted
@@ -33,6 +33,7 @@ from stantools.pipeline.tables.listing import LocalPlace
 from stantools.pipeline.tables.model import Failed, Mode, StorePart, Table, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.store.clientlog import ClientsState
 from stantools.store.directory import (
     CLIENTS_FILE,
     SLICE_NAME,
@@ -45,7 +46,7 @@ from stantools.store.directory import (
     slice_number,
 )
 from stantools.store.mapping import mapped
-from stantools.store.sublog import SubStatus
+from stantools.store.sublog import SubsState, SubStatus
 
 Row = dict[str, Any]
 
@@ -109,9 +110,9 @@ class KnownClients:
     """The clients of the stores that one task reads: each clients.dat is folded once, and only where it is needed."""
 
     def __init__(self) -> None:
-        self._recovered: tuple[Path, Clients] | None = None
+        self._recovered: tuple[Path, Folded[ClientsState]] | None = None
 
-    def recovered(self, root: Path, crc: Crc) -> Clients:
+    def recovered(self, root: Path, crc: Crc) -> Folded[ClientsState]:
         """Returns the clients as the server recovers them."""
         if self._recovered is None or self._recovered[0] != root:
             path = root / CLIENTS_FILE
@@ -304,7 +305,7 @@ def _clients(here: LocalPart) -> Iterator[Row | Failed]:
             }
 
 
-def _folded(here: LocalPart) -> Iterator[tuple[str, Subs]]:
+def _folded(here: LocalPart) -> Iterator[tuple[str, Folded[SubsState]]]:
     """Yields the subscriptions of every channel that has a file of them."""
     for directory in here.directories():
         path = directory / SUBS_FILE
