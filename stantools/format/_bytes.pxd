@@ -93,6 +93,7 @@ cdef extern from *:
         return ~(uint32_t)_mm_extract_epi32(_mm_xor_si128(x, q), 1);
     }
 
+    #if __GNUC__ >= 8 || __clang_major__ >= 8 /* older compilers do not know such registers */
     #define WIDE "avx512f,avx512bw,vpclmulqdq,pclmul,sse4.1"
 
     static int has_wide_multiplication(void)
@@ -156,13 +157,16 @@ cdef extern from *:
         one = _mm_xor_si128(AHEAD(one, BLOCK(k + 4)), AHEAD(two, BLOCK(k + 2)));
         return crc_of_block(_mm_xor_si128(one, _mm_xor_si128(AHEAD(three, BLOCK(k)), four)), k);
     }
+    #endif
 
     /* For 16 bytes and more. */
     __attribute__((target("pclmul,sse4.1")))
     static uint32_t crc_by_multiplication(const uint8_t *p, size_t n, const uint64_t *k)
     {
+    #ifdef WIDE
         if (n >= 64 && has_wide_multiplication())
             return crc_by_wide_multiplication(p, n, k);
+    #endif
 
         /* Shuffles that move the bytes of a block by s: from moves + 16 - s to the end, from + 16 + s to the start. */
         static const uint8_t moves[48] = {
