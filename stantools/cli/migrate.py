@@ -388,6 +388,10 @@ def _follow(
     if not isinstance(target, ServerDestination):
         raise UsageError("a store is followed into the streams of a running server", "name it: --server URL")
     nodes = [part_of_node(each) for each in stores] if len(stores) > 1 or node_at(stores[0]) is not None else []
+    if nodes and asked.cutover_when_idle is not None:
+        raise UsageError(
+            "the nodes of a cluster are merged in the end, and must have stopped", "give --cutover instead"
+        )
     path = next((each.data for each in nodes if each.data), None) if nodes else stores[0]
     if path is None:
         raise UsageError("none of the nodes has a file store, whose messages could be followed", "name its directory")

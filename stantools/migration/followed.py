@@ -28,8 +28,9 @@ from stantools.store.nodes import NodeFiles
 from stantools.store.options import ReadOptions
 from stantools.store.ranges import Ranges
 
-#: Seconds between two looks at the store.
-_EVERY = 0.2
+#: Seconds from one look at the store to the next; a third of the time may go to looking, if it takes long, but what is
+#: new is in its stream within a second.
+_EVERY, _LONGEST = 0.2, 0.5
 
 
 class FollowedStore:
@@ -99,8 +100,9 @@ class FollowedStore:
         return any(find_uses(place, quiet=0) for place in dict.fromkeys(places))
 
     def written(self) -> float:
-        """Returns when something was last written to the store, in seconds since 1970."""
-        return self._growing.written()
+        """Returns when something was last written to the store, or a node's log, in seconds since 1970."""
+        logs = [node.log for node in self._nodes if node.log and node.log.exists()]
+        return max([self._growing.written(), *(log.stat().st_mtime for log in logs)])
 
     def _firm(self, source: StoreSource) -> StoreSource:
         """Leaves out what the server may replace, and older generations, which are told apart in the end.
@@ -193,7 +195,8 @@ async def follow(following: Following, source: FollowedStore, ending: Ending) ->
             used, written = await asyncio.to_thread(lambda: (source.used(), source.written()))
             if ending.over(now, used=used, written=written):
                 break
-        await asyncio.sleep(max(_EVERY - (time.time() - now), _EVERY / 4))
+        spent = time.time() - now
+        await asyncio.sleep(min(max(_EVERY - spent, 2 * spent), _LONGEST))
     before = source.written()
     results = await following.finish()
     ready = time.time()

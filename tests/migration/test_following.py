@@ -50,9 +50,17 @@ def test_publisher_and_subscriber_move_over(tmp_path: Path, start_server: Callab
     assert "belong to their users" in again.stderr
 
 
-@pytest.mark.parametrize("faults", [("migration", "cutover"), ("source", "target", "migration")], ids=" ".join)
-def test_killed_on_the_way(tmp_path: Path, start_server: Callable[..., NatsServer], faults: Sequence[str]) -> None:
-    asyncio.run(Rehearsal(tmp_path, start_server(), 1).run(faults))
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [(("migration", "cutover"), ("--via", "publish")), (("source", "target", "migration"), ())],
+    ids=["publish", "restore"],
+)
+def test_killed_on_the_way(
+    tmp_path: Path, start_server: Callable[..., NatsServer], faults: Sequence[str], words: Sequence[str]
+) -> None:
+    rehearsal = Rehearsal(tmp_path, start_server(), 1)
+    rehearsal.migration.words += words
+    asyncio.run(rehearsal.run(faults))
 
 
 @pytest.mark.slow
@@ -80,6 +88,8 @@ def test_the_nodes_of_a_cluster(golden_clusters: Path, start_server: Callable[..
     words = (nodes / "a", nodes / "b", nodes / "c", "--server", server.url, "--plan", "plan.yaml")
     done = migrate(tmp_path, *words, "--cutover", "--yes")
     assert "no server is seen" in done.stdout
+    refused = migrate(tmp_path, *words, "--cutover-when-idle", "1s", "--yes", expect=2)
+    assert "must have stopped" in refused.stderr
     migrate(tmp_path, "verify", "plan.yaml")
     held = {each.name: each.messages for each in read_plan(tmp_path / "plan.yaml").streams}
     assert held

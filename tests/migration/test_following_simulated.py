@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from stantools.errors import RefusedError
 from stantools.format.crc import IEEE, Crc
 from stantools.migration.followed import FollowedStore
 from stantools.migration.following import PROVE_EVERY, STOPPED_SECONDS, UNSEEN_SECONDS, Ending, Following, Holding
@@ -181,8 +182,13 @@ class History:
         elif what == "kill" and server.stored and server.slices():
             server.kill()
             server.leave(rng.choice((0, 1, 2)), rng.choice((0, 1, 8, 40)))
-            if rng.random() < 0.5:
+            after = rng.random()
+            if after < 0.4:
                 cut_to_index(server.data_file())
+                server.start()
+            elif after < 0.6:
+                # As the original: it goes on behind what is there, and gives the sequences again.
+                server.append_raw(rng.choice((1, 3)))
                 server.start()
             else:
                 server.begin_slice()
@@ -253,6 +259,28 @@ def test_whatever_happens_with_many_seeds(tmp_path: Path) -> None:
     for seed in range(12, 400):
         simulate(tmp_path / str(seed), seed)
         shutil.rmtree(tmp_path / str(seed))
+
+
+def test_sequences_that_begin_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        history = History(tmp_path / "store", 0)
+        (server,) = history.servers
+        server.publish(10)
+        await history.look()
+        assert history.target.streams["orders"].last == 10
+        server.sequence = 0  # as a server does that has lost server.dat
+        server.begin_slice()
+        server.publish(3)
+        await history.look()
+        (told,) = history.told.notes
+        assert "gone back to 3" in told
+        assert history.following
+        results = {result.stream: result for result in await history.following.finish()}
+        assert isinstance(results["orders"].error, RefusedError)
+        assert history.target.streams["orders"].last == 10
+        assert len(history.target.streams["orders_generation-1"].messages) == 10
+
+    asyncio.run(main())
 
 
 def test_when_it_is_over() -> None:
