@@ -162,6 +162,8 @@ class Account:
                 stream.forget_all_ids()
                 stream.remember_ids(self._clock.wall())
                 stream.count()
+                for follower in stream.followers:
+                    follower.renew()
 
     def reserved(self, storage: str) -> int:
         """Returns the bytes that streams with such a storage may take as configured."""

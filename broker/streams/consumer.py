@@ -64,10 +64,10 @@ class Consumer:
         self.changed = True
         self._event = event
         self._filter = stream.store.contents.filter(config.filters)
-        self._again: deque[int] = deque()
+        self._again: OrderedDict[int, None] = OrderedDict()
         self._due: list[tuple[int, int]] = []
         #: The last messages of subjects, which come before `_position`.
-        self._lasts: deque[int] = deque()
+        self._lasts: OrderedDict[int, None] = OrderedDict()
         self._ahead: deque[int] = deque()
         self._active_delivery = self._active_ack = 0
         self._begin()
@@ -92,10 +92,10 @@ class Consumer:
             case "by_start_time":
                 start = contents.first_since(config.opt_start_time)
             case "last_per_subject":
-                self._lasts.extend(sorted(entry.last for entry in contents.selected(config.filters)))
+                self._lasts.update(dict.fromkeys(sorted(entry.last for entry in contents.selected(config.filters))))
                 start = contents.last + 1
         self._position = max(start, 1)
-        begin = self._lasts[0] if self._lasts else self._position
+        begin = next(iter(self._lasts), self._position)
         self.delivered = self.floor = (0, begin - 1)
 
     def release(self) -> None:
@@ -155,20 +155,21 @@ class Consumer:
         self._collect_due(now)
         most = self.config.max_deliver
         while self._again:
-            sequence = self._again[0]
+            sequence = next(iter(self._again))
             if sequence in self.pending:
                 count = self.repeats.get(sequence, 0) + 2
                 if not 0 < most < count:
                     return sequence, count
                 self._give_up(sequence)
-            self._again.popleft()
+            del self._again[sequence]
         if self.full:
             return None
         contents = self.stream.store.contents
         while self._lasts:
-            if contents.locate(self._lasts[0]) is not None:
-                return self._lasts[0], 1
-            self._lasts.popleft()
+            sequence = next(iter(self._lasts))
+            if contents.locate(sequence) is not None:
+                return sequence, 1
+            del self._lasts[sequence]
         while True:
             while self._ahead:
                 if contents.locate(self._ahead[0]) is not None:
@@ -192,7 +193,7 @@ class Consumer:
         self._active_delivery = now
         self.changed = True
         if count > 1:
-            self._again.popleft()
+            del self._again[sequence]
             self.repeats[sequence] = count - 1
             self.delivered = (number, self.delivered[1])
             waiting = self.pending[sequence]
@@ -200,7 +201,7 @@ class Consumer:
             heapq.heappush(self._due, (self._due_time(sequence), sequence))
             return number
         if self._lasts:
-            self._lasts.popleft()
+            del self._lasts[sequence]
             self.delivered = (number, sequence)
         else:
             self._ahead.popleft()
@@ -236,9 +237,8 @@ class Consumer:
                     heapq.heappush(self._due, (due, sequence))
                 else:
                     found.append(sequence)
-        if found:
-            waiting = set(self._again)
-            self._again.extend(sorted(set(found) - waiting))
+        for sequence in sorted(found):
+            self._again.setdefault(sequence)
 
     @property
     def due(self) -> int:
@@ -265,10 +265,11 @@ class Consumer:
         if self.config.ack_policy == "all":
             if not self.floor[1] < sequence <= self.delivered[1]:
                 return []
-            done = [each for each in self.pending if each <= sequence]
-            for each in done:
-                del self.pending[each]
-                self.repeats.pop(each, None)
+            done = []
+            while self.pending and (first := next(iter(self.pending))) <= sequence:
+                done.append(first)
+                del self.pending[first]
+                self.repeats.pop(first, None)
             self.floor = (min(number, self.delivered[0]), sequence)
         else:
             if sequence not in self.pending:
@@ -299,10 +300,9 @@ class Consumer:
         if delay > 0:
             waiting.time += now + delay - self._due_time(sequence)
             heapq.heappush(self._due, (now + delay, sequence))
-            if sequence in self._again:
-                self._again.remove(sequence)
-        elif sequence not in self._again:
-            self._again.append(sequence)
+            self._again.pop(sequence, None)
+        else:
+            self._again.setdefault(sequence)
         return True
 
     def in_progress(self, sequence: int, now: int) -> None:
@@ -310,7 +310,7 @@ class Consumer:
         if sequence in self.pending:
             self.pending[sequence].time = now
             if sequence in self._again:
-                self._again.remove(sequence)
+                del self._again[sequence]
                 heapq.heappush(self._due, (self._due_time(sequence), sequence))
 
     def needs(self, sequence: int, number: int) -> bool:
@@ -327,8 +327,7 @@ class Consumer:
         """A message, whose subject has a number, is no more."""
         if self._position <= sequence <= self._known and (self._filter is None or self._filter.mask[number]):
             self._left -= 1
-        if sequence in self._lasts:
-            self._lasts.remove(sequence)
+        self._lasts.pop(sequence, None)
         if sequence in self.pending:
             self._drop(sequence)
             self.changed = True
@@ -337,7 +336,8 @@ class Consumer:
         """Many messages are no more."""
         contents = self.stream.store.contents
         self._ahead.clear()
-        self._lasts = deque(each for each in self._lasts if contents.locate(each) is not None)
+        for sequence in [each for each in self._lasts if contents.locate(each) is None]:
+            del self._lasts[sequence]
         if self._position < contents.first:
             self._position = contents.first
             self.delivered = (self.delivered[0], max(self.delivered[1], contents.first - 1))
@@ -347,6 +347,11 @@ class Consumer:
             self.floor = (self.delivered[0], contents.first - 1)
         self._count()
         self.changed = True
+
+    def renew(self) -> None:
+        """Looks again at everything: the store of the stream is another one."""
+        self._filter = self.stream.store.contents.filter(self.config.filters)
+        self.shrunk()
 
     def info(self, now: int) -> dict[str, Any]:
         """Returns what answers say of its state."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import secrets
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -39,6 +39,7 @@ _NAME_SIZE: Final = 8
 _SOON: Final = 2_000_000
 #: How often (ns) states are kept and unused consumers looked for.
 LOOK: Final = 1_000_000_000
+_END: Final = object()
 
 
 class Consumers:
@@ -59,6 +60,8 @@ class Consumers:
         self._by_subject: dict[bytes, dict[Delivery, None]] = {}
         self._ready: dict[Delivery, None] = {}
         self._alarms: list[tuple[int, int, Delivery]] = []
+        #: Streams whose messages are being looked at, for what nobody needs any more.
+        self._reviews: dict[Stream, Iterator[None]] = {}
         bus.watch(self._interest_changed)
 
     @property
@@ -85,7 +88,7 @@ class Consumers:
             consumer = self._add(stream, config, created)
             if state is not None:
                 consumer.restore(state)
-        stream.review()
+        self._review(stream)
 
     def create(self, stream: Stream, config: ConsumerConfig, action: str) -> Consumer:
         """Makes a consumer, or changes one.
@@ -162,7 +165,7 @@ class Consumers:
             self._start(consumer)
         else:
             self.touch(delivery)
-        consumer.stream.review()
+        self._review(consumer.stream)
         return consumer
 
     def _check_unique(self, stream: Stream, config: ConsumerConfig) -> None:
@@ -189,7 +192,7 @@ class Consumers:
         del self._by_stream[stream][consumer.name]
         stream.followers.remove(consumer)
         consumer.release()
-        stream.review()
+        self._review(stream)
         try:
             stream.store.forget_consumer(consumer.name)
         except StorageError as error:
@@ -198,10 +201,17 @@ class Consumers:
 
     def remove_all(self, stream: Stream) -> None:
         """Takes the consumers of a stream away that is no more."""
+        self._reviews.pop(stream, None)
         for consumer in self._by_stream.pop(stream, {}).values():
             self._stop(consumer).close("409 Consumer Deleted")
             self._advisories.consumer(consumer, "delete")
         stream.followers.clear()
+
+    def _review(self, stream: Stream) -> None:
+        """Looks for what nobody needs any more: consumers are others now."""
+        if stream.config.retention == "interest":
+            self._reviews[stream] = stream.review()
+            self._wake()
 
     def info(self, consumer: Consumer) -> dict[str, Any]:
         """Returns what answers say of a consumer."""
@@ -222,7 +232,9 @@ class Consumers:
     def stream_changed(self, stream: Stream) -> None:
         """A stream may have messages for its consumers."""
         for consumer in self.of(stream).values():
-            self._ready[self._deliveries[consumer]] = None
+            delivery = self._deliveries[consumer]
+            if delivery.wanted:
+                self._ready[delivery] = None
 
     def run(self, deadline: float) -> list[Stream]:
         """Sends what there is, until it is the others' turn.
@@ -246,8 +258,14 @@ class Consumers:
             if delivery.consumer.stream.unflushed:
                 changed[delivery.consumer.stream] = None
             if self._ready and perf_counter() > deadline:
-                self._wake()
                 break
+        while self._reviews and perf_counter() < deadline:
+            stream, review = next(iter(self._reviews.items()))
+            changed[stream] = None
+            if next(review, _END) is _END:
+                del self._reviews[stream]
+        if self._ready or self._reviews:
+            self._wake()
         return list(changed)
 
     def ask(self, consumer: Consumer, reply: bytes, body: bytes) -> None:

@@ -70,6 +70,11 @@ class Delivery(ABC):
     def waiting(self) -> int:
         """Requests that wait."""
 
+    @property
+    @abstractmethod
+    def wanted(self) -> bool:
+        """Whether somebody waits for messages, as far as is known."""
+
     @abstractmethod
     def is_used(self, now: int) -> bool:
         """Returns whether somebody waits for messages."""

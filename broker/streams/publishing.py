@@ -57,8 +57,7 @@ def check(headers: Mapping[bytes, bytes], stream: str, subject: bytes, contents:
         if name in headers:
             raise ApiError(400, number, text)
     if (text_of := headers.get(_LAST_OF_SUBJECT)) is not None:
-        patterns = headers.get(_OF_SUBJECT, subject)
-        last = max((entry.last for entry in contents.selected((patterns,))), default=0)
+        last = contents.last_of(headers.get(_OF_SUBJECT, subject))
         if _number(text_of) != last:
             raise wrong_last_sequence(last)
     elif _OF_SUBJECT in headers:

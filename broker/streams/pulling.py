@@ -5,7 +5,7 @@ Facts: jetstream-server.md section 12.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from broker.streams.consumer import Consumer
     from broker.streams.ports import Bus
 
+#: Requests of a consumer that wait, whatever its configuration says.
+_MOST_WAITING: Final = 16384
 _KINDS: Final[Mapping[str, str]] = {
     "batch": "int",
     "expires": INT,
@@ -91,13 +93,20 @@ class PullDelivery(Delivery):
 
     def __init__(self, consumer: Consumer, bus: Bus, now: int) -> None:
         super().__init__(consumer, bus, now)
-        self._requests: deque[Request] = deque()
+        self._requests: OrderedDict[Request, None] = OrderedDict()
+        #: How many of them do not wait for messages that are not there, and when one has to be looked at.
+        self._hasty = self._look_at = 0
 
     @property
     def waiting(self) -> int:
         """Requests that wait."""
         self._sweep()
         return len(self._requests)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether requests wait."""
+        return bool(self._requests)
 
     def is_used(self, now: int) -> bool:
         """Returns whether a request waits, or a message for its acknowledgement."""
@@ -118,7 +127,14 @@ class PullDelivery(Delivery):
         except RefusedError as refused:
             self._say(reply, status(str(refused)))
         else:
-            self._requests.append(request)
+            self._requests[request] = None
+            self._hasty += request.no_wait
+            self._look_later(request)
+
+    def _look_later(self, request: Request) -> None:
+        for time in (request.expires, request.beat):
+            if time and (not self._look_at or time < self._look_at):
+                self._look_at = time
 
     def _admit(self, request: Request, now: int) -> None:
         config = self.consumer.config
@@ -132,27 +148,36 @@ class PullDelivery(Delivery):
             if self.consumer.next(now) is None:
                 if not self.consumer.full:
                     raise RefusedError("404 No Messages")
-            elif sum(each.batch for each in self._requests) >= self.consumer.num_pending + len(self.consumer.pending):
+            elif self._requests and sum(each.batch for each in self._requests) >= self.consumer.num_pending + len(
+                self.consumer.pending
+            ):
                 raise RefusedError("408 Requests Pending")
-        if len(self._requests) >= config.max_waiting:
+        most = min(config.max_waiting, _MOST_WAITING)
+        if len(self._requests) >= most:
             self._sweep()
-            if len(self._requests) >= config.max_waiting:
+            if len(self._requests) >= most:
                 if request.heartbeat:
                     raise RefusedError("")
                 raise RefusedError("409 Exceeded MaxWaiting")
 
     def _sweep(self) -> None:
         """Forgets the requests of those who have gone."""
-        self._requests = deque(each for each in self._requests if self._bus.interested(each.reply))
+        for request in [each for each in self._requests if not self._bus.interested(each.reply)]:
+            self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        del self._requests[request]
+        self._hasty -= request.no_wait
 
     def run(self, now: int) -> bool:
         """Sends what is there to those who have asked."""
-        self._expire(now)
+        if 0 < self._look_at <= now:
+            self._expire(now)
         sent = size = 0
         while self._requests and not self._portion(sent, size):
-            request = self._requests[0]
+            request = next(iter(self._requests))
             if not self._bus.interested(request.reply):
-                self._requests.popleft()
+                self._forget(request)
                 continue
             if self._held_up(request.reply, now):
                 return False
@@ -167,9 +192,9 @@ class PullDelivery(Delivery):
         else:
             if self._requests:
                 return True
-        if not self.consumer.full and self._not_before <= now:
+        if self._hasty and not self.consumer.full and self._not_before <= now:
             for request in [each for each in self._requests if each.no_wait and (each.served or not each.expires)]:
-                self._requests.remove(request)
+                self._forget(request)
                 self._say(request.reply, status("404 No Messages"))
         return False
 
@@ -184,22 +209,26 @@ class PullDelivery(Delivery):
         if request.room == 0 or (not request.batch and request.room):
             self._end(request, "409 Batch Completed")
             return
-        self._requests.popleft()
         if request.batch:
-            self._requests.append(request)
+            self._requests.move_to_end(request)
+        else:
+            self._forget(request)
 
     def _expire(self, now: int) -> None:
+        self._look_at = 0
         for request in list(self._requests):
             if request.expires and request.expires <= now:
                 self._end(request, "408 Request Timeout")
-            elif request.heartbeat and request.beat <= now:
+                continue
+            if request.heartbeat and request.beat <= now:
                 number, sequence = self.consumer.delivered
                 beat = status("100 Idle Heartbeat", Nats_Last_Consumer=number, Nats_Last_Stream=sequence)
                 self._say(request.reply, beat)
                 request.beat = now + request.heartbeat
+            self._look_later(request)
 
     def _end(self, request: Request, line: str) -> None:
-        self._requests.remove(request)
+        self._forget(request)
         left = {"Nats_Pending_Messages": request.batch, "Nats_Pending_Bytes": request.room or 0}
         self._say(request.reply, status(line, **left))
 
@@ -209,13 +238,11 @@ class PullDelivery(Delivery):
 
     def next_event(self) -> int:
         """Returns when a request ends, a heartbeat or a message is due."""
-        times = [time for each in self._requests for time in (each.expires, each.beat) if time]
-        if not self._requests:
-            return 0
-        return self._soonest(min(times, default=0))
+        return self._soonest(self._look_at) if self._requests else 0
 
     def close(self, reason: str) -> None:
         """Tells those who wait that there will be nothing more."""
         for request in self._requests:
             self._say(request.reply, status(reason))
         self._requests.clear()
+        self._hasty = 0

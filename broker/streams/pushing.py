@@ -42,6 +42,11 @@ class PushDelivery(Delivery):
         """No requests wait."""
         return 0
 
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody has subscribed, as far as is known."""
+        return self.active
+
     def is_used(self, now: int) -> bool:
         """Returns whether somebody has subscribed."""
         return self._bus.interested(self._to, self._group)

@@ -15,7 +15,7 @@ from stantools.migration.archive.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
 from stantools.nats.subjects import valid_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from broker.stores.streams.interface import Stored, StreamStore
     from broker.streams.configuration import StreamConfig
@@ -26,6 +26,8 @@ _MOST_SUBJECTS: Final = 100_000
 _MOST_SUBJECT_BYTES: Final = 4 << 20
 #: Deleted sequences of an answer.
 _MOST_DELETED: Final = 250_000
+#: Messages that are taken out one by one.
+_FEW: Final = 16
 _MAX_SEQUENCE: Final = (1 << 62) - 1
 
 
@@ -37,6 +39,9 @@ class Follower(Protocol):
 
     def shrunk(self) -> None:
         """Many messages are no more."""
+
+    def renew(self) -> None:
+        """The store is another one."""
 
     def needs(self, sequence: int, number: int) -> bool:
         """Returns whether a message, whose subject has a number, has to stay."""
@@ -217,8 +222,9 @@ class Stream:
                 if found is not None:
                     messages, size = messages - 1, size - found[0].sizes[found[1]]
                 sequence += 1
-            if sequence == contents.first + 1:
-                self._drop(contents.first)
+            if sequence - contents.first <= _FEW:
+                while contents.first < sequence and contents.messages:
+                    self._drop(contents.first)
             else:
                 store.drop_below(sequence)
                 self._shrunk()
@@ -284,15 +290,19 @@ class Stream:
         self.count()
         return any(went)
 
-    def review(self) -> None:
-        """Takes out what no consumer needs, if the retention says so: consumers are others now."""
-        if self.config.retention != "interest":
-            return
-        contents = self.store.contents
-        for sequence in [segment.first + row for segment, rows in contents.rows(None) for row in rows.tolist()]:
-            if not self._wanted(sequence):
-                self.take_out(sequence)
-        self.count()
+    def review(self) -> Iterator[None]:
+        """Takes out what no consumer needs, if the retention says so, as work that can be interrupted."""
+        sequence = self.store.contents.first
+        while self.config.retention == "interest":
+            found = self.store.contents.matching(None, sequence, _FEW)
+            if not found:
+                break
+            for each in found:
+                if not self._wanted(each):
+                    self.take_out(each)
+            sequence = found[-1] + 1
+            self.count()
+            yield
 
     def purge(self, patterns: Sequence[bytes], below: int, keep: int) -> int:
         """Takes out messages.
@@ -378,7 +388,7 @@ class Stream:
 
     def last_of(self, pattern: bytes) -> int:
         """Returns the last sequence of a subject or pattern; 0 if there is none."""
-        return max((entry.last for entry in self.store.contents.selected((pattern,))), default=0)
+        return self.store.contents.last_of(pattern)
 
     def next_of(self, pattern: bytes, start: int) -> int:
         """Returns the first sequence of a subject or pattern from some sequence on; 0 if there is none."""

@@ -21,6 +21,8 @@ from stantools.nats.subjects import is_literal, matches
 ABSENT: Final = 0xFFFFFFFF
 #: Rows that a search looks at in one step.
 _CHUNK: Final = 8192
+#: Patterns whose filters are kept because they were asked for.
+_MOST_ASKED: Final = 16
 #: Rows that it looks at one by one before: mostly the next message is the one.
 _FEW: Final = 4
 
@@ -125,6 +127,7 @@ class Contents:
         self._numbered: list[Subject | None] = []
         self._free: list[int] = []
         self._filters: dict[tuple[bytes, ...], Filter] = {}
+        self._asked: dict[bytes, Filter] = {}
         self.messages = self.bytes = 0
         self.first, self.last = next_sequence, next_sequence - 1
         self.first_time = self.last_time = 0
@@ -299,31 +302,25 @@ class Contents:
         self._numbered[entry.number] = None
         self._free.append(entry.number)
 
-    def _before(self, sequence: int, entry: Subject) -> int:
-        """The message of a subject before a sequence; there is one."""
+    def _before(self, sequence: int, wanted: Subject | Filter | None) -> int:
+        """The message before a sequence that matches; 0 for none."""
         index = bisect_right(self._firsts, sequence) - 1
         for segment in reversed(self.segments[: index + 1]):
             rows = min(sequence - segment.first, len(segment.sizes))
             while rows > 0:
                 begin = max(0, rows - _CHUNK)
-                found = np.flatnonzero(
-                    (np.frombuffer(segment.subjects, np.uint32)[begin:rows] == entry.number)
-                    & (np.frombuffer(segment.sizes, np.uint32)[begin:rows] > 0)
-                )
+                found = self._rows(segment, wanted, begin, rows)
                 if len(found):
                     return segment.first + begin + int(found[-1])
                 rows = begin
-        raise AssertionError("a subject counts more messages than it has")
+        return 0
 
     def first_of(self, entry: Subject) -> int:
         """Returns the sequence of the first message of a subject."""
         if entry.count == 1:
             entry.first = entry.last
         elif self.locate(entry.first) is None:
-            patterns = Filter(())
-            patterns.mask = bytearray(len(self._numbered))
-            patterns.mask[entry.number] = 1
-            entry.first = self.matching(patterns, max(entry.first, self.first), 1)[0]
+            entry.first = self.matching(entry, max(entry.first, self.first), 1)[0]
         return entry.first
 
     def selected(self, patterns: Sequence[bytes]) -> Iterator[Subject]:
@@ -334,6 +331,23 @@ class Contents:
         for entry in list(self.subjects.values()):
             if not patterns or any(matches(pattern, entry.name) for pattern in patterns):
                 yield entry
+
+    def last_of(self, pattern: bytes) -> int:
+        """Returns the last sequence of a subject or pattern; 0 if there is none."""
+        if is_literal(pattern):
+            entry = self.subjects.get(pattern)
+            return entry.last if entry is not None else 0
+        if pattern == b">":
+            found = self._before(self.last + 1, None)
+            return found or 0
+        wanted = self._asked.get(pattern)
+        if wanted is None:
+            while len(self._asked) >= _MOST_ASKED:
+                self.release(self._asked.pop(next(iter(self._asked))))
+            wanted = self.filter((pattern,))
+            assert wanted is not None
+            self._asked[pattern] = wanted
+        return self._before(self.last + 1, wanted) or 0
 
     def filter(self, patterns: Sequence[bytes]) -> Filter | None:
         """Returns a filter of patterns, to be given back with `release`; None if every subject matches."""
@@ -358,16 +372,15 @@ class Contents:
 
     # Searches
 
-    def matching(self, wanted: Filter | None, start: int, most: int, end: int = 0) -> list[int]:
+    def matching(self, wanted: Subject | Filter | None, start: int, most: int, end: int = 0) -> list[int]:
         """Returns sequences of messages that match, from `start` on and before `end` (0: to the last), at most `most`.
 
         Not all there are, perhaps, but one at least if there is one.
         """
         stop = min(end, self.last + 1) if end else self.last + 1
         start = max(start, self.first)
-        for sequence in range(start, min(start + _FEW, stop)) if most == 1 else ():
-            found = self.locate(sequence)
-            if found is not None and (wanted is None or wanted.mask[found[0].subjects[found[1]]]):
+        for sequence in range(start, min(start + _FEW, stop)) if most == 1 and wanted is None else ():
+            if self.locate(sequence) is not None:
                 return [sequence]
         for segment in self.segments[max(bisect_right(self._firsts, start) - 1, 0) :]:
             if segment.first >= stop:
@@ -426,9 +439,11 @@ class Contents:
         return gone
 
     @staticmethod
-    def _rows(segment: Segment, wanted: Filter | None, begin: int, end: int) -> NDArray[np.int64]:
+    def _rows(segment: Segment, wanted: Subject | Filter | None, begin: int, end: int) -> NDArray[np.int64]:
         live = np.frombuffer(segment.sizes, np.uint32)[begin:end] > 0
-        if wanted is not None:
-            numbers = np.frombuffer(segment.subjects, np.uint32)[begin:end]
+        numbers = np.frombuffer(segment.subjects, np.uint32)[begin:end]
+        if isinstance(wanted, Subject):
+            live &= numbers == wanted.number
+        elif wanted is not None:
             live &= np.frombuffer(wanted.mask, np.uint8)[numbers] > 0
         return np.flatnonzero(live)
