@@ -197,7 +197,9 @@ class StreamConfig:
                     raise invalid_config("capturing all subjects requires no-ack to be true")
                 if any(overlap(subject, own) for own in _OWN) and not subject.startswith("$JS.EVENT."):
                     raise invalid_config("subjects that overlap with jetstream api require no-ack to be true")
-                if overlap(subject, "$SYS.>") and not subject.startswith("$SYS.ACCOUNT."):
+                # What the clients of channels send has answers of its own.
+                channels = overlap(subject, "_STAN.>")
+                if channels or (overlap(subject, "$SYS.>") and not subject.startswith("$SYS.ACCOUNT.")):
                     raise invalid_config("subjects that overlap with system api require no-ack to be true")
         before: set[str] = set()
         wild: list[str] = []

@@ -6,6 +6,8 @@ import asyncio
 import json
 import shutil
 import ssl
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -129,3 +131,19 @@ def test_locked(tmp_path: Path) -> None:
         run(sensor)
         run(strangers)
         assert broker.stop() == 0
+
+
+def test_streams(tmp_path: Path) -> None:
+    place(tmp_path, "streams.conf")
+    with Broker(tmp_path, "-c", "streams.conf") as broker:
+        script = [sys.executable, FILES.parent / "streams.py", broker.url]
+        done = subprocess.run(script, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == [
+            *(f"{number + 1} order {number}" for number in range(10)),
+            "orders left: 0",
+            "color: ['red', 'blue']",
+            "large: 1000000 bytes",
+        ]
+    assert (tmp_path / "streams/jetstream/$G/streams/ORDERS/msgs").is_dir()
+    assert (tmp_path / "channels/server.dat").exists()

@@ -1,0 +1,101 @@
+"""Streams of a broker as a process: what was acknowledged survives its end, and monitoring tells of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import natsclient
+from tests.brokers import Broker
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path, seed: int) -> None:
+    """The broker is killed while four publishers write, a few times; small limits make for rewritten blocks."""
+    chance = random.Random(seed)
+    acknowledged: dict[int, bytes] = {}
+    gone: set[int] = set()
+
+    async def publish(client: Any, stop: asyncio.Event) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            payload = b"%d-%d" % (chance.randrange(1 << 30), number) * chance.choice((1, 1, 2000))
+            try:
+                answer = await client.request("s.x", payload, timeout=5)
+            except Exception:  # the broker is gone
+                return
+            sequence = json.loads(answer.data)["seq"]
+            acknowledged[sequence] = payload
+            if not chance.randrange(4):
+                body = b'{"seq":%d,"no_erase":%b}' % (sequence, chance.choice((b"true", b"false")))
+                gone.add(sequence)
+                try:
+                    await client.request("$JS.API.STREAM.MSG.DELETE.S", body, timeout=5)
+                except Exception:
+                    return
+
+    async def once(broker: Broker, first: bool) -> None:
+        client = await natsclient.connect(broker.url, allow_reconnect=False)
+        if first:
+            await client.jetstream().add_stream(name="S", subjects=["s.>"])
+        stop = asyncio.Event()
+        publishers = [asyncio.create_task(publish(client, stop)) for _ in range(4)]
+        wanted = len(acknowledged) + chance.randrange(50, 200)
+        while len(acknowledged) < wanted:
+            await asyncio.sleep(0.001)
+        broker.kill()
+        stop.set()
+        await asyncio.gather(*publishers)
+        await client.close()
+
+    async def check(url: str) -> None:
+        client = await natsclient.connect(url)
+        js = client.jetstream()
+        for sequence, payload in acknowledged.items():
+            if sequence not in gone:
+                assert (await js.get_msg("S", sequence)).data == payload
+        state = (await js.stream_info("S")).state
+        assert state.last_seq >= max(acknowledged)
+        await client.close()
+
+    with Broker(tmp_path, "-js", "-sd", tmp_path / "store") as broker:
+        for i in range(3):
+            asyncio.run(once(broker, first=not i))
+            broker.start()
+        asyncio.run(check(broker.url))
+
+
+def test_monitoring_tells_of_streams(tmp_path: Path) -> None:
+    def asked(broker: Broker, path: str) -> Any:
+        with urllib.request.urlopen(f"{broker.monitoring}/{path}") as answer:
+            return json.load(answer)
+
+    async def fill(url: str) -> None:
+        client = await natsclient.connect(url)
+        js = client.jetstream()
+        await js.add_stream(name="S", subjects=["s"])
+        await js.publish("s", b"x")
+        await js.pull_subscribe("s", "c")
+        await client.close()
+
+    words = ("-js", "-sd", tmp_path / "store")
+    with Broker(tmp_path, *words, http=True) as broker:
+        asyncio.run(fill(broker.url))
+        found = asked(broker, "jsz")
+        assert (found["streams"], found["consumers"], found["messages"], found["bytes"]) == (1, 1, 1, 32)
+        assert "account_details" not in found
+        [account] = asked(broker, "jsz?streams=1&consumers=1&config=1")["account_details"]
+        [stream] = account["stream_detail"]
+        assert stream["name"] == "S" and stream["state"]["messages"] == 1 and stream["config"]["subjects"] == ["s"]
+        assert [each["name"] for each in stream["consumer_detail"]] == ["c"]
+        varz = asked(broker, "varz")["jetstream"]
+        assert varz["config"]["store_dir"] == str(tmp_path / "store/jetstream") and varz["stats"]["storage"] == 32
+        assert broker.stop(signal.SIGTERM) in (0, 143)
