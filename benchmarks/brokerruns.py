@@ -126,7 +126,7 @@ def broker(place: Path, store: Sequence[str], *, plain: bool = False) -> Iterato
         config = Path(folder, "broker.conf")
         config.write_text(f'ports_file_dir: "{ports}"\n')
         command = [sys.executable, "-m", "broker", "-c", str(config), "-a", "127.0.0.1", "-p", "-1"]
-        command += ["-mm", "0", "-mb", "0", *store]
+        command += ["-mc", "0", "-mm", "0", "-mb", "0", *store]
         if "file" in store:
             command += ["-dir", str(Path(folder, "store"))]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

@@ -4,6 +4,7 @@
     python benchmarks/broker/load.py sync       --port 4222 --count 20000
     python benchmarks/broker/load.py subscribe  --port 4222 --channel load --count 1000000 --in-flight 16384
     python benchmarks/broker/load.py subscribe  … --connections 4        (fan-out: each gets every message)
+    python benchmarks/broker/load.py durables  …  --connections 500     (each on its own channel, one message at a time)
     python benchmarks/broker/load.py jetstream  --port 4223 --count 1000000 --storage file
     python benchmarks/broker/load.py core       --port 4222 --count 2000000 --connections 1
 
@@ -215,8 +216,9 @@ def _watch(selector: selectors.BaseSelector, worker: Any) -> None:
 
 
 def publish(options: argparse.Namespace) -> Result:
-    """Publishes to a streaming server; `sync` with one message in flight on each connection."""
+    """Publishes to a streaming server; `sync` and `durables` with one message in flight on each connection."""
     one = options.mode == "sync"
+    durables = options.mode == "durables"
     workers: list[Any] = []
     check = check_pub_acks(24)
     for number in range(options.connections):
@@ -227,8 +229,10 @@ def publish(options: argparse.Namespace) -> Result:
         channels = [
             f"{options.channel}.{i}" if options.channels > 1 else options.channel for i in range(options.channels)
         ]
+        if durables:
+            channels = [f"{options.channel}.{number}"]
         frames = []
-        for i in range(_PREPARED):
+        for i in range(_PREPARED if not durables else 16):
             channel = channels[i % len(channels)].encode()
             message = PubMsg(client_id=identity, guid=_guid(i), subject=channel, conn_id=connection)
             message.data = _payload(options.size, i)
@@ -238,6 +242,8 @@ def publish(options: argparse.Namespace) -> Result:
         count = options.count // options.connections
         if one:
             workers.append(OneAtATime(client, frames, count, check))
+        elif durables:
+            workers.append(Conversation(client, channels[0].encode(), frames, count, check))
         else:
             workers.append(Publisher(client, Prepared(frames), count, options.window, check))
     clock = Clock(options.pid)
@@ -245,7 +251,7 @@ def publish(options: argparse.Namespace) -> Result:
         run_one_at_a_time(workers)
     else:
         run(workers)
-    times = [t for worker in workers for t in worker.times] if one else []
+    times = [t for worker in workers for t in worker.times] if one or durables else []
     result = clock.result(options.mode, options.count // options.connections * options.connections, times)
     for worker in workers:
         worker.client.disconnect()
@@ -433,6 +439,50 @@ def subscribe(options: argparse.Namespace) -> Result:
     return result
 
 
+class Conversation:
+    """Publishes to a channel where it has a durable; the next message when that is acknowledged, delivered, and acked."""
+
+    def __init__(self, client: RawClient, channel: bytes, frames: Sequence[bytes], count: int, good: AckCheck) -> None:
+        self.client = client
+        self._frames = [memoryview(frame) for frame in frames]
+        self._left = count
+        self._good = good
+        self._expected = self._sent = 0
+        self._field = Ack(subject=channel).SerializeToString() + b"\x10"
+        self.times: list[int] = []
+        client.subscribe(client.inbox + b".A", _ACKS, self._take_ack)
+        client.subscribe(client.inbox + b".M", _MESSAGES, self._take_message)
+        self._acks_to = client.stream_subscribe(channel, 64, _FIRST, b"durable")
+        client.flush()
+
+    def _take_ack(self, buffer: bytearray, frames: Frames, begin: int, end: int) -> None:
+        self._good(buffer, frames, begin, end)
+        self.times.append(time.perf_counter_ns() - self._sent)
+        self._expected -= end - begin
+
+    def _take_message(self, buffer: bytearray, frames: Frames, begin: int, end: int) -> None:
+        first = int(frames[begin, columns.PAYLOAD])
+        sequence, _ = varint(bytes(buffer[first + 1 : first + 12]), 0)
+        payload = self._field + encode_varint(sequence)
+        self.client.put(memoryview(b"PUB %b %d\r\n%b\r\n" % (self._acks_to, len(payload), payload)))
+        self._expected -= end - begin
+
+    @property
+    def done(self) -> bool:
+        """Whether all is sent, acknowledged and delivered."""
+        return not self._left and not self._expected
+
+    def work(self) -> None:
+        """Sends the next."""
+        if self.client.writing:
+            self.client.write()
+        elif self._left and not self._expected:
+            self._left -= 1
+            self._expected = 2
+            self._sent = time.perf_counter_ns()
+            self.client.put(self._frames[self._left % len(self._frames)])
+
+
 class Counter:
     """Counts what is delivered by plain NATS."""
 
@@ -501,6 +551,7 @@ def core(options: argparse.Namespace) -> Result:
 MODES: dict[str, Callable[[argparse.Namespace], Result]] = {
     "publish": publish,
     "sync": publish,
+    "durables": publish,
     "subscribe": subscribe,
     "jetstream": jetstream,
     "core": core,

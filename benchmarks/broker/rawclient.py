@@ -107,7 +107,7 @@ class RawClient:
 
         self.request(self._close_at, CloseRequest(client_id=self._client_id).SerializeToString())
 
-    def stream_subscribe(self, channel: bytes, in_flight: int, start: int) -> bytes:
+    def stream_subscribe(self, channel: bytes, in_flight: int, start: int, durable: bytes = b"") -> bytes:
         """Subscribes at a streaming server; messages come to `<inbox>.M`. Returns the subject for acks."""
         request = SubscriptionRequest(
             client_id=self._client_id,
@@ -116,6 +116,7 @@ class RawClient:
             max_in_flight=in_flight,
             ack_wait_in_secs=120,
             start_position=start,
+            durable_name=durable,
         )
         answer = SubscriptionResponse.FromString(self.request(self._subscribe_at, request.SerializeToString()))
         if answer.error:

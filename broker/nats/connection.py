@@ -386,7 +386,10 @@ class Connection(Session, asyncio.BufferedProtocol):
     @property
     def congested(self) -> bool:
         """So much waits to be sent that whoever can wait should."""
-        return self.pending > min(_FULL, self.server.options.max_pending // 4)
+        if self.state is CLOSED:
+            return False
+        pending = self._out_size + self._transport.get_write_buffer_size()
+        return pending > _FULL or 4 * pending > self.server.options.max_pending
 
     def look_after(self, now: int) -> None:
         """Pings the client if it is time (monotonic ns), and ends the connection if it does not answer or read."""

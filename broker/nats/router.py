@@ -311,12 +311,15 @@ class Router:
                 only = routes[number].only
             if (
                 only is not None
-                and only.handler is None
+                and (only.handler is None or end - begin <= only.pace)
                 and not only.limit
                 and not only.closed
                 and only.client is not origin
             ):
-                self._hand_over(origin, only, buffer, frames, begin, end, size)
+                if only.handler is None:
+                    self._hand_over(origin, only, buffer, frames, begin, end, size)
+                else:
+                    self._hand_over_paced(origin, only, buffer, frames, begin, end, size)
             else:
                 delivery = _Delivery(buffer, frames)
                 if number > 0 and routes is self._routes:
@@ -405,15 +408,21 @@ class Router:
         while row < end and not to.closed:
             after = min(end, row + to.pace)
             part = size if after - row == end - begin else int(delivery.frames[row:after, PAYLOAD_SIZE].sum())
-            start = perf_counter()
-            self._hand_over(origin, to, delivery.buffer, delivery.frames, row, after, part)
-            took = perf_counter() - start
-            if took > _LONG:
-                to.pace = max(1, (after - row) // 2)
-            elif took < _SHORT and after - row == to.pace:
-                to.pace = min(2 * to.pace, _MOST_ROWS)
+            self._hand_over_paced(origin, to, delivery.buffer, delivery.frames, row, after, part)
             row = after
             yield
+
+    def _hand_over_paced(
+        self, origin: Client, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
+    ) -> None:
+        """Hands as many rows to a handler as it may get at a time, and finds out how many it may get next time."""
+        start = perf_counter()
+        self._hand_over(origin, to, buffer, frames, begin, end, size)
+        took = perf_counter() - start
+        if took > _LONG:
+            to.pace = max(1, (end - begin) // 2)
+        elif took < _SHORT and end - begin == to.pace:
+            to.pace = min(2 * to.pace, _MOST_ROWS)
 
     def _hand_over(
         self, origin: Client, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
@@ -527,14 +536,13 @@ class Router:
 
     def publish_block(self, origin: Client, subject: bytes, block: Payloads, begin: int, end: int) -> int:
         """Hands over payloads of a block, all to one subject. Returns the number of receivers of the last one."""
-        route = self.route(subject, keep=True)
-        if route.queues or any(s.limit for s in route.plain):
-            count = 0
+        route = self._known.values.get(subject) or self.route(subject, keep=True)
+        only, count = route.only, 0
+        if (only is None or only.limit) and (route.queues or any(s.limit for s in route.plain)):
             for row in range(begin, end):
                 count = self.publish_one(origin, subject, b"", block.payload(row), 0, keep=True)
             return count
         size = int(block.sizes[begin] if end - begin == 1 else block.sizes[begin:end].sum())
-        count = 0
         for to in route.plain:
             if not to.closed and (to.client is not origin or origin.echo):
                 self._account(to, end - begin, size)
@@ -545,7 +553,11 @@ class Router:
     def congested(self, subject: bytes) -> bool:
         """Returns whether a receiver of a subject does not keep up. What was never published to counts as empty."""
         route = self._known.values.get(subject)
-        return route is not None and any(s.client.congested for s in route.plain)
+        if route is not None:
+            for to in route.plain:
+                if to.client.congested:
+                    return True
+        return False
 
     def _account(self, to: NatsSubscription, count: int, size: int) -> None:
         to.delivered += count

@@ -52,6 +52,8 @@ class Delivery:
             block, begin, end = channel.read(first, room)
             if begin >= end or not self._send(subscription, block, begin, end):
                 return False
+            if subscription.last_sent >= channel.visible:
+                return False
             if self._sender.congested(subscription):
                 return True
         return True
