@@ -57,6 +57,8 @@ class Run:
         p50: Microseconds until the answer, in the middle; 0 if many are under way.
         p99: The same, of the slowest hundredth.
         others: Cores that were busy with something else.
+        memory: What the server had at the end, in MiB, if that was looked at.
+        longest: Milliseconds that an innocent client waited at most, if there was one.
     """
 
     rate: float
@@ -65,6 +67,11 @@ class Run:
     p50: float
     p99: float
     others: float
+    memory: float = 0.0
+    longest: float = 0.0
+
+
+Way = Callable[[], dict[str, float]]
 
 
 @dataclass
@@ -193,6 +200,24 @@ def attack(name: str, port: int) -> dict[str, float]:
     return _json(_ATTACK, [name, "--port", str(port)])
 
 
+@contextmanager
+def watched(port: int) -> Iterator[dict[str, float]]:
+    """Has an innocent client ask all the time; yields what holds, behind the `with` block, how long it waited."""
+    command = [sys.executable, str(_ATTACK), "nothing", "--port", str(port)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        found: dict[str, float] = {}
+        yield found
+        found |= json.loads(process.communicate(timeout=_PATIENCE)[0])
+
+
+def processor(pid: int) -> float:
+    """The seconds that a process was on a processor; 0 where the kernel does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except OSError:
+        return 0.0
+
+
 def _json(program: Path, words: Sequence[str]) -> dict[str, float]:
     command = [sys.executable, str(program), *words]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True)
@@ -202,7 +227,7 @@ def _json(program: Path, words: Sequence[str]) -> dict[str, float]:
     return result
 
 
-def race(ways: dict[str, Callable[[], dict[str, float]]], rounds: int) -> dict[str, Runs]:
+def race(ways: dict[str, Way], rounds: int) -> dict[str, Runs]:
     """Runs every way once a round, round after round. Each starts what it needs and ends it again."""
     found = {name: Runs() for name in ways}
     for _ in range(rounds):
@@ -220,6 +245,8 @@ def race(ways: dict[str, Callable[[], dict[str, float]]], rounds: int) -> dict[s
                     result.get("p50") or 0.0,
                     result.get("p99") or 0.0,
                     sample.others,
+                    result.get("memory", 0.0),
+                    result.get("longest", 0.0),
                 )
             )
     return found

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from brokerruns import STORES, Options, Runs, attack, broker, load, nats, race
+from brokergrowth import clients, growth
+from brokerruns import STORES, Options, Runs, Way, attack, broker, load, nats, processor, race
 from measure import REPOSITORY, Sample, python, table, timed, verdict
 
 from tests import servers
@@ -60,8 +61,6 @@ _BEFORE_TURNS = {
     "bad_messages": 15,
 }
 _START_GOAL = {"": 0.2, "-m": 0.25}
-
-Way = Callable[[], dict[str, float]]
 
 
 def _on_broker(options: Options, store: str, mode: str, plain: bool = False, **more: object) -> dict[str, float]:
@@ -255,23 +254,15 @@ def _start(compiled: Path | None, *more: str) -> dict[str, float]:
                     contextlib.suppress(ConnectionRefusedError),
                     socket.create_connection(("127.0.0.1", port)) as client,
                 ):
-                    opened, used = time.perf_counter() - begin, _processor(process.pid)
+                    opened, used = time.perf_counter() - begin, processor(process.pid)
                     client.recv(5)  # INFO
                     greeted = time.perf_counter() - begin
-                    return {"port": opened, "port-cpu": used, "ready": greeted, "ready-cpu": _processor(process.pid)}
+                    return {"port": opened, "port-cpu": used, "ready": greeted, "ready-cpu": processor(process.pid)}
                 if process.poll() is not None:
                     raise RuntimeError("the broker does not start")
                 time.sleep(0.001)
         finally:
             process.kill()
-
-
-def _processor(pid: int) -> float:
-    """The seconds that a process was on a processor; 0 where the kernel does not tell."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
-    except OSError:
-        return 0.0
 
 
 def _with_modules(compiled: Path | None) -> dict[str, str]:
@@ -377,6 +368,8 @@ def plain_kernels(options: Options) -> str:
 SECTIONS: dict[str, Callable[[Options], str]] = {
     "broker-publish": publishing,
     "broker-sync": one_at_a_time,
+    "broker-clients": clients,
+    "broker-growth": growth,
     "broker-delivery": delivery,
     "broker-core": core,
     "broker-jetstream": jetstream,

@@ -3,7 +3,8 @@
     python benchmarks/broker/attack.py wildcards --port 4222
 
 The innocent sends PING and waits for PONG, all the time, from before the attack until a while after the attacker has
-got the answer to its last PING and has closed its connection. The result is one line of JSON, times in milliseconds.
+got the answer to its last PING and has closed its connection. With `nothing` for the attack nobody attacks: something
+else goes on, until the standard input of this process is closed. The result is one line of JSON, times in milliseconds.
 """
 
 from __future__ import annotations
@@ -163,6 +164,16 @@ def longest_wait(port: int, attack: str) -> dict[str, float]:
     return {name: seconds * 1000 for name, seconds in found.items()}
 
 
+def longest_wait_meanwhile(port: int) -> dict[str, float]:
+    """Says how long the innocent waits at most (ms), from now to the end of the standard input."""
+    innocent, longest = Client(port), 0.0
+    while not select.select([sys.stdin], [], [], _PAUSE)[0]:
+        begin = time.perf_counter()
+        innocent.ping()
+        longest = max(longest, time.perf_counter() - begin)
+    return {"longest": longest * 1000}
+
+
 def _waits(innocent: Client, end: float, attacker: BaseProcess | None = None) -> Iterator[float]:
     """Yields how long (s) each PONG takes, until a time, or until a while after the attacker has gone."""
     now = 0.0
@@ -186,10 +197,11 @@ def _attack(port: int, attack: str) -> None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="how long an innocent client waits")
-    parser.add_argument("attack", choices=ATTACKS)
+    parser.add_argument("attack", choices=[*ATTACKS, "nothing"])
     parser.add_argument("--port", type=int, required=True)
     given = parser.parse_args()
-    print(json.dumps(longest_wait(given.port, given.attack)))
+    nothing = given.attack == "nothing"
+    print(json.dumps(longest_wait_meanwhile(given.port) if nothing else longest_wait(given.port, given.attack)))
 
 
 if __name__ == "__main__":

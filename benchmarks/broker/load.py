@@ -232,7 +232,7 @@ def publish(options: argparse.Namespace) -> Result:
         if durables:
             channels = [f"{options.channel}.{number}"]
         frames = []
-        for i in range(_PREPARED if not durables else 16):
+        for i in range(16 if durables else max(_PREPARED, options.channels)):
             channel = channels[i % len(channels)].encode()
             message = PubMsg(client_id=identity, guid=_guid(i), subject=channel, conn_id=connection)
             message.data = _payload(options.size, i)
@@ -440,7 +440,7 @@ def subscribe(options: argparse.Namespace) -> Result:
 
 
 class Conversation:
-    """Publishes to a channel where it has a durable; the next message when that is acknowledged, delivered, and acked."""
+    """Publishes to a channel where it has a durable; the next message when that is stored, delivered and acked."""
 
     def __init__(self, client: RawClient, channel: bytes, frames: Sequence[bytes], count: int, good: AckCheck) -> None:
         self.client = client
