@@ -83,23 +83,14 @@ class Meta:
 
 @dataclass(slots=True)
 class Leaf:
-    """A leaf of a tree, of which only the header was looked at.
+    """A leaf of a tree, of which only the header was looked at."""
 
-    Attributes:
-        at: Where it begins.
-        end: Where it ends.
-        count: How many elements it should have.
-        low: Its keys are not below this.
-        high: They are below this, if it is there.
-        last: The highest key that was taken from it; set by whoever reads it.
-    """
-
-    at: int
-    end: int
-    count: int
-    low: bytes = b""
-    high: bytes | None = None
-    last: bytes = b""
+    at: int  #: where it begins
+    end: int  #: where it ends
+    count: int  #: how many elements it should have
+    low: bytes = b""  #: its keys are not below this
+    high: bytes | None = None  #: they are below this, if it is there
+    last: bytes = b""  #: the highest key that was taken from it; set by whoever reads it
 
 
 class Item(NamedTuple):

@@ -79,27 +79,16 @@ class Entry:
 
 
 class Publishes(NamedTuple):
-    """Entries of one term that follow each other, with messages of one channel that follow each other.
+    """Entries of one term that follow each other, with messages of one channel that follow each other."""
 
-    Attributes:
-        first: The first index.
-        last: The last one.
-        term: Their term.
-        channel: The channel.
-        channel_id: Its id, 0 where there is none.
-        first_sequence: Sequence of the first message.
-        last_sequence: Sequence of the last one.
-        size: Bytes of their values.
-    """
-
-    first: int
-    last: int
+    first: int  #: the first index
+    last: int  #: the last one
     term: int
     channel: bytes
-    channel_id: int
-    first_sequence: int
-    last_sequence: int
-    size: int
+    channel_id: int  #: its id, 0 where there is none
+    first_sequence: int  #: sequence of the first message
+    last_sequence: int  #: sequence of the last one
+    size: int  #: bytes of their values
 
 
 class FlawKind(enum.StrEnum):
