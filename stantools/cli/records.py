@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _RAFT = "raft"
 _KINDS = ("server", "clients", "subs", "messages", "index", _RAFT)
-_CUT = 64
 
 
 @verb("records", "table", "ndjson", "json", "csv", tables=False, progress=False)

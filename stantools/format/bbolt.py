@@ -37,7 +37,6 @@ _MAGIC = 0xED0CDAED
 _VERSION = 2
 _NOT_STORED = 2**64 - 1
 _BRANCH_PAGE, _LEAF_PAGE = 1, 2
-_IS_BUCKET = 1
 _MAX_KEY = 32768
 _MAX_DEPTH = 24
 #: Values in a page may not add up to more than this many times its size; those of a good one are side by side.

@@ -251,10 +251,6 @@ class JetStream:
                 operation += f".{subject}"
         return await self._change(operation, body)
 
-    async def consumer_update(self, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Changes a consumer's configuration. Returns its info."""
-        return await self.consumer_create(stream, config, action="update")
-
     async def consumer_info(self, stream: str, name: str) -> dict[str, Any] | None:
         """Returns configuration and state of a consumer, None if there is none, or not even the stream."""
         try:

@@ -68,7 +68,7 @@ def test_consumers(each_server: Any) -> None:
         nameless = await js.consumer_create("A", {"ack_policy": "none", "inactive_threshold": 10**10})
         assert len(await js.consumer_list("A")) == 3
         assert set(await js.consumer_names("A")) == {"d", "e", nameless["name"]}
-        await js.consumer_update("A", {**durable, "max_ack_pending": 7})
+        await js.consumer_create("A", {**durable, "max_ack_pending": 7}, action="update")
         info = await js.consumer_info("A", "d")
         assert info is not None
         assert info["config"]["max_ack_pending"] == 7

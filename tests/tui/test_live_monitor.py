@@ -110,7 +110,7 @@ def test_rates(bench: Bench) -> None:
 
 def test_store_limits_and_the_nats_server(bench: Bench) -> None:
     monitor = bench.ask()
-    assert monitor.store == facts.Store("FILE", 100, 1_000_000, 1_024_000_000, 0, 1000)
+    assert monitor.store == facts.Store("FILE", 100, 1_000_000, 1_024_000_000)
     assert monitor.nats is not None
     assert (monitor.nats.version, monitor.nats.connections, monitor.nats.cpu) == ("2.9.24", 6, 1.5)
     # They are not asked for in every round; a server that stands on another one has no varz.

@@ -133,8 +133,6 @@ class Store:
     most_channels: int = _count("limits.max_channels")
     most_messages: int = _count("limits.max_msgs")
     most_bytes: int = _count("limits.max_bytes")
-    most_age_ns: int = _count("limits.max_age")
-    most_subscriptions: int = _count("limits.max_subscriptions")
 
 
 def _as_share(value: Any) -> float:
