@@ -576,6 +576,7 @@ def test_options_are_shown_in_groups(tmp_path: Path) -> None:
         "What, and into what:",
         "Limits of the streams:",
         "Reading the store:",
+        "Beside a running server:",
         "How it is carried out:",
         "Stage by stage:",
     ]
