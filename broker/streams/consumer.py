@@ -200,19 +200,30 @@ class Consumer:
             waiting.time = now
             heapq.heappush(self._due, (self._due_time(sequence), sequence))
             return number
-        if self._lasts:
-            del self._lasts[sequence]
-            self.delivered = (number, sequence)
-        else:
-            self._ahead.popleft()
-            self._left -= 1
-            self._position = sequence + 1
-            self.delivered = (number, sequence)
+        self._leave_behind(sequence)
+        self.delivered = (number, sequence)
         if self.config.ack_policy == "none":
             self.floor = self.delivered
         else:
             self._wait(sequence, number, now)
         return number
+
+    def _leave_behind(self, sequence: int) -> None:
+        if self._lasts:
+            del self._lasts[sequence]
+        else:
+            self._ahead.popleft()
+            self._left -= 1
+            self._position = sequence + 1
+
+    def pass_over(self, sequence: int, count: int) -> None:
+        """A message that `next` has named cannot be delivered."""
+        if count > 1:
+            del self._again[sequence]
+            self._drop(sequence)
+        else:
+            self._leave_behind(sequence)
+        self.changed = True
 
     def _wait(self, sequence: int, number: int, now: int) -> None:
         self.pending[sequence] = Pending(number, now)

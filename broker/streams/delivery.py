@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
+from broker.log import NATS
 from broker.stores.interface import StorageError
 
 if TYPE_CHECKING:
@@ -108,19 +109,20 @@ class Delivery(ABC):
             Its bytes; 0 if there is none for now, -1 if it is too large.
         """
         consumer = self.consumer
-        found = consumer.next(now)
-        if found is None:
-            return 0
-        sequence, count = found
-        try:
-            message = consumer.stream.store.read(sequence)
-        except StorageError:
-            message = None
-        if message is None:
-            # What cannot be read cannot be delivered, ever.
-            consumer.stream.take_out(sequence)
-            consumer.shrunk()
-            return self._pass_on(to, group, now, room)
+        while True:
+            found = consumer.next(now)
+            if found is None:
+                return 0
+            sequence, count = found
+            try:
+                message = consumer.stream.store.read(sequence)
+            except StorageError as error:
+                # It stays in the stream, where others may look at it.
+                NATS.error("Consumer %r of %r passes over it: %s", consumer.name, consumer.stream.name, error.message)
+                message = None
+            if message is not None:
+                break
+            consumer.pass_over(sequence, count)
         if self._paced(now, message.time):
             return 0
         header, payload = message.header, message.payload

@@ -279,3 +279,19 @@ def test_original_pace_and_a_limited_rate() -> None:
         assert len(world.came(to)) == (1 if name == "p" else 2)
         world.pass_time(20 * SECOND)
         assert len(world.came(to)) == 3
+
+
+def test_what_cannot_be_read_is_passed_over_and_stays(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"])
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit")
+    for i in range(3):
+        world.publish("s", b"message %d" % i)
+    path = next(tmp_path.rglob("1.blk"))
+    path.write_bytes(path.read_bytes().replace(b"message 1", b"message X"))
+    came = world.pull("S", "c", {"batch": 9, "no_wait": True})
+    assert [payload for _, payload, status in came if not status] == [b"message 0", b"message 2"]
+    assert came[1][0].split(".")[5:7] == ["3", "2"]
+    assert world.api("CONSUMER.INFO.S.c")["num_pending"] == 0
+    assert world.state("S")["messages"] == 3
+    assert world.api("STREAM.MSG.GET.S", {"seq": 2})["error"]["err_code"] == 10077
