@@ -12,15 +12,15 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.limits import UNLIMITED, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
-from tests.broker.stores.making import block
+from tests.broker.stores.making import block, flush
 
 NAME = b"foo"
 
 
-def options(directory: Path) -> FileOptions:
+def options(directory: Path, *, sync: bool) -> FileOptions:
     return FileOptions(
         directory,
-        sync=False,
+        sync=sync,
         buffer_size=3000,
         slices=SliceLimits(500, 0),
         compaction=CompactionRules(min_size=0, interval=0.001, fragmentation=50),
@@ -31,9 +31,9 @@ def payload(sequence: int) -> bytes:
     return b"%d;" % sequence * (sequence % 40)
 
 
-def main(directory: Path, seed: int) -> None:
+def main(directory: Path, seed: int, *, sync: bool) -> None:
     chance = random.Random(seed)
-    store = FileStore(options(directory), StoreLimits(0, UNLIMITED))
+    store = FileStore(options(directory, sync=sync), StoreLimits(0, UNLIMITED))
     found = store.recover()
     if found is None:
         store.init(new_server_info("test-cluster"))
@@ -55,12 +55,13 @@ def main(directory: Path, seed: int) -> None:
             messages.append(block(NAME, first, [payload(each) for each in range(first, first + count)]))
             channel.subscriptions.sent(number, range(first, first + count))
             pending += range(first, first + count)
-        messages.flush()
+        flush(store, messages)
         acked, pending = pending[:-10], pending[-10:]
         channel.subscriptions.acked(number, acked)
         channel.subscriptions.flush()
+        store.settle()
         print("flushed", messages.last, *pending, flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sync=sys.argv[3] == "sync")

@@ -20,9 +20,9 @@ from tests.broker.stores.making import everything
 ROOT = Path(__file__).parents[3]
 
 
-def crash(directory: Path, seed: int) -> tuple[int, list[int]]:
+def crash(directory: Path, seed: int, *, sync: bool) -> tuple[int, list[int]]:
     """Lets the process run for a moment and kills it; returns what it said last."""
-    command = [sys.executable, "-m", "tests.broker.stores.crashing", str(directory), str(seed)]
+    command = [sys.executable, "-m", "tests.broker.stores.crashing", str(directory), str(seed), "sync" if sync else ""]
     last, pending = 0, []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
@@ -37,14 +37,14 @@ def crash(directory: Path, seed: int) -> tuple[int, list[int]]:
     return last, pending
 
 
-def rounds(directory: Path, seeds: range) -> None:
+def rounds(directory: Path, seeds: range, *, sync: bool) -> None:
     for seed in seeds:
-        promised, pending = crash(directory, seed)
+        promised, pending = crash(directory, seed, sync=sync)
         predicted = forecast(
             open_datastore(directory), ServerOptions(version="0.25.6", limits=StoreLimits(0, UNLIMITED)), lookups=False
         )
         assert predicted.starts
-        store = FileStore(options(directory), StoreLimits(0, UNLIMITED))
+        store = FileStore(options(directory, sync=sync), StoreLimits(0, UNLIMITED))
         found = store.recover()
         assert found is not None
         channel, subscriptions = found.channels[NAME]
@@ -61,11 +61,13 @@ def rounds(directory: Path, seeds: range) -> None:
         store.close()
 
 
-def test_some_crashes(tmp_path):
-    rounds(tmp_path / "store", range(5))
+@pytest.mark.parametrize("sync", [False, True])
+def test_some_crashes(tmp_path, sync):
+    rounds(tmp_path / "store", range(5), sync=sync)
 
 
 @pytest.mark.slow
-def test_many_crashes(tmp_path):
+@pytest.mark.parametrize("sync", [False, True])
+def test_many_crashes(tmp_path, sync):
     for part in range(10):
-        rounds(tmp_path / f"store{part}", range(100 * part, 100 * part + 30))
+        rounds(tmp_path / f"store{part}", range(100 * part, 100 * part + 30), sync=sync)
