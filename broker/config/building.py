@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.config.catalogue import CHANNEL_LIMITS, Setting
 from broker.config.options import (
@@ -24,7 +24,7 @@ from broker.config.options import (
 )
 from broker.config.settings import NatsFile, Settings, StreamingFile
 from broker.config.values import ConfigurationError
-from broker.nats.options import DEFAULT_TIMEOUT, SECONDS, Authorization, NatsOptions, TLSOptions
+from broker.nats.options import DEFAULT_TIMEOUT, SECONDS, Authorization, ClusterOptions, NatsOptions, TLSOptions
 from broker.stores.options import EncryptionOptions, FileOptions
 from broker.streaming.options import StreamingOptions
 from broker.streams.options import StreamsOptions
@@ -32,14 +32,18 @@ from stantools.errors import UsageError
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.limits import ChannelLimits, SliceLimits, StoreLimits, format_duration
 
+if TYPE_CHECKING:
+    from stantools.nats.login import Server
+
 KEY_VARIABLE: Final = "NATS_STREAMING_ENCRYPTION_KEY"
 _CIPHERS: Final = ("", "AES", "CHACHA")
 _SHORTEST: Final = 1_000_000
 _NO_VERIFICATION: Final = "TLS certificate chain and hostname will not be verified. DO NOT USE IN PRODUCTION!"
 _ALONE: Final = (
     "ft: this server's embedded NATS server is linked to no other: clients of a server on standby reach nobody, and "
-    "servers of the group hear nothing of each other; give all of them one NATS server (--nats_server)"
+    "servers of the group hear nothing of each other; link them (cluster) or give all one NATS server (--nats_server)"
 )
+_STREAMS: Final = "JetStream is not clustered: consumers deliver to clients of this server, and not over routes"
 _MAX_POLYNOMIAL: Final = 0xFFFFFFFF
 _POLYNOMIAL: Final = "crc polynomial should be between 1 and 4294967295"
 _SLICES: Final = "slice max values must be positive numbers"
@@ -88,7 +92,9 @@ def build(
         )
     if options.connection.tls is not None and options.connection.tls.skip_verify:
         options = replace(options, warnings=(*options.warnings, _NO_VERIFICATION))
-    if options.streaming.ft_group and not options.connection.urls:
+    if options.streams is not None and options.nats.cluster is not None:
+        options = replace(options, nats_warnings=(*options.nats_warnings, _STREAMS))
+    if options.streaming.ft_group and not options.connection.urls and options.nats.cluster is None:
         options = replace(options, warnings=(*options.warnings, _ALONE))
     return options
 
@@ -257,8 +263,51 @@ def nats_options(settings: Settings, file: NatsFile, tls: TLSOptions | None) -> 
         "trace": settings.switch("nats.trace") or settings.switch("nats.trace_verbose"),
         "authorization": authorization(settings, file, tls),
         "tls": tls,
+        "cluster": cluster_options(settings, file, values),
     }
     return NatsOptions(**values)
+
+
+def cluster_options(settings: Settings, file: NatsFile, values: Mapping[str, Any]) -> ClusterOptions | None:
+    """Returns the options of routes, with what holds for clients as well; None without.
+
+    Raises:
+        ConfigurationError: A URL is wrong.
+    """
+    host, port = settings.text("routes.host"), settings.number("routes.port")
+    user, password = settings.text("routes.user"), settings.text("routes.password")
+    if url := settings.text("routes.listen"):
+        place = _route(url, "cluster")
+        host, port, user, password = place.host, place.port, place.user or user, place.password or password
+    if not port:
+        return None
+    routes = tuple(each.strip() for each in settings.text("routes").split(",") if each.strip())
+    for each in routes:
+        _route(each, "route")
+    return ClusterOptions(
+        host=host,
+        port=port,
+        name=settings.text("routes.name"),
+        routes=routes,
+        user=user,
+        password=password,
+        timeout=settings.number("routes.timeout") / _SECOND or DEFAULT_TIMEOUT,
+        tls=None if file.cluster_tls is None else replace(file.cluster_tls, verify=True),
+        advertise=settings.text("routes.advertise"),
+        no_advertise=settings.switch("routes.no_advertise"),
+        connect_retries=settings.number("routes.connect_retries"),
+        ping_interval=values["ping_interval"],
+        write_deadline=values["write_deadline"],
+    )
+
+
+def _route(url: str, what: str) -> Server:
+    from stantools.nats.login import Server
+
+    try:
+        return Server.parse(url.replace("nats-route://", "nats://", 1))
+    except UsageError as problem:
+        raise ConfigurationError(f"error parsing {what} url: {problem.message}") from None
 
 
 def authorization(settings: Settings, file: NatsFile, tls: TLSOptions | None) -> Authorization:

@@ -365,7 +365,7 @@ NATS_PARTS: Final = Section(
     "Parts of the NATS server", "",
     _option("authorization", _M, "Who may connect", "", "authorization"),
     _option("tls", _M, "TLS for clients", "", "tls"),
-    _option("cluster", _M, "Routes to other servers", "", "cluster", state=_LATER),
+    _option("cluster", _M, "Routes to other servers", "", "cluster"),
     _option("gateway", _M, "Gateways", "", "gateway", state=_LATER),
     _option("leafnodes", _M, "Leaf nodes", "", "leafnodes leaf", state=_LATER),
     _option("websocket", _M, "Clients over WebSocket", "", "websocket ws", state=_LATER),
@@ -435,13 +435,27 @@ NATS_TLS: Final = Section(
 )
 
 ROUTES: Final = Section(
-    "Routes of the embedded NATS server", "",
-    _option("routes", _S, "Routes to other servers", "routes", state=_LATER),
-    _option("routes.cluster", _S, "URL to accept routes on", "cluster cluster_listen", state=_LATER),
-    _option("routes.cluster_name", _S, "Name of the cluster", "cluster_name", state=_NOT_NEEDED),
-    _option("routes.cluster_advertise", _S, "Address announced to routes", "cluster_advertise", state=_NOT_NEEDED),
-    _option("routes.no_advertise", _B, "Do not announce the cluster", "no_advertise", state=_NOT_NEEDED),
-    _option("routes.connect_retries", _I, "Attempts to connect a route", "connect_retries", state=_NOT_NEEDED),
+    "Routes of the embedded NATS server", "cluster",
+    _option("routes.listen", _S, "Address and port to accept routes on; on the command line a URL",
+            "cluster cluster_listen", "listen", remark="user and password in the URL are what others have to be"),
+    _option("routes.host", _S, "Address to accept routes on", "", "host net", "0.0.0.0"),
+    _option("routes.port", _I, "Port to accept routes on; -1 for a free one", "", "port"),
+    _option("routes", _S, "URLs of other servers, in the file a list; one that is there is enough", "routes",
+            "routes"),
+    _option("routes.name", _S, "Name of the cluster, the same for all", "cluster_name", "name"),
+    _option("routes.authorization", _M, "User and password of routes", "", "authorization"),
+    _option("routes.tls", _M, "TLS of routes; both ends show certificates", "", "tls"),
+    _option("routes.advertise", _S, "Address announced to other servers", "cluster_advertise",
+            "cluster_advertise advertise"),
+    _option("routes.no_advertise", _B, "Do not tell clients about the other servers", "no_advertise", "no_advertise"),
+    _option("routes.connect_retries", _I, "More attempts for a server that another one has told about",
+            "connect_retries", "connect_retries"),
+    _option("routes.permissions", _M, "Subjects that routes may carry", "", "permissions", state=_LATER),
+    _option("routes.accounts", _L, "Routes for single accounts", "", "accounts", state=_LATER),
+    _option("routes.pool_size", _I, "Connections of a route", "", "pool_size", state=_NOT_NEEDED),
+    _option("routes.compression", _S, "Compression of routes", "", "compression", state=_NOT_NEEDED),
+    _option("routes.ping_interval", _D, "Time between two pings", "", "ping_interval", state=_NOT_NEEDED),
+    _option("routes.ping_max", _I, "Unanswered pings of a stale route", "", "ping_max", state=_NOT_NEEDED),
 )
 
 COMMON: Final = Section(

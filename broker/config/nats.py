@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from broker.config.catalogue import JETSTREAM, NATS, NATS_LOGS, NATS_PARTS, NATS_TLS, Kind, Option, State
+from broker.config.catalogue import JETSTREAM, NATS, NATS_LOGS, NATS_PARTS, NATS_TLS, ROUTES, Kind, Option, State
 from broker.config.natsauth import read_authorization
 from broker.config.settings import NatsFile
 from broker.config.values import ConfigurationError, Node, Problems, go_type, parse_duration, reason, text
@@ -34,13 +34,6 @@ _INT32: Final = frozenset(("nats.max_payload", "nats.max_control_line"))
 _SWITCHES: Final = {"enabled": True, "enable": True, "true": True, "disabled": False, "disable": False, "false": False}
 _SHORTEST_LAME_DUCK: Final = 30 * _SECOND
 _PORT: Final = re.compile(r"[+-]?[0-9]{1,18}")
-_CLUSTER_KEYS: Final = frozenset(
-    (
-        "name", "listen", "port", "host", "net", "authorization", "routes", "tls", "cluster_advertise", "advertise",
-        "no_advertise", "connect_retries", "permissions", "ping_interval", "ping_max", "compression", "pool_size",
-        "accounts",
-    )
-)  # fmt: skip
 _TLS: Final = NATS_TLS.keys
 _TEXTS: Final = frozenset(("cert_file", "key_file", "ca_file"))
 _BOOLS: Final = frozenset(("verify", "verify_and_map", "insecure"))
@@ -148,7 +141,7 @@ def _block(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
     elif key.to == "tls":
         found.tls = read_tls(problems, node)
     elif key.to == "cluster":
-        _cluster(problems, node)
+        _cluster(found, problems, node)
     elif key.to == "jetstream":
         _jetstream(found, problems, node)
     elif key.to == "default_js_domain":
@@ -157,15 +150,36 @@ def _block(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
         problems.unavailable.append(f"{node.place}: {name}")
 
 
-def _cluster(problems: Problems, node: Node) -> None:
+def _cluster(found: NatsFile, problems: Problems, node: Node) -> None:
     if not isinstance(node.value, dict):
         problems.error(node, f"Expected map to define cluster, got {go_type(node.value)}")
         return
-    for name, entry in problems.known(node, _CLUSTER_KEYS):
-        if name in ("listen", "port", "routes"):
+    settings = found.settings
+    for name, entry in problems.known(node, ROUTES.keys):
+        key = ROUTES.keys[name]
+        if key.state is State.UNAVAILABLE:
             problems.unavailable.append(f"{entry.place}: {name} of cluster")
-        if name == "port":
-            problems.value(entry, Kind.INT)
+        elif key.to == "routes.listen":
+            try:
+                host, settings["routes.port"] = parse_address(entry.value)
+            except ConfigurationError as problem:
+                problems.error(entry, problem.message)
+                continue
+            if host is not None:
+                settings["routes.host"] = host
+        elif key.to == "routes":
+            settings["routes"] = ",".join(problems.words(entry))
+        elif key.to == "routes.authorization":
+            who = read_authorization(problems, entry)
+            if who.users or who.token:
+                problems.error(entry, "Cluster authorization does not allow multiple users or tokens")
+            settings |= {"routes.user": who.user, "routes.password": who.password}
+            if who.timeout:
+                settings["routes.timeout"] = round(who.timeout * _SECOND)
+        elif key.to == "routes.tls":
+            found.cluster_tls = read_tls(problems, entry)
+        elif key.state is not State.NOT_NEEDED and (value := problems.value(entry, key.kind)) is not None:
+            settings[key.to] = value
 
 
 def _jetstream(found: NatsFile, problems: Problems, node: Node) -> None:

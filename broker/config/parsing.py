@@ -139,7 +139,7 @@ def _asked(flags: CommandLine) -> Answer | SignalRequest | None:
 
 def _checked(found: Configured, environ: Environment) -> BrokerOptions | Answer:
     settings = found.settings
-    if settings.text("routes") and not _listens_for_routes(found):
+    if settings.text("routes") and not _listens_for_routes(settings):
         raise ConfigurationError("solicited routes require cluster capabilities, e.g. --cluster")
     tls = tls_options(found.flags.settings, found.nats)
     if settings.switch("cluster.clustered"):
@@ -163,9 +163,8 @@ def _checked(found: Configured, environ: Environment) -> BrokerOptions | Answer:
     return options
 
 
-def _listens_for_routes(found: Configured) -> bool:
-    in_file = any(each.endswith(("listen of cluster", "port of cluster")) for each in found.nats.unavailable)
-    return bool(found.settings.text("routes.cluster")) or in_file
+def _listens_for_routes(settings: Settings) -> bool:
+    return bool(settings.text("routes.listen") or settings.number("routes.port"))
 
 
 def _unavailable(found: Configured) -> list[str]:
@@ -177,8 +176,6 @@ def _unavailable(found: Configured) -> list[str]:
     if settings.text("store").upper() == SQL and settings.text("sql.driver") in _SQL_DRIVERS:
         listed.append("SQL stores (--store SQL)")
     if not settings.text("nats_server"):
-        if settings.text("routes") or settings.text("routes.cluster"):
-            listed.append("routes of the embedded NATS server (--cluster, --routes)")
         listed += found.nats.unavailable
     return listed
 

@@ -28,6 +28,7 @@ class NatsFile:
     settings: dict[str, Setting] = field(default_factory=dict)
     authorization: Authorization | None = None  #: who may connect; None if the file says nothing
     tls: TLSOptions | None = None  #: TLS for clients; None if the file says nothing
+    cluster_tls: TLSOptions | None = None  #: TLS for routes; None if the file says nothing
     #: What there is in the file that the server cannot do yet, for people.
     unavailable: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)  #: what the log should say at the start

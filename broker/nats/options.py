@@ -108,6 +108,41 @@ class Authorization:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """Routes to other servers. Times are seconds.
+
+    Attributes:
+        name: Name of the cluster; empty for one that is made up.
+        host: Address to listen on.
+        port: Port; -1 for a free one.
+        routes: URLs of servers to connect to.
+        user: Who other servers have to be; empty for anybody.
+        password: Their password.
+        timeout: How long the handshake may take.
+        tls: TLS of routes, in both directions; certificates are always asked for.
+        advertise: Address that other servers are told.
+        no_advertise: Do not tell clients about the other servers.
+        connect_retries: Attempts for a server that another one told about, besides the first.
+        ping_interval: Time between two pings.
+        write_deadline: How long another server may take no data at all.
+    """
+
+    name: str = ""
+    host: str = "0.0.0.0"
+    port: int = 0
+    routes: tuple[str, ...] = ()
+    user: str = ""
+    password: str = ""
+    timeout: float = DEFAULT_TIMEOUT
+    tls: TLSOptions | None = None
+    advertise: str = ""
+    no_advertise: bool = False
+    connect_retries: int = 0
+    ping_interval: float = 120.0
+    write_deadline: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
 class NatsOptions:
     """Options of the embedded NATS server.
 
@@ -126,6 +161,7 @@ class NatsOptions:
         write_deadline: How long a client may take no data at all.
         authorization: Who may connect.
         tls: TLS for clients.
+        cluster: Routes to other servers; None without.
         lame_duck_duration: Over how long clients are sent away.
         lame_duck_grace_period: How long to wait before the first.
         no_header_support: Do without headers.
@@ -149,6 +185,7 @@ class NatsOptions:
     write_deadline: float = 10.0
     authorization: Authorization = field(default_factory=Authorization)
     tls: TLSOptions | None = None
+    cluster: ClusterOptions | None = None
     lame_duck_duration: float = 120.0
     lame_duck_grace_period: float = 10.0
     no_header_support: bool = False
@@ -197,6 +234,8 @@ def reload_changes(before: NatsOptions, after: NatsOptions) -> tuple[list[str], 
             raise ReloadError(
                 f"config reload not supported for {shown}: old={_shown(name, old)}, new={_shown(name, new)}"
             )
+    if before.cluster != after.cluster:
+        raise ReloadError("config reload not supported for Cluster: routes can only be changed by a restart")
     if before.authorization.no_auth_user != after.authorization.no_auth_user:
         old, new = before.authorization.no_auth_user, after.authorization.no_auth_user
         raise ReloadError(f"config reload not supported for NoAuthUser: old={old}, new={new}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from broker.log import NATS
+from broker.nats.abroad import Abroad, Mesh, draw
 from broker.nats.client import Client, Counters, NatsSubscription
-from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 from stantools.nats.interest import Interest, Remembered, finished
 from stantools.nats.kernels import Names
 
@@ -57,12 +58,14 @@ class Route:
         number: What stands in the tables.
         plain: Subscriptions without queue group.
         queues: Members of each queue group.
+        abroad: Receivers on other servers; None if there are none.
         only: The only receiver, if there is just one without queue group.
     """
 
     number: int
     plain: tuple[NatsSubscription, ...] = ()
     queues: tuple[tuple[NatsSubscription, ...], ...] = ()
+    abroad: Abroad | None = None
     only: NatsSubscription | None = field(init=False)
 
     @property
@@ -71,7 +74,8 @@ class Route:
         return len(self.plain) + len(self.queues)
 
     def __post_init__(self) -> None:
-        self.only = self.plain[0] if len(self.plain) == 1 and not self.queues else None
+        alone = len(self.plain) == 1 and not self.queues and self.abroad is None
+        self.only = self.plain[0] if alone else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +129,11 @@ class Router:
         interest: All subscriptions.
         counters: Messages and bytes of all clients together.
         watcher: Called with each subject or pattern that somebody subscribes to, or does no more.
+        mesh: The other servers; None if there are none.
     """
 
     def __init__(self) -> None:
+        self.mesh: Mesh | None = None
         self.interest: Interest[NatsSubscription] = Interest()
         self.counters = Counters()
         self._routes: list[Route] = []
@@ -139,7 +145,7 @@ class Router:
         self._tables: dict[int, SubjectTable] = {}
         self._open = SubjectTable(None)
         self.watcher: Callable[[bytes], None] | None = None
-        self._forget_all()
+        self.forget()
 
     def table(self, permit: Permit | None) -> SubjectTable:
         """Returns the table of clients with these permissions."""
@@ -152,7 +158,7 @@ class Router:
 
     def forget_permissions(self) -> None:
         """Forgets what was derived from permissions: there are new ones."""
-        self._forget_all()
+        self.forget()
         self._tables.clear()
 
     def statistics(self) -> Statistics:
@@ -176,7 +182,9 @@ class Router:
         """Adds a subscription."""
         subscription.client.subscriptions[subscription.sid] = subscription
         self.interest.insert(subscription.subject, subscription, subscription.queue)
-        self._changed(subscription.subject)
+        self.changed(subscription.subject)
+        if self.mesh is not None:
+            self.mesh.interest(subscription.subject, subscription.queue, 1)
 
     def unsubscribe(self, subscription: NatsSubscription) -> None:
         """Removes a subscription, if it is still there."""
@@ -203,9 +211,12 @@ class Router:
 
     def _remove(self, subscription: NatsSubscription) -> None:
         self.interest.remove(subscription.subject, subscription, subscription.queue)
-        self._changed(subscription.subject)
+        self.changed(subscription.subject)
+        if self.mesh is not None:
+            self.mesh.interest(subscription.subject, subscription.queue, -1)
 
-    def _changed(self, pattern: bytes) -> None:
+    def changed(self, pattern: bytes) -> None:
+        """Forgets what was remembered of the subjects that a pattern matches: their receivers are others now."""
         if self.watcher is not None:
             self.watcher(pattern)
         if not self._known.values:
@@ -213,13 +224,14 @@ class Router:
         tables = (self._open, *self._tables.values())
         forgotten = self._known.changed(pattern, _MOST_FORGOTTEN // len(tables))
         if forgotten is None:
-            self._forget_all()
+            self.forget()
             return
         for subject in forgotten:
             for table in tables:
                 table.routes.discard(subject)
 
-    def _forget_all(self) -> None:
+    def forget(self) -> None:
+        """Forgets all that was remembered of subjects."""
         # Numbers in tables of earlier routes must not live on; nobody holds one across calls.
         self._bytes = 0
         self._known.clear()
@@ -254,21 +266,23 @@ class Router:
             plain = tuple(s for s in plain if _may_receive(s, subject))
             groups = (tuple(s for s in group if _may_receive(s, subject)) for group in queues)
             queues = tuple(group for group in groups if group)
+        abroad = None if self.mesh is None else self.mesh.match(subject)
         if not keep and hash(subject) not in self._seen:
             if len(self._seen) >= _SEEN:
                 self._seen.clear()
             self._seen.add(hash(subject))
-            return Route(-1, plain, queues)
+            return Route(-1, plain, queues, abroad)
         size = _ROUTE_BYTES + _RECEIVER_BYTES * (len(plain) + sum(map(len, queues)))
         if changes != interest.inserts + interest.removes or size > _MOST_BYTES // 4:
-            return Route(-1, plain, queues)
+            return Route(-1, plain, queues, abroad)
         if self._bytes > _MOST_BYTES:
-            self._forget_all()
-        key = (tuple(map(id, plain)), tuple(tuple(map(id, group)) for group in queues))
+            self.forget()
+        # What is abroad is found anew for each subject: not worth comparing.
+        key = (tuple(map(id, plain)), tuple(tuple(map(id, group)) for group in queues), abroad and id(abroad))
         route = self._by_targets.get(key)
         if route is None:
             # The route holds on to the subscriptions, so that their ids stay theirs.
-            route = Route(len(self._routes), plain, queues)
+            route = Route(len(self._routes), plain, queues, abroad)
             self._routes.append(route)
             self._by_targets[key] = route
             self._bytes += size
@@ -387,8 +401,11 @@ class Router:
                 yield from self._hand_over_all(origin, subscription, delivery, begin, end, size)
                 delivered = True
             yield
-        for group in route.queues:
-            delivered |= yield from self._deliver_group(origin, group, delivery, begin, end, size)
+        if route.abroad is None:
+            for group in route.queues:
+                delivered |= yield from self._deliver_group(origin, group, delivery, begin, end, size)
+        else:
+            delivered |= yield from self._deliver_abroad(origin, route, route.abroad, delivery, begin, end)
         if not delivered and origin.no_responders and delivery.frames[begin:end, REPLY_SIZE].any():
             for row in range(begin, end):
                 size = int(delivery.frames[row, REPLY_SIZE])
@@ -481,6 +498,47 @@ class Router:
                 yield
         return True
 
+    # Messages to and from other servers
+
+    def _deliver_abroad(
+        self, origin: Client, route: Route, abroad: Abroad, delivery: _Delivery, begin: int, end: int
+    ) -> Generator[None, None, bool]:
+        """Delivers to other servers, and to queue groups that have members there. Returns whether to anybody."""
+        delivered = False
+        for row in range(begin, end):
+            near, far = draw(origin, route.queues, abroad)
+            for chosen in near:
+                if chosen.limit:
+                    self._deliver_some(origin, chosen, delivery, row, row + 1)
+                else:
+                    size = int(delivery.frames[row, PAYLOAD_SIZE])
+                    self._hand_over(origin, chosen, delivery.buffer, delivery.frames, row, row + 1, size)
+            if far:
+                values = delivery.frames[row].tolist()
+                view = memoryview(delivery.buffer)
+                subject, reply, payload = (
+                    bytes(view[values[at] : values[at] + values[size]])
+                    for at, size in ((SUBJECT, SUBJECT_SIZE), (REPLY, REPLY_SIZE), (PAYLOAD, PAYLOAD_SIZE))
+                )
+                for server, queues in far.items():
+                    server.deliver(subject, reply, queues, values[HEADER_SIZE], payload)
+            delivered |= bool(near or far)
+            yield
+        return delivered
+
+    def arrive(self, subject: bytes, reply: bytes, payload: bytes, header_size: int, queues: tuple[bytes, ...]) -> None:
+        """Hands over a message from another server: to all here who are in no group, and one of each of these groups.
+
+        It goes to no further server.
+        """
+        route = self.route(subject)
+        self.counters.in_msgs += 1
+        self.counters.in_bytes += len(payload)
+        groups = [group for group in route.queues if group[0].queue in queues]
+        for to in self._receivers(None, route, groups):
+            self._account(to, 1, len(payload))
+            to.client.take_one(to, subject, reply, payload, header_size)
+
     # Messages from this process
 
     def publish_one(
@@ -493,9 +551,18 @@ class Router:
         *,
         keep: bool = False,
     ) -> int:
-        """Hands over one message. Returns the number of receivers."""
+        """Hands over one message. Returns the number of receivers, another server being one."""
+        route = self.route(subject, keep=keep)
         count = 0
-        for to in self._receivers(origin, self.route(subject, keep=keep)):
+        if route.abroad is None:
+            chosen = self._receivers(origin, route, route.queues)
+        else:
+            near, far = draw(origin, route.queues, route.abroad)
+            chosen = self._receivers(origin, route, [(each,) for each in near])
+            count = len(far)
+            for server, queues in far.items():
+                server.deliver(subject, reply, queues, header_size, payload)
+        for to in chosen:
             self._account(to, 1, len(payload))
             to.client.take_one(to, subject, reply, payload, header_size)
             count += 1
@@ -520,7 +587,7 @@ class Router:
                 if chosen.limit and chosen.delivered + 1 >= chosen.limit:
                     self.unsubscribe(chosen)
         else:
-            receivers = self._receivers(origin, route)
+            receivers = self._receivers(origin, route, route.queues)
         for receiver in receivers:
             self._account(receiver, 1, len(payload))
             receiver.client.take_one(receiver, subject, reply, payload, header_size)
@@ -538,7 +605,9 @@ class Router:
         """Hands over payloads of a block, all to one subject. Returns the number of receivers of the last one."""
         route = self._known.values.get(subject) or self.route(subject, keep=True)
         only, count = route.only, 0
-        if (only is None or only.limit) and (route.queues or any(s.limit for s in route.plain)):
+        if (only is None or only.limit) and (
+            route.queues or route.abroad is not None or any(s.limit for s in route.plain)
+        ):
             for row in range(begin, end):
                 count = self.publish_one(origin, subject, b"", block.payload(row), 0, keep=True)
             return count
@@ -553,11 +622,12 @@ class Router:
     def congested(self, subject: bytes) -> bool:
         """Returns whether a receiver of a subject does not keep up. What was never published to counts as empty."""
         route = self._known.values.get(subject)
-        if route is not None:
-            for to in route.plain:
-                if to.client.congested:
-                    return True
-        return False
+        if route is None:
+            return False
+        for to in route.plain:
+            if to.client.congested:
+                return True
+        return route.abroad is not None and any(server.congested for server in route.abroad.plain)
 
     def _account(self, to: NatsSubscription, count: int, size: int) -> None:
         to.delivered += count
@@ -567,10 +637,13 @@ class Router:
         self.counters.out_msgs += count
         self.counters.out_bytes += size
 
-    def _receivers(self, origin: Client, route: Route) -> list[NatsSubscription]:
-        chosen = [s for s in route.plain if not (s.closed or (s.client is origin and not origin.echo))]
-        for group in route.queues:
-            members = [s for s in group if not (s.closed or (s.client is origin and not origin.echo))]
+    def _receivers(
+        self, origin: Client | None, route: Route, groups: Iterable[tuple[NatsSubscription, ...]]
+    ) -> list[NatsSubscription]:
+        """Returns who gets one message: all in no group, and one of each of some; for some it is the last."""
+        chosen = [s for s in route.plain if not (s.closed or (s.client is origin and not s.client.echo))]
+        for group in groups:
+            members = [s for s in group if not (s.closed or (s.client is origin and not s.client.echo))]
             if members:
                 chosen.append(members[int(random.random() * len(members))])
         for subscription in chosen:

@@ -13,7 +13,7 @@ from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.listening import BACKLOG, MAX_PORT, address, open_sockets
+from broker.listening import BACKLOG, MAX_PORT, address, open_sockets, unspecified
 from broker.log import NATS, out_of_files
 from broker.nats import tls
 from broker.nats.auth import Authenticator, AuthorizationError, Credentials, SlowChecks, server_id
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from broker.nats.client import Client
     from broker.nats.options import NatsOptions
+    from broker.nats.routes.mesh import Mesh
 
 _READ_BUFFER: Final = 512 * 1024
 #: Connections that are gone and still shown by monitoring.
@@ -72,9 +73,11 @@ class NatsServer:
         tracing: Protocol messages are logged.
         turns: Who has the event loop.
         slow_checks: Hashed passwords that are being checked.
+        mesh: Routes to other servers; None without.
 
     Raises:
         TLSError: The TLS options cannot be used.
+        UsageError: The URL of a route is wrong.
     """
 
     def __init__(self, options: NatsOptions, config_file: str = "", sockets: Sequence[socket.socket] = ()) -> None:
@@ -112,6 +115,11 @@ class NatsServer:
         self._context: ssl.SSLContext | None = None
         self.authenticator = Authenticator(options.authorization)
         self._configure_tls()
+        self.mesh: Mesh | None = None
+        if options.cluster is not None:
+            from broker.nats.routes.mesh import Mesh
+
+            self.mesh = self.router.mesh = Mesh(self, options.cluster)
 
     # Facts
 
@@ -174,6 +182,10 @@ class NatsServer:
                 info["nonce"] = connection.nonce
         if self.lame:
             info["ldm"] = True
+        if self.mesh is not None:
+            info["cluster"] = self.mesh.name
+            if urls := self.mesh.connect_urls:
+                info["connect_urls"] = [*([] if unspecified(host) else [address(host, port)]), *urls]
         return info
 
     def _advertised(self) -> tuple[str, int]:
@@ -215,6 +227,11 @@ class NatsServer:
         if self.options.tls is not None:
             NATS.info("TLS required for client connections")
         NATS.info("Server is ready")
+        if self.mesh is not None:
+            try:
+                await self.mesh.start()
+            except OSError as problem:
+                raise ListenError(str(problem)) from None
 
     async def _listen(self) -> None:
         host, port = self.options.host, max(self.options.port, 0)
@@ -244,6 +261,8 @@ class NatsServer:
             self._keepalive.cancel()
         self.slow_checks.stop()
         self._stop_listening()
+        if self.mesh is not None:
+            await self.mesh.stop()
         for connection in self.connections():
             connection.close(Reason.SERVER_SHUTDOWN)
         for client in self.clients():
@@ -275,7 +294,9 @@ class NatsServer:
         options = self.options
         NATS.info("Entering lame duck mode, stop accepting new clients")
         self._stop_listening()
-        self._send_info()
+        self.announce()
+        if self.mesh is not None:
+            self.mesh.leave()
         if self.connections():
             await asyncio.sleep(options.lame_duck_grace_period)
         left = self.connections()
@@ -320,7 +341,7 @@ class NatsServer:
                 self._one_too_many(connection)
         told = ("max_payload", "client_advertise", "tls", "authorization")
         if any(getattr(before, name) != getattr(options, name) for name in told):
-            self._send_info()
+            self.announce()
         lines.append("Reloaded server configuration")
         for line in lines:
             NATS.info("%s", line)
@@ -453,7 +474,7 @@ class NatsServer:
                 self._flushing = asyncio.get_running_loop().call_soon(self.flush)
                 return
 
-    def _send_info(self) -> None:
+    def announce(self) -> None:
         """Sends the clients that understand it what has changed."""
         for connection in self.connections():
             if connection.protocol >= 1:
@@ -498,6 +519,11 @@ class NatsServer:
     def forget(self, client: Client) -> None:
         """A part of this process has disconnected."""
         self._clients.pop(client.cid, None)
+
+    @property
+    def behind(self) -> bool:
+        """Something that was sent within this process still waits."""
+        return bool(self._mailbox)
 
     def drain(self) -> None:
         """Hands over what parts of this process have sent each other."""

@@ -21,6 +21,7 @@ from stantools.store.limits import format_duration
 
 if TYPE_CHECKING:
     from broker.nats.client import Client, NatsSubscription
+    from broker.nats.routes.link import Link
     from broker.nats.server import NatsServer
 
 Document = dict[str, Any]
@@ -67,7 +68,7 @@ def varz(server: NatsServer) -> Document:
         "max_control_line": options.max_control_line,
         "max_payload": options.max_payload,
         "max_pending": options.max_pending,
-        "cluster": {},
+        "cluster": _cluster(server),
         "gateway": {},
         "leaf": {},
         "mqtt": {},
@@ -84,7 +85,7 @@ def varz(server: NatsServer) -> Document:
         "cpu": _cpu.percent(),
         "connections": len(server.clients()),
         "total_connections": server.total_connections,
-        "routes": 0,
+        "routes": 0 if server.mesh is None else len(server.mesh.ways),
         "remotes": 0,
         "leafnodes": 0,
         "in_msgs": counters.in_msgs,
@@ -228,14 +229,60 @@ _SORTS: Final[dict[str, tuple[_Key, bool]]] = {
 
 
 def routez(server: NatsServer, query: Mapping[str, str]) -> Document:
-    """Returns routes to other servers: there are none.
+    """Returns routes to other servers.
 
     Raises:
         ValueError: A parameter is wrong.
     """
-    if query.get("subs", "").lower() != "detail":
-        _boolean(query, "subs")
-    return {"server_id": server.id, "now": rfc3339(time.time_ns()), "num_routes": 0, "routes": []}
+    detail = query.get("subs", "").lower() == "detail"
+    listed = detail or _boolean(query, "subs")
+    ways = [] if server.mesh is None else server.mesh.ways
+    routes = [_route(server, link, listed=listed) for link in ways]
+    return {"server_id": server.id, "now": rfc3339(time.time_ns()), "num_routes": len(routes), "routes": routes}
+
+
+def _route(server: NatsServer, link: Link, *, listed: bool) -> Document:
+    now, counters = time.time_ns(), link.counters
+    view: Document = {
+        "rid": link.number,
+        "remote_id": link.remote_id,
+        "remote_name": str(link.remote.get("server_name", "")),
+        "did_solicit": link.url is not None,
+        "is_configured": link.configured,
+        "ip": link.host,
+        "port": link.port,
+        "start": rfc3339(link.start),
+        "rtt": format_duration(link.rtt),
+        "uptime": uptime(now - link.start),
+        "pending_size": link.pending,
+        "in_msgs": counters.in_msgs,
+        "out_msgs": counters.out_msgs,
+        "in_bytes": counters.in_bytes,
+        "out_bytes": counters.out_bytes,
+        "subscriptions": len(link.wishes),
+    }
+    if listed:
+        view["subscriptions_list"] = [subject.decode(errors="replace") for subject, _ in link.wishes]
+    return view
+
+
+def _cluster(server: NatsServer) -> Document:
+    """Returns how other servers reach this one; nothing where there are no routes."""
+    mesh = server.mesh
+    if mesh is None:
+        return {}
+    cluster = mesh.cluster
+    view: Document = {
+        "name": mesh.name,
+        "addr": cluster.host,
+        "cluster_port": mesh.port,
+        "auth_timeout": cluster.timeout,
+    }
+    if mesh.urls:
+        view["urls"] = mesh.urls
+    if cluster.tls is not None:
+        view |= {"tls_timeout": cluster.tls.timeout, "tls_required": True, "tls_verify": True}
+    return view
 
 
 def subsz(server: NatsServer, query: Mapping[str, str]) -> Document:

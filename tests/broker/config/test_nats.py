@@ -79,6 +79,7 @@ def test_values() -> None:
         "nats.http_base_path": "/x",
         "nats.pid_file": "p",
         "jetstream": False,
+        "routes.name": "x",
     }
     assert found.unavailable == []
     assert any("write_deadline should be converted to a duration" in line for line in found.warnings)
@@ -173,7 +174,8 @@ def test_jetstream(source: str, settings: dict[str, object]) -> None:
 
 UNAVAILABLE = """gateway { name: x }; leafnodes { port: 5 }; websocket { port: 5 }; mqtt { port: 5 };
     jetstream { domain: d }; accounts { A {} }; operator: x; mappings { a: b }; ocsp: true; allow_non_tls: true;
-    resolver: MEMORY; cluster { port: 5 }; system_account: x; authorization { users: [{user: a, clients: [mqtt]}] }"""
+    resolver: MEMORY; cluster { accounts: [ a ] }; system_account: x;
+    authorization { users: [{user: a, clients: [mqtt]}] }"""
 
 
 @pytest.mark.parametrize("source", UNAVAILABLE.split(";"))

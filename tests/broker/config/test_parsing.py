@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from broker.cli import main
 from broker.config.options import Answer, BrokerOptions, ClientTLSOptions, SignalRequest
 from broker.config.parsing import parse
-from broker.nats.options import NatsOptions
+from broker.nats.options import ClusterOptions, NatsOptions
 from broker.stores.options import EncryptionOptions, FileOptions
 from broker.streaming.options import StreamingOptions
 from stantools.store.compactionrules import CompactionRules
@@ -147,8 +147,67 @@ def test_a_node_of_a_cluster_is_answered_clearly() -> None:
     found = answer("-c", file)
     assert found.exit_code == 2
     assert "not available yet: clustering" in found.stderr
-    assert "not available yet: a.conf:5:11: listen of cluster" in found.stderr
-    assert "not available yet: a.conf:7:11: routes of cluster" in found.stderr
+    assert "of cluster" not in found.stderr
+
+
+def test_routes() -> None:
+    file = write("""
+        cluster {
+          name: backbone
+          listen: "127.0.0.1:6222"
+          authorization { user: r, password: p, timeout: 0.5 }
+          routes: [ "nats://r:p@127.0.0.1:6222", nats-route://r:p@h:6223 ]
+          cluster_advertise: "example.org:6222", no_advertise: true, connect_retries: 3, pool_size: 3, compression: off
+        }
+        streaming { id: c }
+        """)
+    assert options("-c", file).nats.cluster == ClusterOptions(
+        name="backbone", host="127.0.0.1", port=6222, routes=("nats://r:p@127.0.0.1:6222", "nats-route://r:p@h:6223"),
+        user="r", password="p", timeout=0.5, advertise="example.org:6222", no_advertise=True, connect_retries=3,
+    )  # fmt: skip
+    found = options(
+        "-c", file, "-cluster", "nats://u:w@0.0.0.0:7000", "-cluster_name", "x", "-routes", "nats://h:1, h:2"
+    )
+    cluster = found.nats.cluster
+    assert cluster is not None
+    assert (cluster.host, cluster.port, cluster.user, cluster.password) == ("0.0.0.0", 7000, "u", "w")
+    assert (cluster.name, cluster.routes, cluster.timeout) == ("x", ("nats://h:1", "h:2"), 0.5)
+    # A block without a port is no cluster, and says nothing to a server somewhere else.
+    assert options("-c", write("cluster { name: x }\nstreaming { id: c }")).nats.cluster is None
+    file = write('cluster { port: 1, host: h }\nstreaming { ns: "nats://h:1", ft_group: g, store: file, dir: d }')
+    assert options("-c", file).warnings == ()
+    file = write("cluster { port: 1 }\nstreaming { ft_group: g, store: file, dir: d }")
+    assert options("-c", file).warnings == ()
+
+
+def test_routes_and_streams() -> None:
+    file = write("cluster { port: 1 }\nstreaming { id: c }")
+    assert options("-c", file).nats_warnings == ()
+    (warning,) = options("-c", file, "-js").nats_warnings
+    assert warning.startswith("JetStream is not clustered")
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ("listen: x", 'a.conf:1:10: could not parse address string "x"'),
+        ("bogus: 1", 'a.conf:1:10: unknown field "bogus"'),
+        ("port: 1, routes: [ 'nats://h:x' ]", "error parsing route url: the URL of a server is malformed"),
+        (
+            "authorization { users: [ { user: a, password: b } ] }",
+            "Cluster authorization does not allow multiple users",
+        ),
+    ],
+)
+def test_routes_that_are_wrong(block: str, said: str) -> None:
+    found = answer("-c", write(f"cluster {{ {block} }}\nstreaming {{ id: c }}"))
+    assert found.exit_code == 1
+    assert said in found.stderr
+
+
+def test_parts_of_routes_that_are_not_there() -> None:
+    found = answer("-c", write("cluster { port: 1, permissions { import: a } }\nstreaming { id: c }"))
+    assert found == Answer(2, stderr="not available yet: a.conf:1:19: permissions of cluster\n")
 
 
 def test_json_style() -> None:
@@ -378,7 +437,6 @@ def test_groups() -> None:
     [
         ("-clustered -st FILE -dir d", "clustering"),
         ("-st SQL --sql_driver mysql --sql_source s", "SQL stores"),
-        ("--cluster nats://127.0.0.1:6222", "routes"),
     ],
 )
 def test_what_is_not_available_yet(argv: str, said: str) -> None:

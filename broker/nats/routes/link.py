@@ -1,0 +1,347 @@
+"""One connection to another NATS server (high-availability.md section R.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from broker.log import NATS
+from broker.nats.client import Counters
+from broker.nats.routes import wire
+
+if TYPE_CHECKING:
+    from broker.nats.options import ClusterOptions
+    from broker.nats.routes.wire import Message, Wish
+    from broker.nats.turns import Turns
+    from stantools.nats.login import Server
+
+_SECOND: Final = 1_000_000_000
+#: Seconds between two pings, at most, and pings that may be unanswered.
+_PING: Final = 30.0
+_UNANSWERED: Final = 2
+#: What is collected beyond is written at once; what waits beyond is much.
+_COLLECT: Final = 256 * 1024
+_FULL: Final = 8 << 20
+
+
+class Net(Protocol):
+    """All links together, as one of them sees it."""
+
+    cluster: ClusterOptions
+    turns: Turns
+    max_pending: int
+
+    def about(self, link: Link) -> dict[str, Any]:
+        """Returns what the other end is told in INFO."""
+
+    def credentials(self, link: Link) -> dict[str, Any]:
+        """Returns what the other end is told in CONNECT."""
+
+    def agrees(self, fields: Any) -> str:
+        """Returns why a server cannot be one of this cluster; empty if it can."""
+
+    def connected(self, link: Link) -> None:
+        """A connection is there."""
+
+    def introduced(self, link: Link) -> bool:
+        """The other end has said who it is. Returns whether it is welcome; if not, the link was closed."""
+
+    def informed(self, link: Link, fields: Any) -> None:
+        """The other end has told something new about itself, or about a third server."""
+
+    def wished(self, link: Link, wish: Wish) -> None:
+        """Clients there want something, or not any more."""
+
+    def arrived(self, link: Link, message: Message) -> None:
+        """A message came for clients here."""
+
+    def overloaded(self) -> bool:
+        """Hands over what waits in this process. Returns whether that takes longer."""
+
+    def gone(self, link: Link) -> None:
+        """The link is closed."""
+
+
+class Link(asyncio.Protocol):
+    """A connection to another server.
+
+    Args:
+        number: Tells links apart, in logs and views.
+        net: All links together.
+        url: Where this server has connected to; None if the other one did.
+        configured: The URL is one of the options', not one that another server told.
+
+    Attributes:
+        number: As given.
+        url: As given.
+        configured: As given.
+        host: Address of the other end.
+        port: Its port.
+        remote: What the other end said about itself; empty until then.
+        open: Messages go over it.
+        closed: It is no more.
+        over: Set then.
+        start: When it was opened, ns since the epoch.
+        rtt: Last round trip in ns; 0 if there was none yet.
+        counters: Messages and bytes.
+        wishes: What clients there want: weights by subject and queue group.
+    """
+
+    def __init__(self, number: int, net: Net, url: Server | None = None, *, configured: bool = False) -> None:
+        self.number = number
+        self.url = url
+        self.configured = configured
+        self.host, self.port = "", 0
+        self.local_host = ""
+        self.remote: dict[str, Any] = {}
+        self.open = self.closed = False
+        self.over = asyncio.Event()
+        self.reason = ""
+        self.start = time.time_ns()
+        self.rtt = 0
+        self.counters = Counters()
+        self.wishes: dict[tuple[bytes, bytes], int] = {}
+        self._net = net
+        self._parser = wire.Parser()
+        self._transport: asyncio.Transport
+        self._trusted = url is not None
+        self._out: list[bytes] = []
+        self._out_size = 0
+        self._flushing: asyncio.Handle | None = None
+        self._fed = self._working = self._foreseen = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._pings = 0
+        self._pinged = 0
+        self._ping_at = 0
+        self._progress = (0, 0)
+        self._written = 0
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port} - rid:{self.number}"
+
+    @property
+    def remote_id(self) -> str:
+        """Who the other end is; empty until it says so."""
+        return str(self.remote.get("server_id", ""))
+
+    # Life
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins the handshake."""
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
+        self.local_host = str((transport.get_extra_info("sockname") or ("",))[0])
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._net.cluster.timeout, self._too_late)
+        self._net.connected(self)
+        NATS.debug("%s - Route connection created", self)
+        if self.url is None:
+            self.send(wire.info(self._net.about(self)))
+
+    def _too_late(self) -> None:
+        self.close("Authentication Timeout", "Authentication Timeout" if self.url is None else "")
+
+    def eof_received(self) -> bool | None:
+        """The other end has hung up."""
+        return None
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        """Cleans up."""
+        self._end("Client Closed" if problem is None else f"Read Error: {problem}")
+
+    def close(self, reason: str, error: str = "") -> None:
+        """Ends the connection.
+
+        Args:
+            reason: Why, for the log.
+            error: What the other end is told.
+        """
+        if self.closed:
+            return
+        if error:
+            self.send(wire.error(error))
+        self.flush()
+        self._end(reason)
+        self._transport.close()
+        asyncio.get_running_loop().call_later(2.0, self._transport.abort)
+
+    def _end(self, reason: str) -> None:
+        if self.closed:
+            return
+        self.closed, self.open, self.reason = True, False, reason
+        self.over.set()
+        for timer in (self._timer, self._flushing):
+            if timer is not None:
+                timer.cancel()
+        self._out, self._flushing = [], None
+        NATS.log(logging.INFO if self.remote else logging.DEBUG, "%s - Router connection closed: %s", self, reason)
+        self._net.gone(self)
+
+    def look_after(self, now: int) -> None:
+        """Pings the other end if it is time (monotonic ns), and hangs up if it does not answer or read."""
+        if not self.open:
+            return
+        waiting = self._transport.get_write_buffer_size()
+        taken = self._written - waiting
+        if not waiting or taken != self._progress[0]:
+            self._progress = (taken, now)
+        elif now - self._progress[1] > int(self._net.cluster.write_deadline * _SECOND):
+            self.close("Slow Consumer (Write Deadline)")
+            return
+        if now < self._ping_at:
+            return
+        if self._pings >= _UNANSWERED:
+            self.close("Stale Connection", "Stale Connection")
+            return
+        self.ping(now)
+
+    def ping(self, now: int) -> None:
+        """Sends a ping."""
+        self._ping_at = now + int(min(_PING, self._net.cluster.ping_interval) * _SECOND)
+        self._pings += 1
+        self._pinged = now
+        self.send(wire.PING)
+
+    # Output
+
+    def send(self, data: bytes) -> None:
+        """Sends something, with all else of this round."""
+        if self.closed:
+            return
+        self._out.append(data)
+        self._out_size += len(data)
+        if self._out_size > _COLLECT:
+            self.flush()
+        elif self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Writes what was collected."""
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        if self.closed or not self._out:
+            return
+        out, self._out = self._out, []
+        self._written, self._out_size = self._written + self._out_size, 0
+        self._transport.write(b"".join(out))
+        if self._transport.get_write_buffer_size() > self._net.max_pending:
+            self._end("Slow Consumer (Pending Bytes)")
+            self._transport.abort()
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait to be sent."""
+        return self._out_size + (0 if self.closed else self._transport.get_write_buffer_size())
+
+    @property
+    def congested(self) -> bool:
+        """So much waits to be sent that whoever can wait should."""
+        return self.pending > _FULL
+
+    def deliver(self, subject: bytes, reply: bytes, queues: list[bytes], header_size: int, payload: bytes) -> None:
+        """Sends a message for clients there: for all in no group, and one of each group."""
+        self.counters.out_msgs += 1
+        self.counters.out_bytes += len(payload)
+        if header_size and not self.remote.get("headers"):
+            payload, header_size = payload[header_size:], 0
+        self.send(wire.message(subject, reply, queues, header_size, payload))
+
+    # Input
+
+    def data_received(self, data: bytes) -> None:
+        """Handles what came, as long as a turn is; nothing more is read until all of it is handled."""
+        if self.closed:
+            return
+        self._parser.feed(data)
+        self._fed = True
+        if not self._working:
+            self._working = True
+            self._transport.pause_reading()
+            self._net.turns.begin(self._work())
+
+    def _work(self) -> Iterator[None]:
+        try:
+            while self._fed:
+                self._fed = False
+                for event in self._parser.events():
+                    self._handle(event)
+                    if self.closed:
+                        return
+                    yield
+                while self._net.overloaded():
+                    yield
+        except wire.WireError as problem:
+            NATS.error("%s - Unknown Protocol Operation: %s", self, problem)
+            self.close("Parse Error", "Unknown Protocol Operation")
+        finally:
+            self._working = False
+            if not self.closed and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _handle(self, event: wire.Event) -> None:
+        if isinstance(event, wire.Message):
+            if self.open:
+                self.counters.in_msgs += 1
+                self.counters.in_bytes += len(event.payload)
+                self._net.arrived(self, event)
+        elif isinstance(event, wire.Wish):
+            if self.open:
+                self._net.wished(self, event)
+        elif event == wire.PING:
+            self.send(wire.PONG)
+        elif event == wire.PONG:
+            self._pings = 0
+            if self._pinged:
+                self.rtt, self._pinged = time.monotonic_ns() - self._pinged, 0
+        elif isinstance(event, wire.Info):
+            self._informed(event.fields)
+        elif isinstance(event, wire.Connect):
+            self._connect(event.fields)
+        elif isinstance(event, wire.Error):
+            NATS.log(logging.DEBUG if self._foreseen else logging.ERROR, "%s - Route Error '%s'", self, event.text)
+            self.close(event.text)
+
+    def _connect(self, fields: Any) -> None:
+        """The other end says who it is, and why it may be here."""
+        cluster = self._net.cluster
+        if cluster.user and not (
+            hmac.compare_digest(str(fields.get("user", "")).encode(), cluster.user.encode())
+            and hmac.compare_digest(str(fields.get("pass", "")).encode(), cluster.password.encode())
+        ):
+            NATS.error("%s - authentication error", self)
+            self.close("Authentication Failure", "Authorization Violation")
+            return
+        self._trusted = True
+
+    def _informed(self, fields: Any) -> None:
+        if self.open:
+            self._net.informed(self, fields)
+            return
+        if self.remote or fields.get("route_account"):
+            # For a single account, from a server that does not know yet that there are none here: it will hang up.
+            self._foreseen = True
+            return
+        if not self._trusted:
+            NATS.error("%s - authentication error", self)
+            self.close("Authentication Failure", "Authorization Violation")
+            return
+        if problem := self._net.agrees(fields):
+            NATS.error("%s - %s", self, problem)
+            self.close("Cluster Name Conflict", problem)
+            return
+        self.remote = dict(fields)
+        if self.url is not None:
+            self.send(wire.connect(self._net.credentials(self)))
+            self.send(wire.info(self._net.about(self)))
+            self.ping(time.monotonic_ns())
+        self.open = self._parser.trusted = self._net.introduced(self)
+        if self.open and self._timer is not None:
+            self._timer.cancel()
+            self._ping_at = self._ping_at or time.monotonic_ns() + _SECOND

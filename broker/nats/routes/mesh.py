@@ -1,0 +1,476 @@
+"""All routes of a server: who is connected, who wants what, and how servers find each other.
+
+Facts: high-availability.md sections R.2 to R.6. A message from a client here goes to every server where somebody wants
+it, and there to clients only: so every server has a route to every other one. Each tells the others about a newcomer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import secrets
+import ssl
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from broker.listening import address, open_sockets, unspecified
+from broker.log import NATS
+from broker.nats import tls
+from broker.nats.abroad import Abroad
+from broker.nats.routes import wire
+from broker.nats.routes.link import Link
+from stantools.errors import UsageError
+from stantools.nats.interest import Interest
+from stantools.nats.login import Server
+
+if TYPE_CHECKING:
+    from broker.nats.abroad import Far
+    from broker.nats.options import ClusterOptions, NatsOptions
+    from broker.nats.router import Router
+    from broker.nats.turns import Turns
+
+#: Seconds until another attempt to connect; some of it is random, so that two servers do not always meet.
+_RETRY: Final = 1.0
+#: Attempts between two lines of the log.
+_REPORT: Final = 3600
+#: Seconds for which the other end may close one of two connections between the same servers.
+_TWICE: Final = 1.0
+#: Wishes of a lost server above which all remembered subjects are forgotten at once.
+_MANY: Final = 1024
+#: What stands for our version of the protocol between servers.
+_PROTOCOL: Final = 2
+
+
+class Host(Protocol):
+    """The server whose routes these are."""
+
+    options: NatsOptions
+    id: str
+    name: str
+    version: str
+    router: Router
+    turns: Turns
+
+    @property
+    def port(self) -> int:
+        """The port for clients."""
+
+    @property
+    def behind(self) -> bool:
+        """Something that was sent within this process still waits."""
+
+    def drain(self) -> None:
+        """Hands over what parts of this process have sent each other."""
+
+    def announce(self) -> None:
+        """Clients are to be told which servers there are."""
+
+
+class Mesh:
+    """The routes of a server.
+
+    Args:
+        host: The server.
+        cluster: What they are to be like.
+
+    Attributes:
+        cluster: As given.
+        name: Name of the cluster.
+        links: All connections, by number, those that are not open yet included.
+        port: Where it listens; 0 before `start`.
+
+    Raises:
+        TLSError: The TLS options cannot be used.
+        UsageError: A URL is wrong.
+    """
+
+    def __init__(self, host: Host, cluster: ClusterOptions) -> None:
+        self.cluster = cluster
+        self.turns = host.turns
+        self.max_pending = host.options.max_pending
+        self.name = cluster.name or secrets.token_hex(11)
+        self.links: dict[int, Link] = {}
+        self.port = 0
+        self._host = host
+        self._dynamic = not cluster.name
+        self._numbers = 0
+        self._listeners: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+        self._mine: dict[tuple[bytes, bytes], int] = {}
+        #: Who wants what: link, subject, queue group.
+        self._theirs: Interest[tuple[Link, bytes, bytes]] = Interest()
+        #: The connection over which messages go to each server, by id.
+        self._ways: dict[str, Link] = {}
+        #: Who answers at a URL, as far as that is known.
+        self._residents: dict[str, str] = {}
+        #: URLs to which connections are kept, or made.
+        self._sought: set[str] = set()
+        self._urls = [Server.parse(url.replace("nats-route://", "nats://", 1)) for url in cluster.routes]
+        self._server_context = self._client_context = None
+        if cluster.tls is not None:
+            self._server_context = tls.server_context(cluster.tls)
+            self._client_context = _client_context(cluster)
+
+    # Life
+
+    async def start(self) -> None:
+        """Listens, and begins to connect.
+
+        Raises:
+            OSError: The port is not available; the text is that of the log.
+        """
+        NATS.info("Cluster name is %s", self.name)
+        if self._dynamic:
+            NATS.warning("Cluster name was dynamically generated, consider setting one")
+        cluster = self.cluster
+        try:
+            sockets = open_sockets(cluster.host, max(cluster.port, 0))
+        except OSError as problem:
+            number = problem.errno or 0
+            said = os.strerror(number).lower() if number > 0 else str(problem)
+            where = address(cluster.host, cluster.port)
+            raise OSError(
+                f"Error listening on router port: {cluster.port} - listen tcp {where}: bind: {said}"
+            ) from None
+        loop = asyncio.get_running_loop()
+        self._listeners = [
+            await loop.create_server(self._accepted, sock=each, ssl=self._server_context) for each in sockets
+        ]
+        self.port = sockets[0].getsockname()[1]
+        NATS.info("Listening for route connections on %s", address(cluster.host, self.port))
+        for url in self._urls:
+            self._spawn(url, configured=True)
+        self._look_after()
+
+    async def stop(self) -> None:
+        """Closes everything."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for listener in self._listeners:
+            listener.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for link in list(self.links.values()):
+            link.close("Server Shutdown")
+
+    def _look_after(self) -> None:
+        now = time.monotonic_ns()
+        for link in list(self.links.values()):
+            link.look_after(now)
+        self._timer = asyncio.get_running_loop().call_later(1.0, self._look_after)
+
+    def _accepted(self) -> Link:
+        return self._made(None, configured=False)
+
+    def _made(self, url: Server | None, *, configured: bool) -> Link:
+        self._numbers += 1
+        return Link(self._numbers, self, url, configured=configured)
+
+    def connected(self, link: Link) -> None:
+        """A connection is there."""
+        self.links[link.number] = link
+
+    def _spawn(self, url: Server, *, configured: bool) -> None:
+        if self._stopped:
+            return
+        place = f"{url.host}:{url.port}"
+        self._sought.add(place)
+        task = asyncio.get_running_loop().create_task(self._connect(url, configured=configured))
+        self._tasks.add(task)
+
+        def over(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self._sought.discard(place)
+
+        task.add_done_callback(over)
+
+    async def _connect(self, url: Server, *, configured: bool) -> None:
+        """Keeps a connection to a URL of the options, or makes one to another."""
+        loop = asyncio.get_running_loop()
+        place = f"{url.host}:{url.port}"
+        attempt = 0
+        while not self._stopped:
+            resident = self._residents.get(place)
+            if resident == self._host.id:
+                return
+            if resident in self._ways and not configured:
+                return
+            if resident not in self._ways:
+                attempt += 1
+                try:
+                    _, link = await loop.create_connection(
+                        lambda: self._made(url, configured=configured),
+                        url.host,
+                        url.port,
+                        ssl=self._client_context,
+                        server_hostname=url.host if self._client_context is not None else None,
+                    )
+                except (OSError, ValueError) as problem:
+                    if attempt == 1 or not attempt % _REPORT:
+                        NATS.error("Error trying to connect to route (attempt %d): %s", attempt, problem)
+                else:
+                    await link.over.wait()
+                    attempt = 0 if link.remote else attempt
+                if not configured and attempt > self.cluster.connect_retries:
+                    return
+            await asyncio.sleep(_RETRY * random.uniform(0.9, 1.3))
+
+    def leave(self) -> None:
+        """Tells the other servers that this one is about to end."""
+        for link in self.links.values():
+            if link.open:
+                link.send(wire.info(self.about(link) | {"ldm": True}))
+
+    @property
+    def ways(self) -> list[Link]:
+        """The connection to each other server."""
+        return list(self._ways.values())
+
+    @property
+    def urls(self) -> list[str]:
+        """The URLs of the options, without users and passwords."""
+        return [f"{url.host}:{url.port}" for url in self._urls]
+
+    # What links say
+
+    def about(self, link: Link) -> dict[str, Any]:
+        """Returns what the other end is told in INFO."""
+        host, cluster = self._host, self.cluster
+        fields: dict[str, Any] = {
+            "server_id": host.id,
+            "server_name": host.name,
+            "version": host.version,
+            "proto": _PROTOCOL,
+            "host": cluster.host,
+            "port": self.port,
+        }
+        if not host.options.no_header_support:
+            fields["headers"] = True
+        if cluster.user:
+            fields["auth_required"] = True
+        if cluster.tls is not None:
+            fields |= {"tls_required": True, "tls_verify": True}
+        fields |= {"max_payload": host.options.max_payload, "cluster": self.name}
+        if self._dynamic:
+            fields["cluster_dynamic"] = True
+        if cluster.advertise:
+            fields["ip"] = f"nats-route://{cluster.advertise}/"
+        if not cluster.no_advertise:
+            fields["connect_urls"] = [self._client_url(link.local_host)]
+        return fields
+
+    def _client_url(self, local_host: str) -> str:
+        """Returns where clients connect to this server, as somebody sees it who reaches it at an address."""
+        options = self._host.options
+        if options.client_advertise:
+            return options.client_advertise
+        return address(local_host if unspecified(options.host) and local_host else options.host, self._host.port)
+
+    def credentials(self, link: Link) -> dict[str, Any]:
+        """Returns what the other end is told in CONNECT."""
+        fields: dict[str, Any] = {
+            "echo": True,
+            "verbose": False,
+            "pedantic": False,
+            "tls_required": self.cluster.tls is not None,
+            "headers": not self._host.options.no_header_support,
+            "name": self._host.id,
+            "cluster": self.name,
+        }
+        if self._dynamic:
+            fields["cluster_dynamic"] = True
+        url = link.url
+        if url is not None and url.user:
+            fields |= {"user": url.user, "pass": url.password}
+        elif self.cluster.user:
+            fields |= {"user": self.cluster.user, "pass": self.cluster.password}
+        return fields
+
+    def agrees(self, fields: Any) -> str:
+        """Returns why a server cannot be one of this cluster; empty if it can. A name that was made up gives way."""
+        theirs = str(fields.get("cluster", ""))
+        if theirs == self.name:
+            return ""
+        if self._dynamic and theirs and (not fields.get("cluster_dynamic") or theirs > self.name):
+            self.name, self._dynamic = theirs, bool(fields.get("cluster_dynamic"))
+            NATS.info("Cluster name updated to %s", theirs)
+            return ""
+        if fields.get("cluster_dynamic"):
+            return ""  # it takes on ours
+        return f'Rejecting connection, cluster name "{theirs}" does not match "{self.name}"'
+
+    def introduced(self, link: Link) -> bool:
+        """The other end has said who it is. Returns whether it is welcome."""
+        other = link.remote_id
+        if link.url is not None:
+            self._residents[f"{link.url.host}:{link.url.port}"] = other
+        if not other or other == self._host.id:
+            link.close("Duplicate Route")
+            return False
+        name = str(link.remote.get("server_name", ""))
+        if name and name in {self._host.name, *(str(way.remote.get("server_name")) for way in self._ways.values()
+                                                if way.remote_id != other)}:  # fmt: skip
+            NATS.error("%s - Remote server has a duplicate name: %r", link, name)
+            link.close("Duplicate Server Name")
+            return False
+        if other in self._ways:
+            # Both ends have connected at the same time. Either may close one; this one may have to.
+            asyncio.get_running_loop().call_later(_TWICE, self._thin_out, other)
+        else:
+            self._ways[other] = link
+            NATS.info("%s - Route connection established with %s", link, other)
+            self._pass_on(link)
+            self._host.announce()
+        for (subject, queue), weight in self._mine.items():
+            link.send(wire.wish(subject, queue, weight))
+        return True
+
+    def _thin_out(self, other: str) -> None:
+        """Closes what is too much, if nobody else did; of two servers only one does it."""
+        twins = [link for link in self.links.values() if link.open and link.remote_id == other]
+        if self._host.id < other:
+            for link in twins:
+                if link is not self._ways.get(other):
+                    link.close("Duplicate Route")
+
+    def _pass_on(self, newcomer: Link) -> None:
+        """Tells the other servers about a new one."""
+        told = {name: value for name, value in newcomer.remote.items() if name != "nonce"}
+        if not told.get("ip"):
+            told["ip"] = f"nats-route://{address(newcomer.host, int(told.get('port') or 0))}/"
+        for other, link in self._ways.items():
+            if other != newcomer.remote_id:
+                link.send(wire.info(told))
+
+    def informed(self, link: Link, fields: Any) -> None:
+        """The other end has told something new about itself, or about a third server."""
+        other = str(fields.get("server_id", ""))
+        if other == link.remote_id:
+            link.remote |= fields
+            if fields.get("ldm"):
+                link.remote["connect_urls"] = []
+            self._host.announce()
+            return
+        if not other or other == self._host.id or other in self._ways or not isinstance(fields.get("ip"), str):
+            return
+        try:
+            url = Server.parse(fields["ip"].rstrip("/").replace("nats-route://", "nats://", 1))
+        except UsageError:
+            return
+        place = f"{url.host}:{url.port}"
+        self._residents[place] = other
+        if place not in self._sought:
+            self._spawn(url, configured=False)
+
+    @property
+    def connect_urls(self) -> list[str]:
+        """Where clients find the other servers."""
+        if self.cluster.no_advertise:
+            return []
+        return [str(url) for link in self._ways.values() for url in link.remote.get("connect_urls") or ()]
+
+    def gone(self, link: Link) -> None:
+        """The link is closed: another one takes its place, if there is one."""
+        self.links.pop(link.number, None)
+        other = link.remote_id
+        if self._ways.get(other) is not link:
+            return
+        del self._ways[other]
+        self._enter(link, leave=True)
+        for twin in self.links.values():
+            if twin.open and twin.remote_id == other:
+                self._ways[other] = twin
+                self._enter(twin)
+                break
+        if not self._stopped:
+            self._host.announce()
+
+    # Interest
+
+    def wished(self, link: Link, wish: wire.Wish) -> None:
+        """Clients of another server want something, or not any more."""
+        if wish.account != wire.ACCOUNT:
+            return
+        key = wish.subject, wish.queue
+        known = link.wishes.get(key, 0)
+        if wish.weight:
+            link.wishes[key] = wish.weight
+        else:
+            link.wishes.pop(key, None)
+        if self._ways.get(link.remote_id) is link and known != wish.weight:
+            if not known:
+                self._theirs.insert(wish.subject, (link, *key), wish.queue)
+            elif not wish.weight:
+                self._theirs.remove(wish.subject, (link, *key), wish.queue)
+            self._host.router.changed(wish.subject)
+
+    def _enter(self, link: Link, *, leave: bool = False) -> None:
+        """Everything that a server wants counts from now on, or no more."""
+        change = self._theirs.remove if leave else self._theirs.insert
+        many = len(link.wishes) > _MANY
+        for subject, queue in link.wishes:
+            change(subject, (link, subject, queue), queue)
+            if not many:
+                self._host.router.changed(subject)
+        if many:
+            self._host.router.forget()
+
+    def match(self, subject: bytes) -> Abroad | None:
+        """Returns who gets a subject on other servers; None if nobody does."""
+        found = self._theirs.match(subject)
+        if not found.plain and not found.queues:
+            return None
+        groups: dict[bytes, dict[Far, int]] = {}
+        for members in found.queues:
+            for link, pattern, queue in members:
+                group = groups.setdefault(queue, {})
+                group[link] = group.get(link, 0) + link.wishes[pattern, queue]
+        return Abroad(
+            tuple(dict.fromkeys(link for link, _, _ in found.plain)),
+            {queue: tuple(weights.items()) for queue, weights in groups.items()},
+        )
+
+    def interest(self, subject: bytes, queue: bytes, change: int) -> None:
+        """There are more or fewer subscriptions of clients here."""
+        key = subject, queue
+        before = self._mine.get(key, 0)
+        self._mine[key] = count = before + change
+        if not count:
+            del self._mine[key]
+        if queue or not before or not count:
+            line = wire.wish(subject, queue, count)
+            for link in self.links.values():
+                if link.open:
+                    link.send(line)
+
+    # Messages
+
+    def arrived(self, link: Link, message: wire.Message) -> None:
+        """A message came for clients here."""
+        if message.account == wire.ACCOUNT:
+            self._host.router.arrive(
+                message.subject, message.reply, message.payload, message.header_size, message.queues
+            )
+
+    def overloaded(self) -> bool:
+        """Hands over what waits in this process. Returns whether that takes longer."""
+        self._host.drain()
+        return self._host.behind
+
+
+def _client_context(cluster: ClusterOptions) -> ssl.SSLContext:
+    assert cluster.tls is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls.load_certificate(context, cluster.tls)
+    if cluster.tls.ca is not None:
+        context.load_verify_locations(cluster.tls.ca)
+    else:
+        context.load_default_certs()
+    return context

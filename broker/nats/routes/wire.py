@@ -1,0 +1,255 @@
+"""What servers say to each other, as bytes (high-availability.md sections R.1 to R.3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stantools.nats.subjects import valid_pattern
+
+#: The account of all clients of a server without accounts.
+ACCOUNT: Final = b"$G"
+PING: Final = b"PING\r\n"
+PONG: Final = b"PONG\r\n"
+#: Bytes of a line, and of a message: what is longer is no server that we know.
+_LINE: Final = 1 << 20
+_MESSAGE: Final = 64 << 20
+
+
+class WireError(ValueError):
+    """This is not how servers talk; the text says what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """A server about itself, or about another one."""
+
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Who wants to be a route."""
+
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Clients of the other server want a subject.
+
+    Attributes:
+        account: Whose clients.
+        subject: Subject, possibly with wildcards.
+        queue: Queue group; empty for none.
+        weight: Members of the group there; 0 if nobody wants it any more.
+    """
+
+    account: bytes
+    subject: bytes
+    queue: bytes
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message for clients of this server.
+
+    Attributes:
+        account: Whose clients.
+        subject: Its subject.
+        reply: Where answers go; empty for nowhere.
+        queues: Groups of which one member gets it, besides all who are in no group.
+        header_size: Bytes of headers that the payload begins with.
+        payload: The rest.
+    """
+
+    account: bytes
+    subject: bytes
+    reply: bytes
+    queues: tuple[bytes, ...]
+    header_size: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Why the other server is about to hang up."""
+
+    text: str
+
+
+#: Besides these, `PING` and `PONG` as they are.
+Event = Info | Connect | Wish | Message | Error | bytes
+
+
+class Parser:
+    """Takes a stream apart, in whatever pieces it comes.
+
+    Attributes:
+        trusted: Messages may come; before that they are refused, whatever their size.
+    """
+
+    def __init__(self, *, trusted: bool = False) -> None:
+        self.trusted = trusted
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Adds what came."""
+        self._buffer += data
+
+    def events(self) -> Iterator[Event]:
+        """Yields what is complete.
+
+        Raises:
+            WireError: It is nothing that a server says.
+        """
+        buffer, at = self._buffer, 0
+        try:
+            while (end := buffer.find(b"\n", at)) >= 0:
+                words = bytes(buffer[at:end]).rstrip(b"\r").split(None, 1)
+                after = end + 1
+                if words:
+                    operation, rest = words[0].upper(), words[1] if len(words) > 1 else b""
+                    if operation in (b"RMSG", b"HMSG"):
+                        if not self.trusted:
+                            raise WireError("a message before the handshake is over")
+                        message, size = _message(operation, rest.split())
+                        if len(buffer) < after + size + 2:
+                            return
+                        if buffer[after + size : after + size + 2] != b"\r\n":
+                            raise WireError("a message without its end")
+                        yield Message(*message, bytes(buffer[after : after + size]))
+                        after += size + 2
+                    elif (event := _line(operation, rest)) is not None:
+                        yield event
+                at = after
+            if len(buffer) - at > _LINE:
+                raise WireError("a line without end")
+        finally:
+            # What was yielded last is done with only when the next is asked for.
+            del buffer[:at]
+
+
+def _line(operation: bytes, rest: bytes) -> Event | None:
+    match operation:
+        case b"RS+" | b"RS-":
+            return _wish(operation, rest.split())
+        case b"PING":
+            return PING
+        case b"PONG":
+            return PONG
+        case b"INFO":
+            return Info(_fields(rest))
+        case b"CONNECT":
+            return Connect(_fields(rest))
+        case b"-ERR":
+            return Error(rest.strip().strip(b"'").decode("utf-8", "replace"))
+        case b"+OK" | b"LS+" | b"LS-" | b"A+" | b"A-":
+            # About leaf nodes and accounts, which are not here.
+            return None
+    raise WireError(f"unknown operation {operation[:20]!r}")
+
+
+def _fields(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise WireError("an object was expected")
+    return found
+
+
+def _wish(operation: bytes, words: Sequence[bytes]) -> Wish:
+    added = operation == b"RS+"
+    if len(words) == 2:
+        account, subject, queue, weight = *words, b"", int(added)
+    elif len(words) == 3 and not added:
+        account, subject, queue, weight = *words, 0
+    elif len(words) == 4 and added:
+        account, subject, queue = words[:3]
+        weight = _number(words[3])
+    else:
+        raise WireError(f"{operation.decode()} with {len(words)} words")
+    if account == ACCOUNT and not valid_pattern(subject):
+        raise WireError(f"{operation.decode()} with the subject {subject[:80]!r}")
+    return Wish(account, subject, queue, weight)
+
+
+def _message(
+    operation: bytes, words: Sequence[bytes]
+) -> tuple[tuple[bytes, bytes, bytes, tuple[bytes, ...], int], int]:
+    numbers = 2 if operation == b"HMSG" else 1
+    if len(words) < 2 + numbers:
+        raise WireError(f"{operation.decode()} with {len(words)} words")
+    account, subject, *middle = words[:-numbers]
+    reply = b""
+    queues: tuple[bytes, ...] = ()
+    if middle and middle[0] == b"|":
+        queues = tuple(middle[1:])
+    elif middle and middle[0] == b"+":
+        if len(middle) < 2:
+            raise WireError(f"{operation.decode()} without its reply subject")
+        reply, queues = middle[1], tuple(middle[2:])
+    elif len(middle) == 1:
+        reply = middle[0]
+    elif middle:
+        raise WireError(f"{operation.decode()} with {len(words)} words")
+    size = _number(words[-1])
+    header_size = _number(words[-2]) if numbers == 2 else 0
+    if header_size > size or size > _MESSAGE:
+        raise WireError(f"{operation.decode()} of {header_size} and {size} bytes")
+    return (account, subject, reply, queues, header_size), size
+
+
+def _number(word: bytes) -> int:
+    if not word.isdigit() or len(word) > 10:
+        raise WireError(f"{word[:20]!r} is no number")
+    return int(word)
+
+
+def info(fields: Mapping[str, object]) -> bytes:
+    """Returns INFO."""
+    return b"INFO %b\r\n" % json.dumps(fields, separators=(",", ":")).encode()
+
+
+def connect(fields: Mapping[str, object]) -> bytes:
+    """Returns CONNECT."""
+    return b"CONNECT %b\r\n" % json.dumps(fields, separators=(",", ":")).encode()
+
+
+def error(text: str) -> bytes:
+    """Returns -ERR."""
+    return b"-ERR '%b'\r\n" % text.encode()
+
+
+def wish(subject: bytes, queue: bytes, weight: int) -> bytes:
+    """Returns what tells others how many clients here want a subject; one line says all of them.
+
+    Args:
+        subject: Subject, possibly with wildcards.
+        queue: Queue group; empty for none.
+        weight: Members of the group; 0 for nobody.
+    """
+    if not weight:
+        return b"RS- %b %b%b%b\r\n" % (ACCOUNT, subject, b" " if queue else b"", queue)
+    if queue:
+        return b"RS+ %b %b %b %d\r\n" % (ACCOUNT, subject, queue, weight)
+    return b"RS+ %b %b\r\n" % (ACCOUNT, subject)
+
+
+def message(subject: bytes, reply: bytes, queues: Sequence[bytes], header_size: int, payload: bytes) -> bytes:
+    """Returns a message; see `Message`."""
+    middle = b""
+    if queues:
+        middle = b"%b %b " % (b"+ " + reply if reply else b"|", b" ".join(queues))
+    elif reply:
+        middle = reply + b" "
+    if header_size:
+        head = b"HMSG %b %b %b%d %d\r\n" % (ACCOUNT, subject, middle, header_size, len(payload))
+    else:
+        head = b"RMSG %b %b %b%d\r\n" % (ACCOUNT, subject, middle, len(payload))
+    return b"%b%b\r\n" % (head, payload)
