@@ -20,16 +20,13 @@ from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.survey import ChannelSurvey, SliceSurvey, extend_survey, survey_slice
 from stantools.progress import Progress
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, SliceFiles, list_channel, open_datastore
-from stantools.store.safe_end import SETTLED_SECONDS, Mark, Position, WatchedSlice
+from stantools.store.safe_end import SETTLED_SECONDS, Mark, Position, Sign, WatchedSlice, sign
 from stantools.work import Failure, Threads
 
 #: Looks at a channel whose files go while they are looked at.
 _LOOKS = 5
 #: A slice up to this size is surveyed once more, with its index, when its server has stopped within a record.
 _ANEW = 256 << 20
-
-#: What a file looks like from outside; None if it is not there.
-_Sign = tuple[int, int, int] | None
 
 
 @dataclass
@@ -41,12 +38,12 @@ class _Seen:
     #: again.
     files: dict[Path, tuple[int, Mark | None]] = field(default_factory=dict)
     paths: tuple[str, ...] = ()  #: in which files something new shows
-    signs: tuple[_Sign, ...] = ()  #: what these looked like
+    signs: tuple[Sign, ...] = ()  #: what these looked like
     settles: float = 0.0  #: when time alone changes how far it can be read, seconds since 1970
 
     def unchanged(self, now: float) -> bool:
         """Returns whether nothing can have changed since."""
-        return bool(self.paths) and now < self.settles and tuple(map(_sign, self.paths)) == self.signs
+        return bool(self.paths) and now < self.settles and tuple(map(sign, self.paths)) == self.signs
 
 
 class GrowingStore:
@@ -67,7 +64,7 @@ class GrowingStore:
         self._patterns = patterns
         self._workers = workers
         self._seen: dict[str, _Seen] = {}
-        self._listed: _Sign = None
+        self._listed: Sign = None
         self._names: list[str] = []
 
     @property
@@ -89,7 +86,7 @@ class GrowingStore:
             StoreUnreadableError: The store, or a channel of it, cannot be read.
             StoreChangedError: A channel does not hold still.
         """
-        now, listed = time.time(), _sign(os.fspath(self.path))
+        now, listed = time.time(), sign(os.fspath(self.path))
         if listed != self._listed or stopped:
             self._names = open_datastore(self.path).matching(self._patterns)
             self._listed = listed
@@ -119,7 +116,7 @@ class GrowingStore:
         for name in names:
             files.append(f"{self.path}/{name}/{SUBS_FILE}")
             files += self._seen[name].paths[:1] if name in self._seen else ()
-        return max((sign[2] / 1e9 for sign in map(_sign, files) if sign), default=0.0)
+        return max((each[2] / 1e9 for each in map(sign, files) if each), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -144,17 +141,17 @@ class _Look:
 
     def _channel(self, name: str, before: _Seen | None) -> _Seen:
         directory = self.root / name
-        listed = _sign(os.fspath(directory))
+        listed = sign(os.fspath(directory))
         files = list_channel(directory)
         top = self._top(files)
         # What things look like before they are looked at: what changes meanwhile is then seen the next time.
         paths = tuple(map(str, self._growing(files, top)))
-        signs = tuple(map(_sign, paths))
+        signs = tuple(map(sign, paths))
         surveys = {each.files.data: each for each in before.survey.slices} if before else {}
         seen, waiting = _Seen(ChannelSurvey(files, [])), False
         for each in files.slices:
             assert each.data is not None
-            status = _sign(str(each.data))
+            status = sign(str(each.data))
             if status is None:
                 raise StoreUnreadableError(f"{each.data}: is gone since it was listed", "look again")
             inode, last = before.files.get(each.data, (0, None)) if before else (0, None)
@@ -168,7 +165,7 @@ class _Look:
             seen.survey.slices.append(survey)
         seen.survey.lone_indexes = [survey_slice(each, files.raw_name, self.crc) for each in files.lone_indexes]
         seen.paths, seen.signs = (*paths, os.fspath(directory)), (*signs, listed)
-        newest = max((sign[2] / 1e9 for sign in signs if sign), default=0.0)
+        newest = max((each[2] / 1e9 for each in signs if each), default=0.0)
         seen.settles = newest + SETTLED_SECONDS if waiting and newest + SETTLED_SECONDS > time.time() else float("inf")
         return seen
 
@@ -224,11 +221,3 @@ def _readable(survey: SliceSurvey) -> SliceSurvey:
 def _places(survey: ChannelSurvey) -> list[tuple[Path | None, int]]:
     """Returns how far each slice was surveyed."""
     return [(each.files.data, each.size) for each in survey.slices]
-
-
-def _sign(path: str) -> _Sign:
-    try:
-        status = os.stat(path)  # noqa: PTH116 (a Path each time costs more than the call)
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns

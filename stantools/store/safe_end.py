@@ -84,6 +84,19 @@ class _Entry(NamedTuple):
         return self.offset + RECORD_HEADER_SIZE + self.size
 
 
+#: What a file looks like from outside: inode, bytes, time of the last change in nanoseconds; None if it is not there.
+Sign = tuple[int, int, int] | None
+
+
+def sign(path: str) -> Sign:
+    """Returns what a file looks like from outside, to notice that it has changed."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 (a Path each time costs more than the call)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 class WatchedSlice:
     """A slice's data file, open for a look.
 

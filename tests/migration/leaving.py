@@ -255,8 +255,6 @@ class Rehearsal:
             async with await connected(self.server.url) as client:
                 js = client.jetstream(timeout=WAIT)
                 await self.is_carried(js)
-                # A message is there within a second, however busy the machine.
-                await self.is_carried(js)
                 self.over = True
                 await moving
                 await asyncio.to_thread(self.streaming.stop)

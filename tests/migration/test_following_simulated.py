@@ -182,6 +182,7 @@ class History:
         elif what == "kill" and server.stored and server.slices():
             server.kill()
             server.leave(rng.choice((0, 1, 2)), rng.choice((0, 1, 8, 40)))
+            server.clock += 1  # a start takes time
             after = rng.random()
             if after < 0.4:
                 cut_to_index(server.data_file())

@@ -23,7 +23,7 @@ from stantools.pipeline.tables.model import Failed, Piece, StoreRef
 from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, Lost, Offsets, not_followed
 from stantools.pipeline.tables.watch import Allowance, ChannelWatch
 from stantools.store.directory import subject_matches
-from stantools.store.safe_end import Position
+from stantools.store.safe_end import Position, Sign, sign
 
 LOG = logging.getLogger(__name__)
 
@@ -38,8 +38,6 @@ _MOST_TOLD = 20
 _SEARCH_SECONDS = 60.0
 
 Found = tuple[Sequence[StoreRef], Sequence[Failed]]
-#: What a file looks like from outside; None if it is not there.
-_Sign = tuple[int, int, int] | None
 FollowWork = Piece | Lost | Failed
 _Answer = TypeVar("_Answer")
 
@@ -72,14 +70,14 @@ class _Seen:
 
     position: Position  #: where the stream was then
     paths: tuple[str, ...]  #: what grows, see `ChannelWatch.grows`, and the directory
-    signs: tuple[_Sign, ...]  #: what these looked like
+    signs: tuple[Sign, ...]  #: what these looked like
     waiting: int  #: bytes that were there and not read
     settles: float  #: when time alone changes what can be read of these, seconds since 1970
     aside: dict[str, str]  #: data files that are not followed; see `ChannelWatch.aside`
 
     def unchanged(self, at: Position, now: float) -> bool:
         """Returns whether nothing can have changed for a stream at a position."""
-        return self.position == at and now < self.settles and tuple(map(_sign, self.paths)) == self.signs
+        return self.position == at and now < self.settles and tuple(map(sign, self.paths)) == self.signs
 
 
 @dataclass
@@ -252,7 +250,7 @@ class Follower:
         def look(watch: ChannelWatch) -> _News:
             # What things look like, before they are looked at: what changes meanwhile is then seen the next time.
             paths = watch.grows()
-            signs = tuple(map(_sign, paths))
+            signs = tuple(map(sign, paths))
             to = watch.advance(at, Allowance(), until)
             # Another slice that came after the listing would not be noticed.
             stale = signs[-1] is not None and not watch.has(paths[-1])
@@ -264,7 +262,7 @@ class Follower:
             return _News(watch, at, to, None if stale else seen, aside)
 
         directory = f"{store.root}/{name}"
-        before = _sign(directory)
+        before = sign(directory)
 
         try:
             found = self._retried(store, name, look)
@@ -359,14 +357,6 @@ class Follower:
             except StoreUnreadableError:
                 continue
         return ask(self._watch(store, name))
-
-
-def _sign(path: str) -> _Sign:
-    try:
-        status = os.stat(path)  # noqa: PTH116 (a Path each time costs more than the call)
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _tell(messages: list[str]) -> None:
