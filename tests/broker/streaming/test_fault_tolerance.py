@@ -252,7 +252,8 @@ def test_heartbeats_of_the_active_server(caplog: pytest.LogCaptureFixture) -> No
     world.advance(2)
     before = len(beats(world))
     world.advance(10)
-    assert 10 * SECOND / BEAT / 1.11 <= len(beats(world)) - before <= 10 * SECOND / BEAT / 0.89
+    # Each comes up to a tenth earlier or later, and the first may have come just before.
+    assert 10 * SECOND / BEAT / 1.11 - 1 <= len(beats(world)) - before <= 10 * SECOND / BEAT / 0.89
     assert len(set(beats(world))) == 1
     world.bus.connected = False
     world.advance(8)
