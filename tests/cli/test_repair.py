@@ -273,11 +273,11 @@ def test_limits_that_would_remove_messages_are_lifted(tmp_path: Path, monkeypatc
     store = tmp_path / "store"
     write_sample(store, SampleOptions(messages=40))
     monkeypatch.setattr(check, "DEFAULT_MAX_MSGS", 40)
-    assert check.check_start(open_datastore(store), Crc(IEEE), "test-cluster").options == ()
+    assert check.check_start(open_datastore(store, Crc(IEEE)), "test-cluster").options == ()
     monkeypatch.setattr(check, "DEFAULT_MAX_MSGS", 39)
-    assert check.check_start(open_datastore(store), Crc(IEEE), "test-cluster").options == ("-mm", "0")
+    assert check.check_start(open_datastore(store, Crc(IEEE)), "test-cluster").options == ("-mm", "0")
     monkeypatch.setattr(check, "DEFAULT_MAX_BYTES", 4000)
-    assert check.check_start(open_datastore(store), Crc(IEEE), "test-cluster").options == ("-mm", "0", "-mb", "0")
+    assert check.check_start(open_datastore(store, Crc(IEEE)), "test-cluster").options == ("-mm", "0", "-mb", "0")
 
 
 def test_gaps_can_be_filled_afterwards(run, golden_copy: Copy, tmp_path: Path) -> None:
