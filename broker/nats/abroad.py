@@ -23,15 +23,10 @@ class Far(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Abroad:
-    """Who gets a subject on other servers.
+    """Who gets a subject on other servers."""
 
-    Attributes:
-        plain: Servers with clients that each get every message.
-        groups: Queue groups there: servers, and how many members each has.
-    """
-
-    plain: tuple[Far, ...]
-    groups: dict[bytes, tuple[tuple[Far, int], ...]]
+    plain: tuple[Far, ...]  #: servers with clients that each get every message
+    groups: dict[bytes, tuple[tuple[Far, int], ...]]  #: queue groups there: servers, and how many members each has
 
 
 class Mesh(Protocol):

@@ -49,25 +49,16 @@ class AuthorizationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client says about itself.
+    """What a client says about itself."""
 
-    Attributes:
-        user: User name.
-        password: Password.
-        token: Token.
-        nkey: Public nkey.
-        signature: Signature of the nonce.
-        nonce: The nonce.
-        names: Who it is by its certificate, best first, the subject's distinguished name last, if certificates are
-            mapped to users.
-    """
-
-    user: str = ""
+    user: str = ""  #: user name
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
-    nkey: str = ""
-    signature: str = field(default="", repr=False)
+    nkey: str = ""  #: public nkey
+    signature: str = field(default="", repr=False)  #: signature of the nonce
     nonce: str = ""
+    #: Who it is by its certificate, best first, the subject's distinguished name last, if certificates are mapped to
+    #: users.
     names: tuple[str, ...] | None = None
 
     @classmethod
@@ -91,32 +82,20 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a client is.
+    """Who a client is."""
 
-    Attributes:
-        name: For logs and views.
-        permit: What it may do; None for all.
-        record: The entry of the configuration, to be compared after a reload.
-    """
-
-    name: str = ""
-    permit: Permit | None = None
-    record: User | str | None = None
+    name: str = ""  #: for logs and views
+    permit: Permit | None = None  #: what it may do; None for all
+    record: User | str | None = None  #: the entry of the configuration, to be compared after a reload
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A decision to be made.
+    """A decision to be made."""
 
-    Attributes:
-        identity: Who it would be.
-        decide: Returns whether it is.
-        slow: That takes long (bcrypt); better not in the event loop.
-    """
-
-    identity: Identity
-    decide: Callable[[], bool]
-    slow: bool = False
+    identity: Identity  #: who it would be
+    decide: Callable[[], bool]  #: returns whether it is
+    slow: bool = False  #: that takes long (bcrypt); better not in the event loop
 
 
 class Authenticator:
@@ -438,14 +417,11 @@ def _applies(rules: Iterable[tuple[bytes, bytes]], subject: bytes, queue: bytes)
 
 
 class Permit:
-    """What one user may do. Shared by all of its connections.
-
-    Attributes:
-        responses: What may be published to reply subjects of messages received; None for nothing in particular.
-    """
+    """What one user may do. Shared by all of its connections."""
 
     def __init__(self, permissions: Permissions) -> None:
         publish = permissions.publish
+        #: What may be published to reply subjects of messages received; None for nothing in particular.
         self.responses: ResponsePermission | None = permissions.responses
         self._publish = _Rules(publish, with_queues=False)
         if permissions.responses is not None and publish.allow is None:

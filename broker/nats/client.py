@@ -77,31 +77,18 @@ class Reason(enum.StrEnum):
 
 @dataclass(slots=True, eq=False)
 class NatsSubscription:
-    """An interest of a client.
+    """An interest of a client."""
 
-    Attributes:
-        client: Whose.
-        sid: How the client calls it.
-        subject: Subject, possibly with wildcards.
-        queue: Queue group; empty for none.
-        handler: Who takes the messages, for the clients that live in this process.
-        limit: After how many messages it ends; 0 for never.
-        delivered: Messages so far.
-        narrowed: Some subjects that it matches are denied to the client.
-        closed: It is no more.
-        pace: How many rows the handler takes at a time; grows and shrinks with the time that it needs.
-    """
-
-    client: Client
-    sid: bytes
-    subject: bytes
-    queue: bytes = b""
-    handler: Handler | None = None
-    limit: int = 0
-    delivered: int = 0
-    narrowed: bool = False
-    closed: bool = False
-    pace: int = 64
+    client: Client  #: whose
+    sid: bytes  #: how the client calls it
+    subject: bytes  #: subject, possibly with wildcards
+    queue: bytes = b""  #: queue group; empty for none
+    handler: Handler | None = None  #: who takes the messages, for the clients that live in this process
+    limit: int = 0  #: after how many messages it ends; 0 for never
+    delivered: int = 0  #: messages so far
+    narrowed: bool = False  #: some subjects that it matches are denied to the client
+    closed: bool = False  #: it is no more
+    pace: int = 64  #: how many rows the handler takes at a time; grows and shrinks with the time that it needs
 
 
 @dataclass(slots=True)
@@ -116,50 +103,28 @@ class Counters:
 
 @dataclass(slots=True, eq=False)
 class Client(ABC):
-    """Somebody who publishes and subscribes: a connection, or a part of this process.
+    """Somebody who publishes and subscribes: a connection, or a part of this process."""
 
-    Attributes:
-        cid: Number, unique as long as the server lives.
-        name: What it calls itself.
-        lang: Language of its library.
-        version: Version of its library.
-        host: Its address.
-        port: Its port.
-        identity: Who it is.
-        credentials: What it said about that.
-        user: Who it is, for logs and views.
-        permit: What it may do; None for all.
-        echo: It gets what it publishes itself.
-        headers: It understands headers.
-        no_responders: It wants to know if nobody gets its requests.
-        state: How far it has come.
-        subscriptions: By sid.
-        counters: What it sent and got.
-        start: When it came, ns since the epoch.
-        last_activity: When it last sent something, ns since the epoch.
-        rtt: Last round trip in ns; 0 if there was none yet.
-        stalled: Who sends no more until this one has caught up, or a while has passed.
-    """
-
-    cid: int
-    name: str = ""
-    lang: str = ""
-    version: str = ""
-    host: str = ""
+    cid: int  #: number, unique as long as the server lives
+    name: str = ""  #: what it calls itself
+    lang: str = ""  #: language of its library
+    version: str = ""  #: version of its library
+    host: str = ""  #: its address
     port: int = 0
-    identity: Identity = field(default_factory=Identity)
-    credentials: Credentials = field(default_factory=Credentials)
-    user: str = ""
-    permit: Permit | None = None
-    echo: bool = True
-    headers: bool = False
-    no_responders: bool = False
-    state: State = State.NEW
-    subscriptions: dict[bytes, NatsSubscription] = field(default_factory=dict)
-    counters: Counters = field(default_factory=Counters)
-    start: int = field(default_factory=time.time_ns)
-    last_activity: int = field(default_factory=time.time_ns)
-    rtt: int = 0
+    identity: Identity = field(default_factory=Identity)  #: who it is
+    credentials: Credentials = field(default_factory=Credentials)  #: what it said about that
+    user: str = ""  #: who it is, for logs and views
+    permit: Permit | None = None  #: what it may do; None for all
+    echo: bool = True  #: it gets what it publishes itself
+    headers: bool = False  #: it understands headers
+    no_responders: bool = False  #: it wants to know if nobody gets its requests
+    state: State = State.NEW  #: how far it has come
+    subscriptions: dict[bytes, NatsSubscription] = field(default_factory=dict)  #: by sid
+    counters: Counters = field(default_factory=Counters)  #: what it sent and got
+    start: int = field(default_factory=time.time_ns)  #: when it came, ns since the epoch
+    last_activity: int = field(default_factory=time.time_ns)  #: when it last sent something, ns since the epoch
+    rtt: int = 0  #: last round trip in ns; 0 if there was none yet
+    #: Who sends no more until this one has caught up, or a while has passed.
     stalled: set[Client] = field(default_factory=set)
 
     @property

@@ -59,21 +59,13 @@ _LINGER: Final = 2.0
 
 @dataclass(slots=True, eq=False)
 class Connection(Session, asyncio.BufferedProtocol):
-    """A client on a socket.
+    """A client on a socket."""
 
-    Attributes:
-        server: Whose client.
-        stop: When it ended, ns since the epoch.
-        reason: Why.
-        tls_version: Version of TLS, `1.3`; empty without.
-        tls_cipher: Its cipher suite.
-    """
-
-    server: Hub[Connection] = field(kw_only=True)
-    stop: int = 0
-    reason: Reason | None = None
-    tls_version: str = ""
-    tls_cipher: str = ""
+    server: Hub[Connection] = field(kw_only=True)  #: whose client
+    stop: int = 0  #: when it ended, ns since the epoch
+    reason: Reason | None = None  #: why
+    tls_version: str = ""  #: version of TLS, `1.3`; empty without
+    tls_cipher: str = ""  #: its cipher suite
     _transport: asyncio.Transport = field(init=False)
     _left: bytes | bytearray = b""
     _work: Iterator[None] | None = None

@@ -43,18 +43,13 @@ class _Request:
 
 @dataclass(slots=True, eq=False)
 class InternalClient(Client):
-    """A client in this process.
+    """A client in this process."""
 
-    Attributes:
-        server: Whose client.
-        mailbox: What it was sent from within this process.
-        on_closed: Called if the server ends the connection: after a reload it may not stay.
-        full: Set by a handler that can take no more now of what it was given: whoever has sent it has to wait.
-    """
-
-    server: Hub[Any] = field(kw_only=True)
-    mailbox: Mailbox = field(kw_only=True)
+    server: Hub[Any] = field(kw_only=True)  #: whose client
+    mailbox: Mailbox = field(kw_only=True)  #: what it was sent from within this process
+    #: Called if the server ends the connection: after a reload it may not stay.
     on_closed: Callable[[], None] | None = None
+    #: Set by a handler that can take no more now of what it was given: whoever has sent it has to wait.
     full: bool = False
     _sids: int = 0
     _inbox: bytes = b""

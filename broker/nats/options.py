@@ -16,29 +16,17 @@ DEFAULT_TIMEOUT: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TLSOptions:
-    """TLS of a listener.
+    """TLS of a listener."""
 
-    Attributes:
-        cert: Certificate (chain), PEM.
-        key: Its private key, PEM.
-        ca: Whom client certificates have to be from, PEM; None for the system's.
-        verify: Clients have to show a certificate.
-        verify_and_map: Clients are the users that their certificates name.
-        timeout: How long the handshake may take.
-        ciphers: Cipher suites by their IANA names; empty for the defaults.
-        curves: Curve preferences; empty for the defaults.
-        insecure: Take a certificate that OpenSSL finds too weak: signed with SHA-1, or with a short key.
-    """
-
-    cert: Path
-    key: Path
-    ca: Path | None = None
-    verify: bool = False
-    verify_and_map: bool = False
-    timeout: float = DEFAULT_TIMEOUT
-    ciphers: tuple[str, ...] = ()
-    curves: tuple[str, ...] = ()
-    insecure: bool = False
+    cert: Path  #: certificate (chain), PEM
+    key: Path  #: its private key, PEM
+    ca: Path | None = None  #: whom client certificates have to be from, PEM; None for the system's
+    verify: bool = False  #: clients have to show a certificate
+    verify_and_map: bool = False  #: clients are the users that their certificates name
+    timeout: float = DEFAULT_TIMEOUT  #: how long the handshake may take
+    ciphers: tuple[str, ...] = ()  #: cipher suites by their IANA names; empty for the defaults
+    curves: tuple[str, ...] = ()  #: curve preferences; empty for the defaults
+    insecure: bool = False  #: take a certificate that OpenSSL finds too weak: signed with SHA-1, or with a short key
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +69,15 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """Who may connect.
+    """Who may connect."""
 
-    Attributes:
-        users: Users; empty for a single user, token, or nobody in particular.
-        user: Single user; its password.
-        password: See there.
-        token: Token, plain or bcrypt.
-        default_permissions: Of users without permissions of their own.
-        no_auth_user: Who clients without credentials are.
-        timeout: How long clients may take to say who they are.
-    """
-
-    users: tuple[User, ...] = ()
-    user: str = ""
-    password: str = ""
-    token: str = ""
-    default_permissions: Permissions | None = None
-    no_auth_user: str = ""
-    timeout: float = DEFAULT_TIMEOUT
+    users: tuple[User, ...] = ()  #: users; empty for a single user, token, or nobody in particular
+    user: str = ""  #: single user; its password
+    password: str = ""  #: see there
+    token: str = ""  #: token, plain or bcrypt
+    default_permissions: Permissions | None = None  #: of users without permissions of their own
+    no_auth_user: str = ""  #: who clients without credentials are
+    timeout: float = DEFAULT_TIMEOUT  #: how long clients may take to say who they are
 
     @property
     def required(self) -> bool:
@@ -109,90 +87,49 @@ class Authorization:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """Routes to other servers. Times are seconds.
+    """Routes to other servers. Times are seconds."""
 
-    Attributes:
-        name: Name of the cluster; empty for one that is made up.
-        host: Address to listen on.
-        port: Port; -1 for a free one.
-        routes: URLs of servers to connect to.
-        user: Who other servers have to be; empty for anybody.
-        password: Their password.
-        timeout: How long the handshake may take.
-        tls: TLS of routes, in both directions; certificates are always asked for.
-        advertise: Address that other servers are told.
-        no_advertise: Do not tell clients about the other servers.
-        connect_retries: Attempts for a server that another one told about, besides the first.
-        ping_interval: Time between two pings.
-        write_deadline: How long another server may take no data at all.
-    """
-
-    name: str = ""
-    host: str = "0.0.0.0"
-    port: int = 0
-    routes: tuple[str, ...] = ()
-    user: str = ""
+    name: str = ""  #: name of the cluster; empty for one that is made up
+    host: str = "0.0.0.0"  #: address to listen on
+    port: int = 0  #: port; -1 for a free one
+    routes: tuple[str, ...] = ()  #: URLs of servers to connect to
+    user: str = ""  #: who other servers have to be; empty for anybody
     password: str = ""
-    timeout: float = DEFAULT_TIMEOUT
-    tls: TLSOptions | None = None
-    advertise: str = ""
-    no_advertise: bool = False
-    connect_retries: int = 0
-    ping_interval: float = 120.0
-    write_deadline: float = 10.0
+    timeout: float = DEFAULT_TIMEOUT  #: how long the handshake may take
+    tls: TLSOptions | None = None  #: TLS of routes, in both directions; certificates are always asked for
+    advertise: str = ""  #: address that other servers are told
+    no_advertise: bool = False  #: do not tell clients about the other servers
+    connect_retries: int = 0  #: attempts for a server that another one told about, besides the first
+    ping_interval: float = 120.0  #: time between two pings
+    write_deadline: float = 10.0  #: how long another server may take no data at all
 
 
 @dataclass(frozen=True, slots=True)
 class NatsOptions:
-    """Options of the embedded NATS server.
+    """Options of the embedded NATS server."""
 
-    Attributes:
-        host: Address to listen on.
-        port: Port; -1 for a free one.
-        name: Server name; empty for its id.
-        client_advertise: What INFO tells clients to connect to.
-        max_connections: Clients at a time; 0 for no limit.
-        max_subscriptions: Subscriptions of a client; 0 for no limit.
-        max_control_line: Bytes of a control line.
-        max_payload: Bytes of a message.
-        max_pending: Bytes that may wait for a client before it is slow.
-        ping_interval: Time between two pings.
-        ping_max: Unanswered pings after which a connection is stale.
-        write_deadline: How long a client may take no data at all.
-        authorization: Who may connect.
-        tls: TLS for clients.
-        cluster: Routes to other servers; None without.
-        lame_duck_duration: Over how long clients are sent away.
-        lame_duck_grace_period: How long to wait before the first.
-        no_header_support: Do without headers.
-        debug: Log what connections do.
-        trace: Log protocol messages.
-        trace_verbose: Also those of the server's own connections.
-        max_traced_msg_len: Bytes of payload in the trace; 0 for all.
-    """
-
-    host: str = "0.0.0.0"
-    port: int = 4222
-    name: str = ""
-    client_advertise: str = ""
-    max_connections: int = 65536
-    max_subscriptions: int = 0
-    max_control_line: int = 4096
-    max_payload: int = 1024 * 1024
-    max_pending: int = 64 * 1024 * 1024
-    ping_interval: float = 120.0
-    ping_max: int = 2
-    write_deadline: float = 10.0
-    authorization: Authorization = field(default_factory=Authorization)
-    tls: TLSOptions | None = None
-    cluster: ClusterOptions | None = None
-    lame_duck_duration: float = 120.0
-    lame_duck_grace_period: float = 10.0
-    no_header_support: bool = False
-    debug: bool = False
-    trace: bool = False
-    trace_verbose: bool = False
-    max_traced_msg_len: int = 0
+    host: str = "0.0.0.0"  #: address to listen on
+    port: int = 4222  #: port; -1 for a free one
+    name: str = ""  #: server name; empty for its id
+    client_advertise: str = ""  #: what INFO tells clients to connect to
+    max_connections: int = 65536  #: clients at a time; 0 for no limit
+    max_subscriptions: int = 0  #: subscriptions of a client; 0 for no limit
+    max_control_line: int = 4096  #: bytes of a control line
+    max_payload: int = 1024 * 1024  #: bytes of a message
+    max_pending: int = 64 * 1024 * 1024  #: bytes that may wait for a client before it is slow
+    ping_interval: float = 120.0  #: time between two pings
+    ping_max: int = 2  #: unanswered pings after which a connection is stale
+    write_deadline: float = 10.0  #: how long a client may take no data at all
+    authorization: Authorization = field(default_factory=Authorization)  #: who may connect
+    tls: TLSOptions | None = None  #: TLS for clients
+    cluster: ClusterOptions | None = None  #: routes to other servers; None without
+    lame_duck_duration: float = 120.0  #: over how long clients are sent away
+    lame_duck_grace_period: float = 10.0  #: how long to wait before the first
+    no_header_support: bool = False  #: do without headers
+    debug: bool = False  #: log what connections do
+    trace: bool = False  #: log protocol messages
+    trace_verbose: bool = False  #: also those of the server's own connections
+    max_traced_msg_len: int = 0  #: bytes of payload in the trace; 0 for all
 
 
 #: What stays as it is until a restart: our name, the original's.

@@ -52,21 +52,13 @@ _MOST_ROWS: Final = 4096
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """A set of receivers.
+    """A set of receivers."""
 
-    Attributes:
-        number: What stands in the tables.
-        plain: Subscriptions without queue group.
-        queues: Members of each queue group.
-        abroad: Receivers on other servers; None if there are none.
-        only: The only receiver, if there is just one without queue group.
-    """
-
-    number: int
-    plain: tuple[NatsSubscription, ...] = ()
-    queues: tuple[tuple[NatsSubscription, ...], ...] = ()
-    abroad: Abroad | None = None
-    only: NatsSubscription | None = field(init=False)
+    number: int  #: what stands in the tables
+    plain: tuple[NatsSubscription, ...] = ()  #: subscriptions without queue group
+    queues: tuple[tuple[NatsSubscription, ...], ...] = ()  #: members of each queue group
+    abroad: Abroad | None = None  #: receivers on other servers; None if there are none
+    only: NatsSubscription | None = field(init=False)  #: the only receiver, if there is just one without queue group
 
     @property
     def fanout(self) -> int:
@@ -123,19 +115,12 @@ class SubjectTable:
 
 
 class Router:
-    """Knows all subscriptions and hands messages over.
-
-    Attributes:
-        interest: All subscriptions.
-        counters: Messages and bytes of all clients together.
-        watcher: Called with each subject or pattern that somebody subscribes to, or does no more.
-        mesh: The other servers; None if there are none.
-    """
+    """Knows all subscriptions and hands messages over."""
 
     def __init__(self) -> None:
-        self.mesh: Mesh | None = None
-        self.interest: Interest[NatsSubscription] = Interest()
-        self.counters = Counters()
+        self.mesh: Mesh | None = None  #: the other servers; None if there are none
+        self.interest: Interest[NatsSubscription] = Interest()  #: all subscriptions
+        self.counters = Counters()  #: messages and bytes of all clients together
         self._routes: list[Route] = []
         self._by_targets: dict[tuple[object, ...], Route] = {}
         self._known: Remembered[Route] = Remembered()
@@ -144,6 +129,7 @@ class Router:
         self._seen: set[int] = set()
         self._tables: dict[int, SubjectTable] = {}
         self._open = SubjectTable(None)
+        #: Called with each subject or pattern that somebody subscribes to, or does no more.
         self.watcher: Callable[[bytes], None] | None = None
         self.forget()
 

@@ -56,24 +56,8 @@ class NatsServer:
         sockets: What to listen on, where that was opened before.
 
     Attributes:
-        options: What it is like now.
-        id: A public nkey.
-        name: Its name, by default the id.
-        version: The version whose protocol is spoken.
-        router: Who gets what.
-        authenticator: Who may connect.
         start_time: When it was started, ns since the epoch.
         config_time: When its configuration was loaded.
-        slow_consumers: Connections that were dropped because they did not keep up.
-        total_connections: Clients that there ever were.
-        closed: The last connections that ended.
-        read_buffer: What all connections read into.
-        frames: The table that all connections parse into.
-        jetstream: There are streams.
-        tracing: Protocol messages are logged.
-        turns: Who has the event loop.
-        slow_checks: Hashed passwords that are being checked.
-        mesh: Routes to other servers; None without.
 
     Raises:
         TLSError: The TLS options cannot be used.
@@ -83,20 +67,20 @@ class NatsServer:
     def __init__(self, options: NatsOptions, config_file: str = "", sockets: Sequence[socket.socket] = ()) -> None:
         self.options = options
         self.config_file = config_file
-        self.id = server_id()
-        self.name = options.name or self.id
-        self.version = VERSION
-        self.router = Router()
+        self.id = server_id()  #: a public nkey
+        self.name = options.name or self.id  #: its name, by default the id
+        self.version = VERSION  #: the version whose protocol is spoken
+        self.router = Router()  #: who gets what
         self.start_time = self.config_time = time.time_ns()
-        self.slow_consumers = 0
-        self.total_connections = 0
-        self.closed: deque[Connection] = deque(maxlen=_CLOSED)
-        self.read_buffer = bytearray(_READ_BUFFER)
+        self.slow_consumers = 0  #: connections that were dropped because they did not keep up
+        self.total_connections = 0  #: clients that there ever were
+        self.closed: deque[Connection] = deque(maxlen=_CLOSED)  #: the last connections that ended
+        self.read_buffer = bytearray(_READ_BUFFER)  #: what all connections read into
         self.read_view = memoryview(self.read_buffer)
-        self.frames = frame_table(ROWS)
-        self.tracing = options.trace
+        self.frames = frame_table(ROWS)  #: the table that all connections parse into
+        self.tracing = options.trace  #: protocol messages are logged
         self.lame = False
-        self.jetstream = False
+        self.jetstream = False  #: there are streams
         self._stopped = False
         self._clients: dict[int, Client] = {}
         self._connections: dict[int, Connection] = {}
@@ -107,15 +91,15 @@ class NatsServer:
         self._dirty: deque[Connection] = deque()
         self._flushing: asyncio.Handle | None = None
         self._held_back = False
-        self.turns = Turns()
-        self.slow_checks = SlowChecks()
+        self.turns = Turns()  #: who has the event loop
+        self.slow_checks = SlowChecks()  #: hashed passwords that are being checked
         self._mailbox = Mailbox(self.turns)
         self._keepalive: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._context: ssl.SSLContext | None = None
-        self.authenticator = Authenticator(options.authorization)
+        self.authenticator = Authenticator(options.authorization)  #: who may connect
         self._configure_tls()
-        self.mesh: Mesh | None = None
+        self.mesh: Mesh | None = None  #: routes to other servers; None without
         if options.cluster is not None:
             from broker.nats.routes.mesh import Mesh
 

@@ -90,33 +90,22 @@ class Session(Client):
     """A client that speaks the protocol: what it said about itself, what it wants, and whether it still answers.
 
     Attributes:
-        server: Whose client.
-        table: Subjects that it may publish to.
-        nonce: What it has to sign; empty for nothing.
         verbose: It wants +OK.
-        pedantic: It wants its subjects checked.
-        protocol: Whether it understands later INFO (1).
-        pings: Pings that it has not answered.
-        ping_sent: When the last one was sent, monotonic ns; 0 if it was answered.
-        ping_at: When the next one is due, monotonic ns.
-        active: It sent something since it was looked at last.
-        ponged: It was sent a PONG.
-        tls: The TLS self, if it is one.
     """
 
-    server: Hub[Any] = field(kw_only=True)
-    table: SubjectTable = field(init=False)
-    nonce: str = field(init=False)
+    server: Hub[Any] = field(kw_only=True)  #: whose client
+    table: SubjectTable = field(init=False)  #: subjects that it may publish to
+    nonce: str = field(init=False)  #: what it has to sign; empty for nothing
     # Those who never say CONNECT get answers to everything.
     verbose: bool = True
-    pedantic: bool = True
-    protocol: int = 0
-    pings: int = 0
-    ping_sent: int = 0
-    ping_at: int = 0
-    active: bool = False
-    ponged: bool = False
-    tls: ssl.SSLObject | None = None
+    pedantic: bool = True  #: it wants its subjects checked
+    protocol: int = 0  #: whether it understands later INFO (1)
+    pings: int = 0  #: pings that it has not answered
+    ping_sent: int = 0  #: when the last one was sent, monotonic ns; 0 if it was answered
+    ping_at: int = 0  #: when the next one is due, monotonic ns
+    active: bool = False  #: it sent something since it was looked at last
+    ponged: bool = False  #: it was sent a PONG
+    tls: ssl.SSLObject | None = None  #: the TLS self, if it is one
     _timer: asyncio.TimerHandle | None = None
     _replies: OrderedDict[bytes, list[int]] = field(default_factory=OrderedDict)
 

@@ -42,23 +42,14 @@ _STORED: Final = Outcome.STORED
 
 @dataclass(slots=True, eq=False)
 class Portion:
-    """The messages of one channel in a batch.
-
-    Attributes:
-        channel: The channel.
-        rows: Which rows of the batch they are.
-        size: Their bytes.
-        outcome: What became of them; None while nobody knows.
-        error: Why they were refused.
-        heads: Subjects whose next acknowledgement is one of these, if it waits.
-    """
+    """The messages of one channel in a batch."""
 
     channel: Channel
-    rows: Rows
-    size: int = 0
-    outcome: Outcome | None = None
-    error: bytes = b""
-    heads: list[bytes] | None = None
+    rows: Rows  #: which rows of the batch they are
+    size: int = 0  #: their bytes
+    outcome: Outcome | None = None  #: what became of them; None while nobody knows
+    error: bytes = b""  #: why they were refused
+    heads: list[bytes] | None = None  #: subjects whose next acknowledgement is one of these, if it waits
 
 
 @dataclass(slots=True)
@@ -98,7 +89,6 @@ class Commits:
 
     Args:
         context: The world.
-        channels: All channels.
         serving: Delivers what is stored.
 
     Attributes:

@@ -40,7 +40,6 @@ class Heartbeats:
 
     Args:
         context: The world.
-        clients: All clients.
         unsubscribing: Ends clients.
     """
 
@@ -105,7 +104,6 @@ class Connecting:
     Args:
         context: The world.
         subjects: What clients are told.
-        clients: All clients.
         heartbeats: Begin with the registration.
         unsubscribing: Ends clients.
     """

@@ -81,9 +81,6 @@ class FaultTolerance:
         server_id: What this server calls itself among the others.
         lock: The store's.
         chance: Where servers differ; the system's by default.
-
-    Attributes:
-        active: This server has the lock.
     """
 
     def __init__(self, context: Context, server_id: bytes, lock: Lock, chance: random.Random | None = None) -> None:
@@ -105,7 +102,7 @@ class FaultTolerance:
         self._activated: Callable[[], None]
         self._failed: Callable[[str], None]
         self._since = 0
-        self.active = False
+        self.active = False  #: this server has the lock
 
     def start(self, activated: Callable[[], None], failed: Callable[[str], None]) -> None:
         """Stands by.

@@ -12,34 +12,20 @@ _SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class StreamingOptions:
-    """Options of the streaming server.
+    """Options of the streaming server."""
 
-    Attributes:
-        cluster_id: Id that clients name when they connect.
-        discover_prefix: Prefix of the subject for connect requests.
-        heartbeat_interval: Time between two heartbeats to a client.
-        heartbeat_timeout: How long an answer may take.
-        heartbeat_fail_count: More failures than this in a row close the client.
-        replace_durable: A new subscription takes over a durable that is active, instead of being refused.
-        any_publish_subject: A message may name another channel than the NATS subject that it is published to does.
-        io_batch_size: Messages that are stored before a flush, at most; with the original's number, some more.
-        io_sleep_time: How long to wait for more messages before a flush; 0 does not wait.
-        partitioning: Only the channels that limits name are served.
-        partitions: Their names and patterns.
-        ft_group: Group of servers that share the store, one of them active; empty without.
-        detect: Look for another server with the same cluster id at start (stand-alone servers do).
-    """
-
-    cluster_id: bytes = b"test-cluster"
-    discover_prefix: bytes = b"_STAN.discover"
-    heartbeat_interval: int = 30 * _SECOND
-    heartbeat_timeout: int = 10 * _SECOND
-    heartbeat_fail_count: int = 10
-    replace_durable: bool = False
+    cluster_id: bytes = b"test-cluster"  #: id that clients name when they connect
+    discover_prefix: bytes = b"_STAN.discover"  #: prefix of the subject for connect requests
+    heartbeat_interval: int = 30 * _SECOND  #: time between two heartbeats to a client
+    heartbeat_timeout: int = 10 * _SECOND  #: how long an answer may take
+    heartbeat_fail_count: int = 10  #: more failures than this in a row close the client
+    replace_durable: bool = False  #: a new subscription takes over a durable that is active, instead of being refused
+    #: A message may name another channel than the NATS subject that it is published to does.
     any_publish_subject: bool = False
+    #: Messages that are stored before a flush, at most; with the original's number, some more.
     io_batch_size: int = 1024
-    io_sleep_time: int = 0
-    partitioning: bool = False
-    partitions: tuple[bytes, ...] = ()
-    ft_group: bytes = b""
-    detect: bool = True
+    io_sleep_time: int = 0  #: how long to wait for more messages before a flush; 0 does not wait
+    partitioning: bool = False  #: only the channels that limits name are served
+    partitions: tuple[bytes, ...] = ()  #: their names and patterns
+    ft_group: bytes = b""  #: group of servers that share the store, one of them active; empty without
+    detect: bool = True  #: look for another server with the same cluster id at start (stand-alone servers do)

@@ -82,10 +82,6 @@ class Partitions:
     Args:
         context: The world.
         server_id: What this server calls itself among the others.
-
-    Attributes:
-        entries: Names and patterns of the channels that this server has.
-        waiting: Requests that wait for their client.
     """
 
     def __init__(self, context: Context, server_id: bytes) -> None:
@@ -98,8 +94,8 @@ class Partitions:
         self._silence: Timer | None = None
         self._passed: Callable[[], None] | None = None
         self._failed: Callable[[str], None] | None = None
-        self.entries = context.options.partitions
-        self.waiting = Waiting(context)
+        self.entries = context.options.partitions  #: names and patterns of the channels that this server has
+        self.waiting = Waiting(context)  #: requests that wait for their client
         self._literals = frozenset(entry for entry in self.entries if valid_channel(entry))
         self._patterns = tuple(entry for entry in self.entries if entry not in self._literals)
 

@@ -48,8 +48,6 @@ class Publishing:
 
     Args:
         context: The world.
-        clients: All clients.
-        channels: All channels.
         commits: Commits what is staged.
         waiting: Where publishes of clients that are not known wait, if they may (partitioning).
     """

@@ -59,10 +59,6 @@ class Clients:
     Args:
         context: The world.
         waiting: Requests that came before their client, if there may be any (partitioning).
-
-    Attributes:
-        names: Numbers of the client ids, for the kernels.
-        connections: Numbers of the connection ids.
     """
 
     def __init__(self, context: Context, waiting: Waiting | None = None) -> None:
@@ -71,8 +67,8 @@ class Clients:
         self._clients: dict[bytes, Client] = {}
         self._by_connection: dict[bytes, Client] = {}
         self._slots: Slots[Client] = Slots()
-        self.names = Names()
-        self.connections = Names()
+        self.names = Names()  #: numbers of the client ids, for the kernels
+        self.connections = Names()  #: numbers of the connection ids
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -138,20 +134,15 @@ class Clients:
 
 
 class Channels:
-    """All channels.
-
-    Attributes:
-        names: Numbers of the names, for the kernels.
-        expiry: What of them ends by time.
-    """
+    """All channels."""
 
     def __init__(self, context: Context) -> None:
         self._store = context.store
         self._channels: dict[bytes, Channel] = {}
         self._spellings: dict[str, list[bytes]] = {}
         self._slots: Slots[Channel] = Slots()
-        self.names = Names()
-        self.expiry = Expiry(context, self.delete)
+        self.names = Names()  #: numbers of the names, for the kernels
+        self.expiry = Expiry(context, self.delete)  #: what of them ends by time
 
     def __len__(self) -> int:
         return len(self._channels)

@@ -39,7 +39,6 @@ class StreamingServer:
     when there is nothing more to hand over at the moment.
 
     Args:
-        options: Options.
         store: A store that nobody has used yet.
         bus: NATS.
         clock: The time.
@@ -48,16 +47,9 @@ class StreamingServer:
         lock: Of the store, if this server belongs to a fault-tolerant group.
 
     Attributes:
-        options: As given.
-        store: As given.
-        server_id: What this server calls itself.
         clients: Who is connected.
         channels: The channels.
         statistics: Counters.
-        started_at: When it was started (ns since the epoch), 0 before.
-        ready: It takes requests.
-        subjects: What it listens on, as soon as the store was read.
-        recovered: How many channels were found in the store; None if it was empty.
     """
 
     def __init__(
@@ -79,11 +71,11 @@ class StreamingServer:
         self.store = store
         store.wake = driver.wake
         self.clock = clock
-        self.server_id = server_id or new_id()
-        self.started_at = 0
-        self.ready = False
-        self.subjects: Subjects | None = None
-        self.recovered: int | None = None
+        self.server_id = server_id or new_id()  #: what this server calls itself
+        self.started_at = 0  #: when it was started (ns since the epoch), 0 before
+        self.ready = False  #: it takes requests
+        self.subjects: Subjects | None = None  #: what it listens on, as soon as the store was read
+        self.recovered: int | None = None  #: how many channels were found in the store; None if it was empty
         self._stopped = False
 
         self._partitions: Partitions | None = None

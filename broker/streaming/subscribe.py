@@ -38,8 +38,6 @@ class Subscribing:
 
     Args:
         context: The world.
-        clients: All clients.
-        channels: All channels.
         acknowledgements: Takes what comes to the ack inboxes.
         unsubscribing: Ends durables that are replaced.
         ready: Who is to be served.

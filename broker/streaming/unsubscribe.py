@@ -33,8 +33,6 @@ class Unsubscribing:
 
     Args:
         context: The world.
-        clients: All clients.
-        channels: All channels.
         redelivery: Ends with a subscription, and goes on at others.
         commits: What came before is committed before something ends.
         partitions: Requests for channels of other servers are not answered.

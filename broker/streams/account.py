@@ -31,16 +31,12 @@ class Account:
         place: Where they are kept.
         clock: Tells the time.
         limits: What they may take.
-
-    Attributes:
-        streams: Streams by name.
-        room: What they take, and may take.
     """
 
     def __init__(self, place: Place, clock: Clock, limits: Limits) -> None:
         self._place, self._clock = place, clock
-        self.room = Room(limits)
-        self.streams: dict[str, Stream] = {}
+        self.room = Room(limits)  #: what they take, and may take
+        self.streams: dict[str, Stream] = {}  #: streams by name
 
     def load(self) -> None:
         """Opens the streams that are there.

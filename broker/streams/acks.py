@@ -29,34 +29,21 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What is said of a message.
+    """What is said of a message."""
 
-    Attributes:
-        kind: What.
-        delay: With NAK: nanoseconds until it comes again.
-        text: With TERM the reason, with NEXT the body of a request.
-    """
-
-    kind: Kind
-    delay: int = 0
-    text: str = ""
+    kind: Kind  #: what
+    delay: int = 0  #: with NAK: nanoseconds until it comes again
+    text: str = ""  #: with TERM the reason, with NEXT the body of a request
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which message of which consumer is meant.
+    """Which message of which consumer is meant."""
 
-    Attributes:
-        stream: Name of the stream.
-        consumer: Name of the consumer.
-        sequence: Stream sequence.
-        number: Consumer sequence.
-    """
-
-    stream: str
-    consumer: str
-    sequence: int
-    number: int
+    stream: str  #: name of the stream
+    consumer: str  #: name of the consumer
+    sequence: int  #: stream sequence
+    number: int  #: consumer sequence
 
 
 def place(subject: bytes) -> Place | None:

@@ -48,7 +48,6 @@ class Api:
 
     Args:
         account: The streams.
-        consumers: Their consumers.
         clock: Tells the time.
         listen: Called with a stream whose subjects are new or others.
         forget: Called with a stream that is no more.

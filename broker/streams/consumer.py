@@ -43,7 +43,6 @@ class Consumer:
     """The state of a consumer.
 
     Args:
-        stream: Its stream.
         config: Its configuration, checked.
         created: When it was made, in nanoseconds since 1970.
         event: Called for what others may want to know.
@@ -51,17 +50,15 @@ class Consumer:
     Attributes:
         delivered: Consumer sequence and stream sequence of the last delivery.
         floor: Everything up to these is acknowledged.
-        pending: What is not acknowledged, by stream sequence, which is the order of first deliveries.
-        repeats: Deliveries beyond the first, by stream sequence.
-        changed: Something is to be kept.
     """
 
     def __init__(self, stream: Stream, config: ConsumerConfig, created: int, event: Event) -> None:
         self.stream, self.config, self.created = stream, config, created
         self.delivered, self.floor = (0, 0), (0, 0)
+        #: What is not acknowledged, by stream sequence, which is the order of first deliveries.
         self.pending: OrderedDict[int, Pending] = OrderedDict()
-        self.repeats: dict[int, int] = {}
-        self.changed = True
+        self.repeats: dict[int, int] = {}  #: deliveries beyond the first, by stream sequence
+        self.changed = True  #: something is to be kept
         self._event = event
         self._filter = stream.store.contents.filter(config.filters)
         self._again: OrderedDict[int, None] = OrderedDict()

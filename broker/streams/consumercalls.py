@@ -31,7 +31,6 @@ class ConsumerCalls:
 
     Args:
         account: The streams.
-        consumers: Their consumers.
     """
 
     def __init__(self, account: Account, consumers: Consumers) -> None:

@@ -35,20 +35,17 @@ class Delivery(ABC):
     """Sends the messages of a consumer.
 
     Args:
-        consumer: The consumer.
         bus: NATS.
         now: Nanoseconds since 1970.
 
     Attributes:
         consumer: The consumer.
-        alarm: When (ns since 1970) `run` is called at the latest; 0 for no time.
-        used: When it was last asked for messages, or could send some.
     """
 
     def __init__(self, consumer: Consumer, bus: Bus, now: int) -> None:
         self.consumer, self._bus = consumer, bus
-        self.alarm = 0
-        self.used = now
+        self.alarm = 0  #: when (ns since 1970) `run` is called at the latest; 0 for no time
+        self.used = now  #: when it was last asked for messages, or could send some
         self._ack = b"$JS.ACK.%b.%b." % (consumer.stream.name.encode(), consumer.name.encode())
         #: Nothing is sent before this time: the rate is limited, a receiver is slow, or the pace is the original one.
         self._not_before = 0

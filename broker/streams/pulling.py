@@ -38,27 +38,16 @@ class RefusedError(Exception):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request for messages.
+    """A request for messages."""
 
-    Attributes:
-        reply: Where they go.
-        batch: How many are still wanted.
-        expires: When (ns since 1970) it ends; 0 for never.
-        no_wait: It ends when there is nothing more.
-        room: Bytes that are still wanted; None for any.
-        heartbeat: Nanoseconds between two signs of life; 0 for none.
-        beat: When the next one is due.
-        served: It has got messages.
-    """
-
-    reply: bytes
-    batch: int = 1
-    expires: int = 0
-    no_wait: bool = False
-    room: int | None = None
-    heartbeat: int = 0
-    beat: int = 0
-    served: bool = False
+    reply: bytes  #: where they go
+    batch: int = 1  #: how many are still wanted
+    expires: int = 0  #: when (ns since 1970) it ends; 0 for never
+    no_wait: bool = False  #: it ends when there is nothing more
+    room: int | None = None  #: bytes that are still wanted; None for any
+    heartbeat: int = 0  #: nanoseconds between two signs of life; 0 for none
+    beat: int = 0  #: when the next one is due
+    served: bool = False  #: it has got messages
 
     @classmethod
     def read(cls, reply: bytes, body: bytes, now: int) -> Request:

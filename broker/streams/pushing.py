@@ -20,11 +20,7 @@ _WIDEST_WINDOW: Final = 32 << 20
 
 
 class PushDelivery(Delivery):
-    """Sends messages to those who have subscribed.
-
-    Attributes:
-        active: Somebody has.
-    """
+    """Sends messages to those who have subscribed."""
 
     def __init__(self, consumer: Consumer, bus: Bus, now: int) -> None:
         super().__init__(consumer, bus, now)
@@ -35,7 +31,7 @@ class PushDelivery(Delivery):
         self._on_the_way = self._asked_at = 0
         self._question = b""
         self._beat = 0
-        self.active = False
+        self.active = False  #: somebody has
 
     @property
     def waiting(self) -> int:

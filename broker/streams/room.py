@@ -24,15 +24,11 @@ class Room:
 
     Args:
         limits: What they may take.
-
-    Attributes:
-        limits: What they may take.
-        used: Bytes of messages by storage type.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.used = {"memory": 0, "file": 0}
+        self.used = {"memory": 0, "file": 0}  #: bytes of messages by storage type
 
     def check(self, storage: str, size: int) -> None:
         """Checks whether a message may be stored.

@@ -48,16 +48,11 @@ class StreamsServer:
         clock: Tells the time.
         driver: Who calls `commit` and `run_timers`.
         limits: What streams may take.
-
-    Attributes:
-        account: The streams.
-        consumers: Their consumers.
-        api: Their API.
     """
 
     def __init__(self, bus: Bus, place: Place, clock: Clock, driver: Driver, limits: Limits) -> None:
         self._bus, self._place, self._clock, self._driver = bus, place, clock, driver
-        self.account = Account(place, clock, limits)
+        self.account = Account(place, clock, limits)  #: the streams
         self.consumers = Consumers(bus, clock, driver.commit_soon)
         self.api = Api(self.account, self.consumers, clock, self._listen, self._forget)
         self._heard: dict[str, dict[str, object]] = {}

@@ -60,20 +60,16 @@ class Stream:
         config: Its configuration.
         created: When it was made, in nanoseconds since 1970.
         store: Its messages.
-        followers: Its consumers.
-        unflushed: Something was taken out since it was last flushed.
-        counted: Bytes that are counted for it.
-        failure: Why nothing can be stored; empty if nothing is wrong.
     """
 
     def __init__(self, room: Room, config: StreamConfig, created: int, store: StreamStore) -> None:
         self.room, self.config, self.created, self.store = room, config, created, store
-        self.failure = ""
-        self.counted = 0
+        self.failure = ""  #: why nothing can be stored; empty if nothing is wrong
+        self.counted = 0  #: bytes that are counted for it
         self._ids: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         self._last_id = b""
-        self.followers: list[Follower] = []
-        self.unflushed = False
+        self.followers: list[Follower] = []  #: its consumers
+        self.unflushed = False  #: something was taken out since it was last flushed
         self.count()
 
     @property

@@ -33,21 +33,13 @@ _MANY = 1000
 
 @dataclass(frozen=True)
 class EntryConflict:
-    """An entry of which nodes have different copies.
-
-    Attributes:
-        index: Its index.
-        term: Its term.
-        taken: The nodes whose copy counts.
-        others: The nodes whose copy is damaged.
-        why: Why, in words.
-    """
+    """An entry of which nodes have different copies."""
 
     index: int
     term: int
-    taken: tuple[str, ...]
-    others: tuple[str, ...]
-    why: str
+    taken: tuple[str, ...]  #: the nodes whose copy counts
+    others: tuple[str, ...]  #: the nodes whose copy is damaged
+    why: str  #: why, in words
 
     def __str__(self) -> str:
         taken, others = ", ".join(self.taken), ", ".join(self.others)
@@ -70,38 +62,23 @@ class Publish(NamedTuple):
 
 @dataclass
 class ClusterLog:
-    """What the logs and snapshots of a cluster's nodes come to.
+    """What the logs and snapshots of a cluster's nodes come to."""
 
-    Attributes:
-        names: The nodes with a Raft log.
-        winner: The one whose log counts where branches differ.
-        voters: Who votes, by its configuration.
-        term: Term of the last entry.
-        index: Index of the last entry.
-        state: Clients and subscriptions after it.
-        begins: What the state begins with: the name of a snapshot, or "" for the beginning of the log.
-        missing: Entries behind that which no node has: what they did is unknown.
-        proven: Up to this entry all were committed for sure.
-        tail: Of the entries behind, how many nodes have each.
-        conflicts: Entries with different copies.
-        conflict_count: How many there are.
-        unreadable: Commands behind that which cannot be decoded or decrypted.
-        branches: Entries that nodes have of a branch that was given up, by node.
-    """
-
-    names: tuple[str, ...]
-    winner: str = ""
-    voters: tuple[str, ...] = ()
-    term: int = 0
-    index: int = 0
-    state: ClusterState = field(default_factory=ClusterState)
-    begins: str = ""
-    missing: Ranges = field(default_factory=Ranges)
-    proven: int = 0
+    names: tuple[str, ...]  #: the nodes with a Raft log
+    winner: str = ""  #: the one whose log counts where branches differ
+    voters: tuple[str, ...] = ()  #: who votes, by its configuration
+    term: int = 0  #: term of the last entry
+    index: int = 0  #: index of the last entry
+    state: ClusterState = field(default_factory=ClusterState)  #: clients and subscriptions after it
+    begins: str = ""  #: what the state begins with: the name of a snapshot, or "" for the beginning of the log
+    missing: Ranges = field(default_factory=Ranges)  #: entries behind that which no node has: what they did is unknown
+    proven: int = 0  #: up to this entry all were committed for sure
+    #: Of the entries behind, how many nodes have each.
     tail: dict[int, tuple[int, Publish | None]] = field(default_factory=dict)
-    conflicts: list[EntryConflict] = field(default_factory=list)
-    conflict_count: int = 0
-    unreadable: int = 0
+    conflicts: list[EntryConflict] = field(default_factory=list)  #: entries with different copies
+    conflict_count: int = 0  #: how many there are
+    unreadable: int = 0  #: commands behind that which cannot be decoded or decrypted
+    #: Entries that nodes have of a branch that was given up, by node.
     branches: dict[str, int] = field(default_factory=dict)
 
 

@@ -22,19 +22,12 @@ IndexView = npt.NDArray[np.void]
 
 
 class IndexScan(NamedTuple):
-    """What a scan of an index file found.
+    """What a scan of an index file found."""
 
-    Attributes:
-        rows: Good records from its start.
-        stop: Why it ends there (see `kernels.scan_index`).
-        sizes: The sum of the payload sizes that they name.
-        rises: Their sequences rise.
-    """
-
-    rows: int
-    stop: Stop
-    sizes: int
-    rises: bool
+    rows: int  #: good records from its start
+    stop: Stop  #: why it ends there (see `kernels.scan_index`)
+    sizes: int  #: the sum of the payload sizes that they name
+    rises: bool  #: their sequences rise
 
 
 def scan_index(buffer: Buffer, crc: Crc) -> IndexScan:

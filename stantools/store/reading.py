@@ -113,19 +113,12 @@ def among(batch: MessageColumns, wanted: Ranges) -> MessageColumns:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where messages lie and when they were stored, in the order of the file: columns of the same length.
+    """Where messages lie and when they were stored, in the order of the file: columns of the same length."""
 
-    Attributes:
-        sequence: Sequences.
-        offset: Where their records begin.
-        timestamp: Nanoseconds since 1970.
-        size: Payload sizes in bytes.
-    """
-
-    sequence: npt.NDArray[np.uint64]
-    offset: npt.NDArray[np.int64]
-    timestamp: npt.NDArray[np.int64]
-    size: npt.NDArray[np.uint32]
+    sequence: npt.NDArray[np.uint64]  #: sequences
+    offset: npt.NDArray[np.int64]  #: where their records begin
+    timestamp: npt.NDArray[np.int64]  #: nanoseconds since 1970
+    size: npt.NDArray[np.uint32]  #: payload sizes in bytes
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -188,19 +181,14 @@ def slice_rows(files: SliceFiles, channel: bytes, crc: Crc) -> Iterator[Rows]:
 
 @dataclass(frozen=True, slots=True)
 class OpenSlice:
-    """A slice whose files are mapped.
+    """A slice whose files are mapped."""
 
-    Attributes:
-        data: The data file.
-        index: Records of the index, at least one, if it can be believed; else None.
-        problem: What is wrong with the index; "" if nothing. One that can be believed may have a problem, too: the
-            server does not see what lies behind its end.
-        header_error: What is wrong with the data file's version; "" if nothing. Then its index is not looked at.
-    """
-
-    data: Buffer
-    index: IndexView | None = None
+    data: Buffer  #: the data file
+    index: IndexView | None = None  #: records of the index, at least one, if it can be believed; else None
+    #: What is wrong with the index; "" if nothing. One that can be believed may have a problem, too: the server does
+    #: not see what lies behind its end.
     problem: str = ""
+    #: What is wrong with the data file's version; "" if nothing. Then its index is not looked at.
     header_error: str = ""
 
 

@@ -76,19 +76,10 @@ class Link(asyncio.Protocol):
         configured: The URL is one of the options', not one that another server told.
 
     Attributes:
-        number: As given.
-        url: As given.
-        configured: As given.
         host: Address of the other end.
         port: Its port.
-        remote: What the other end said about itself; empty until then.
         open: Messages go over it.
         closed: It is no more.
-        over: Set then.
-        start: When it was opened, ns since the epoch.
-        rtt: Last round trip in ns; 0 if there was none yet.
-        counters: Messages and bytes.
-        wishes: What clients there want: weights by subject and queue group.
     """
 
     def __init__(self, number: int, net: Net, url: Server | None = None, *, configured: bool = False) -> None:
@@ -97,14 +88,14 @@ class Link(asyncio.Protocol):
         self.configured = configured
         self.host, self.port = "", 0
         self.local_host = ""
-        self.remote: dict[str, Any] = {}
+        self.remote: dict[str, Any] = {}  #: what the other end said about itself; empty until then
         self.open = self.closed = False
-        self.over = asyncio.Event()
+        self.over = asyncio.Event()  #: set then
         self.reason = ""
-        self.start = time.time_ns()
-        self.rtt = 0
-        self.counters = Counters()
-        self.wishes: dict[tuple[bytes, bytes], int] = {}
+        self.start = time.time_ns()  #: when it was opened, ns since the epoch
+        self.rtt = 0  #: last round trip in ns; 0 if there was none yet
+        self.counters = Counters()  #: messages and bytes
+        self.wishes: dict[tuple[bytes, bytes], int] = {}  #: what clients there want: weights by subject and queue group
         self._net = net
         self._parser = wire.Parser()
         self._transport: asyncio.Transport

@@ -74,12 +74,6 @@ class Mesh:
         host: The server.
         cluster: What they are to be like.
 
-    Attributes:
-        cluster: As given.
-        name: Name of the cluster.
-        links: All connections, by number, those that are not open yet included.
-        port: Where it listens; 0 before `start`.
-
     Raises:
         TLSError: The TLS options cannot be used.
         UsageError: A URL is wrong.
@@ -89,9 +83,9 @@ class Mesh:
         self.cluster = cluster
         self.turns = host.turns
         self.max_pending = host.options.max_pending
-        self.name = cluster.name or secrets.token_hex(11)
-        self.links: dict[int, Link] = {}
-        self.port = 0
+        self.name = cluster.name or secrets.token_hex(11)  #: name of the cluster
+        self.links: dict[int, Link] = {}  #: all connections, by number, those that are not open yet included
+        self.port = 0  #: where it listens; 0 before `start`
         self._host = host
         self._dynamic = not cluster.name
         self._numbers = 0

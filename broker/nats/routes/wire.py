@@ -38,40 +38,24 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Clients of the other server want a subject.
+    """Clients of the other server want a subject."""
 
-    Attributes:
-        account: Whose clients.
-        subject: Subject, possibly with wildcards.
-        queue: Queue group; empty for none.
-        weight: Members of the group there; 0 if nobody wants it any more.
-    """
-
-    account: bytes
-    subject: bytes
-    queue: bytes
-    weight: int
+    account: bytes  #: whose clients
+    subject: bytes  #: subject, possibly with wildcards
+    queue: bytes  #: queue group; empty for none
+    weight: int  #: members of the group there; 0 if nobody wants it any more
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message for clients of this server.
+    """A message for clients of this server."""
 
-    Attributes:
-        account: Whose clients.
-        subject: Its subject.
-        reply: Where answers go; empty for nowhere.
-        queues: Groups of which one member gets it, besides all who are in no group.
-        header_size: Bytes of headers that the payload begins with.
-        payload: The rest.
-    """
-
-    account: bytes
+    account: bytes  #: whose clients
     subject: bytes
-    reply: bytes
-    queues: tuple[bytes, ...]
-    header_size: int
-    payload: bytes
+    reply: bytes  #: where answers go; empty for nowhere
+    queues: tuple[bytes, ...]  #: groups of which one member gets it, besides all who are in no group
+    header_size: int  #: bytes of headers that the payload begins with
+    payload: bytes  #: the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +70,10 @@ Event = Info | Connect | Wish | Message | Error | bytes
 
 
 class Parser:
-    """Takes a stream apart, in whatever pieces it comes.
-
-    Attributes:
-        trusted: Messages may come; before that they are refused, whatever their size.
-    """
+    """Takes a stream apart, in whatever pieces it comes."""
 
     def __init__(self, *, trusted: bool = False) -> None:
-        self.trusted = trusted
+        self.trusted = trusted  #: messages may come; before that they are refused, whatever their size
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:

@@ -33,14 +33,12 @@ class Disk:
     A job runs in a thread, a sync in the kernel; its conclusion is drawn by the caller's thread, in `conclude`, and is
     told what was raised. What both use is the job's in between. Where the disk is fast, the caller waits: it has more
     to store next time. Where a job takes long, or the last one did, it goes on at once, and is woken.
-
-    Attributes:
-        wake: Called by a thread when there is something to conclude that nobody waits for.
-        pause: Seconds for which it pays to wait with a job, so that it has more to do; 0 if the last was not slow.
     """
 
     def __init__(self) -> None:
+        #: Called by a thread when there is something to conclude that nobody waits for.
         self.wake: Callable[[], None] | None = None
+        #: Seconds for which it pays to wait with a job, so that it has more to do; 0 if the last was not slow.
         self.pause = 0.0
         self._syncs = KernelSyncs()
         self._left_alone = False
@@ -210,14 +208,10 @@ class _Sync:
 
 
 class KernelSyncs:
-    """Files that the kernel syncs while we do something else, by Linux's asynchronous I/O.
-
-    Attributes:
-        under_way: How many files are being synced.
-    """
+    """Files that the kernel syncs while we do something else, by Linux's asynchronous I/O."""
 
     def __init__(self) -> None:
-        self.under_way = 0
+        self.under_way = 0  #: how many files are being synced
         self._next = 0
         self._context: ctypes.c_ulong | None = None
         self._possible = sys.platform == "linux" and os.uname().machine in _CALLS

@@ -44,21 +44,13 @@ _REPEAT = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class FoundSlices:
-    """The slices that a channel has when it is opened.
+    """The slices that a channel has when it is opened."""
 
-    Attributes:
-        slices: Those with messages, by number.
-        current: The last of them if it can be gone on with; None begins a new one.
-        last_number: The next slice gets a higher number than this.
-        last_sequence: Last sequence of the channel.
-        odd_paths: Data files whose names are not what their numbers say.
-    """
-
-    slices: list[SliceState] = field(default_factory=list)
-    current: SliceState | None = None
-    last_number: int = 0
-    last_sequence: int = 0
-    odd_paths: dict[int, Path] = field(default_factory=dict)
+    slices: list[SliceState] = field(default_factory=list)  #: those with messages, by number
+    current: SliceState | None = None  #: the last of them if it can be gone on with; None begins a new one
+    last_number: int = 0  #: the next slice gets a higher number than this
+    last_sequence: int = 0  #: last sequence of the channel
+    odd_paths: dict[int, Path] = field(default_factory=dict)  #: data files whose names are not what their numbers say
 
 
 class FileMessages:

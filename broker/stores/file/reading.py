@@ -36,15 +36,11 @@ _MOST_BYTES = 1 << 30
 
 
 class UnreadableError(Exception):
-    """A message cannot be read; the text is the original's where it has one.
-
-    Attributes:
-        sequence: Which one.
-    """
+    """A message cannot be read; the text is the original's where it has one."""
 
     def __init__(self, sequence: int, text: str) -> None:
         super().__init__(text)
-        self.sequence = sequence
+        self.sequence = sequence  #: which one
 
 
 class _Columns:
@@ -67,9 +63,6 @@ class SliceReader:
         crc: The store's CRC.
         open_files: Counts the open files.
         odd_paths: Data files whose names are not what their numbers say.
-
-    Attributes:
-        files: How many files it has open.
     """
 
     def __init__(
@@ -80,7 +73,7 @@ class SliceReader:
         open_files: OpenFiles,
         odd_paths: dict[int, Path],
     ) -> None:
-        self.files = 0
+        self.files = 0  #: how many files it has open
         self._directory = directory
         self._channel = channel
         self._crc = crc

@@ -49,32 +49,20 @@ _OF_THE_SERVER = re.compile(r"Recovering the state\.\.\.|No recovered state|Reco
 
 @dataclass
 class FoundChannel:
-    """A channel that was found.
+    """A channel that was found."""
 
-    Attributes:
-        name: The channel.
-        slices: Its slices.
-        subs: What its subs.dat adds up to.
-    """
-
-    name: bytes
+    name: bytes  #: the channel
     slices: FoundSlices
-    subs: SubsState
+    subs: SubsState  #: what its subs.dat adds up to
 
 
 @dataclass
 class Found:
-    """What was found in a directory.
+    """What was found in a directory."""
 
-    Attributes:
-        server: Who the server was; None if there is nothing.
-        clients: What clients.dat adds up to.
-        channels: The channels, by name.
-    """
-
-    server: pb.ServerInfo | None = None
-    clients: ClientsState = field(default_factory=ClientsState)
-    channels: list[FoundChannel] = field(default_factory=list)
+    server: pb.ServerInfo | None = None  #: who the server was; None if there is nothing
+    clients: ClientsState = field(default_factory=ClientsState)  #: what clients.dat adds up to
+    channels: list[FoundChannel] = field(default_factory=list)  #: the channels, by name
 
 
 def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) -> Found:

@@ -166,28 +166,15 @@ class Syncable(Protocol):
 
 @dataclass(slots=True)
 class Services:
-    """What all channels of a store share.
+    """What all channels of a store share."""
 
-    Attributes:
-        options: Of the store.
-        crc: The store's CRC.
-        wall: Nanoseconds since the epoch.
-        open_files: Counts open files.
-        cache: Bounds the memory for messages.
-        archiver: Runs the archive script.
-        disk: Writes and syncs.
-        completed: Flushes that were under way and are not any more.
-        unsynced: Message stores that hold something which is not durable.
-        unsynced_logs: Subscription stores that do.
-    """
-
-    options: FileOptions
-    crc: Crc
-    wall: Callable[[], int]
-    open_files: OpenFiles
-    cache: CacheBudget
-    archiver: Archiver
-    disk: Disk = field(default_factory=Disk)
-    completed: list[Flush] = field(default_factory=list)
-    unsynced: set[Syncable] = field(default_factory=set)
-    unsynced_logs: set[Syncable] = field(default_factory=set)
+    options: FileOptions  #: of the store
+    crc: Crc  #: the store's CRC
+    wall: Callable[[], int]  #: nanoseconds since the epoch
+    open_files: OpenFiles  #: counts open files
+    cache: CacheBudget  #: bounds the memory for messages
+    archiver: Archiver  #: runs the archive script
+    disk: Disk = field(default_factory=Disk)  #: writes and syncs
+    completed: list[Flush] = field(default_factory=list)  #: flushes that were under way and are not any more
+    unsynced: set[Syncable] = field(default_factory=set)  #: message stores that hold something which is not durable
+    unsynced_logs: set[Syncable] = field(default_factory=set)  #: subscription stores that do

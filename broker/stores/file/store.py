@@ -49,8 +49,6 @@ class FileStore:
 
     Attributes:
         kind: `FILE`.
-        limits: As given.
-        crc: The store's CRC.
     """
 
     kind = "FILE"
@@ -63,8 +61,8 @@ class FileStore:
         wall: Callable[[], int] = time.time_ns,
         cluster_id: bytes | None = None,
     ) -> None:
-        self.limits = limits or StoreLimits()
-        self.crc: Crc | None = Crc(options.polynomial, options.crc)
+        self.limits = limits or StoreLimits()  #: as given
+        self.crc: Crc | None = Crc(options.polynomial, options.crc)  #: the store's CRC
         self._options = options
         self._root = options.directory
         self._cluster_id = cluster_id

@@ -56,12 +56,6 @@ class Block:
     """A file of records.
 
     Attributes:
-        number: Its number, in its name and in the hashes of its records.
-        path: The file.
-        key: Of the hashes.
-        size: Bytes that are in the file.
-        waiting: Bytes that are still to be written to its end.
-        graves: Sequences that its tombstones take out.
         unsynced: Something was written since it was last synced.
         damaged: Behind `size` the file has something that is no record: nothing is added to it.
     """
@@ -69,12 +63,12 @@ class Block:
     __slots__ = ("_files", "damaged", "graves", "key", "number", "path", "size", "unsynced", "waiting")
 
     def __init__(self, directory: Path, stream: str, number: int, files: Descriptors) -> None:
-        self.number = number
-        self.path = directory / f"{number}.blk"
-        self.key = highway.block_key(stream, number)
-        self.size = 0
-        self.waiting = bytearray()
-        self.graves = array("Q")
+        self.number = number  #: its number, in its name and in the hashes of its records
+        self.path = directory / f"{number}.blk"  #: the file
+        self.key = highway.block_key(stream, number)  #: of the hashes
+        self.size = 0  #: bytes that are in the file
+        self.waiting = bytearray()  #: bytes that are still to be written to its end
+        self.graves = array("Q")  #: sequences that its tombstones take out
         self.unsynced = self.damaged = False
         self._files = files
 

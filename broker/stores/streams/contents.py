@@ -46,18 +46,13 @@ class Subject:
 
 
 class Filter:
-    """Patterns, of which a subject has to match one.
-
-    Attributes:
-        patterns: The patterns.
-        mask: By number of the subject, 1 if it matches.
-    """
+    """Patterns, of which a subject has to match one."""
 
     __slots__ = ("mask", "patterns", "users")
 
     def __init__(self, patterns: tuple[bytes, ...]) -> None:
         self.patterns = patterns
-        self.mask = bytearray()
+        self.mask = bytearray()  #: by number of the subject, 1 if it matches
         self.users = 0
 
     def matches(self, subject: bytes) -> bool:
@@ -79,11 +74,6 @@ class Segment:
         block: Number of the block that they are in.
         live: Messages among them.
         bytes: Their sizes.
-        times: Nanoseconds since 1970.
-        subjects: Numbers of subjects.
-        sizes: Bytes that count for the stream; 0 where there is no message.
-        places: Where in the block.
-        records: Header block and payload, where a store keeps them here.
     """
 
     __slots__ = ("block", "bytes", "first", "live", "places", "records", "sizes", "subjects", "times")
@@ -91,11 +81,11 @@ class Segment:
     def __init__(self, first: int, block: int = 0) -> None:
         self.first, self.block = first, block
         self.live = self.bytes = 0
-        self.times = array("q")
-        self.subjects = array("I")
-        self.sizes = array("I")
-        self.places = array("I")
-        self.records: list[tuple[bytes, bytes] | None] = []
+        self.times = array("q")  #: nanoseconds since 1970
+        self.subjects = array("I")  #: numbers of subjects
+        self.sizes = array("I")  #: bytes that count for the stream; 0 where there is no message
+        self.places = array("I")  #: where in the block
+        self.records: list[tuple[bytes, bytes] | None] = []  #: header block and payload, where a store keeps them here
 
     @property
     def end(self) -> int:
@@ -110,8 +100,6 @@ class Contents:
         next_sequence: The first sequence to be used.
 
     Attributes:
-        segments: The rows.
-        subjects: Subjects that have messages.
         messages: How many messages.
         bytes: Their sizes.
         first: Sequence of the first message; without messages the one after `last`.
@@ -121,9 +109,9 @@ class Contents:
     """
 
     def __init__(self, next_sequence: int = 1) -> None:
-        self.segments: list[Segment] = []
+        self.segments: list[Segment] = []  #: the rows
         self._firsts: list[int] = []
-        self.subjects: dict[bytes, Subject] = {}
+        self.subjects: dict[bytes, Subject] = {}  #: subjects that have messages
         self._numbered: list[Subject | None] = []
         self._free: list[int] = []
         self._filters: dict[tuple[bytes, ...], Filter] = {}

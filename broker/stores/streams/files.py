@@ -58,8 +58,6 @@ class FileStream(StreamStore):
     """A stream in files.
 
     Args:
-        directory: Its directory.
-        name: Its name.
         files: Who has files open.
         next_sequence: The first sequence of a new stream; None opens what is there.
         block_size: Bytes of a block.

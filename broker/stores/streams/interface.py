@@ -11,20 +11,12 @@ from stantools.migration.archive.meta import ConsumerState
 
 
 class Stored(NamedTuple):
-    """A message.
+    """A message."""
 
-    Attributes:
-        sequence: Its sequence in the stream.
-        time: When it was stored, in nanoseconds since 1970.
-        subject: Its subject.
-        header: Header block with its empty line; empty for none.
-        payload: The payload.
-    """
-
-    sequence: int
-    time: int
+    sequence: int  #: its sequence in the stream
+    time: int  #: when it was stored, in nanoseconds since 1970
     subject: bytes
-    header: bytes
+    header: bytes  #: header block with its empty line; empty for none
     payload: bytes
 
 
@@ -33,12 +25,9 @@ class StreamStore(ABC):
 
     What was added or taken out can be read at once; it is kept when `flush` has returned. If `flush` fails, what
     `contents` says is not to be relied upon: the stream is opened anew.
-
-    Attributes:
-        contents: What is there.
     """
 
-    contents: Contents
+    contents: Contents  #: what is there
 
     @staticmethod
     @abstractmethod

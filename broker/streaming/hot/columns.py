@@ -41,50 +41,30 @@ class Status(enum.IntEnum):
 
 
 class Group(NamedTuple):
-    """The publishes to one channel.
+    """The publishes to one channel."""
 
-    Attributes:
-        channel: What `channels` has under its name.
-        rows: Rows of the table in the order of arrival.
-    """
-
-    channel: int
-    rows: Rows
+    channel: int  #: what `channels` has under its name
+    rows: Rows  #: rows of the table in the order of arrival
 
 
 class Run(NamedTuple):
-    """Publishes in a row that want their acks at the same subject.
+    """Publishes in a row that want their acks at the same subject."""
 
-    Attributes:
-        reply: The subject; empty when no ack is wanted.
-        begin: First row of the table, and of the acks.
-        end: The row behind the last.
-    """
-
-    reply: bytes
-    begin: int
-    end: int
+    reply: bytes  #: the subject; empty when no ack is wanted
+    begin: int  #: first row of the table, and of the acks
+    end: int  #: the row behind the last
 
 
 @dataclass(slots=True)
 class Publishes:
-    """The frames that were plainly good, up to the first that was not. Row i of the table is the i-th of them.
+    """The frames that were plainly good, up to the first that was not. Row i of the table is the i-th of them."""
 
-    Attributes:
-        count: How many frames were taken: rows of the table, and of `acks`.
-        status: Why it ended there; not GOOD tells about the frame behind the last one taken.
-        groups: The rows by channel, in the order in which the channels appear first.
-        acks: The encoded PubAck of each, in bytes of its own: good beyond the call.
-        runs: Where to send them, in the order of arrival.
-        size: Bytes of all PubMsgs taken.
-    """
-
-    count: int
-    status: Status
-    groups: list[Group]
-    acks: Payloads
-    runs: list[Run]
-    size: int
+    count: int  #: how many frames were taken: rows of the table, and of `acks`
+    status: Status  #: why it ended there; not GOOD tells about the frame behind the last one taken
+    groups: list[Group]  #: the rows by channel, in the order in which the channels appear first
+    acks: Payloads  #: the encoded PubAck of each, in bytes of its own: good beyond the call
+    runs: list[Run]  #: where to send them, in the order of arrival
+    size: int  #: bytes of all PubMsgs taken
 
 
 def publish_table(rows: int) -> Table:

@@ -32,7 +32,6 @@ class Pattern:
     Args:
         payload: A PubMsg that was decoded.
         client: Its publisher.
-        channel: Its channel.
         guid: Where its guid is.
         reply: Where its reply is.
         data: Where its data is.

@@ -30,17 +30,11 @@ _Content = tuple[int, bytes, bytes]
 
 @dataclass
 class Source:
-    """What one node's store has of a channel.
-
-    Attributes:
-        node: The node.
-        plan: What a salvage of this store alone would take.
-        taken: What of it is taken.
-    """
+    """What one node's store has of a channel."""
 
     node: MergedNode
-    plan: ChannelPlan
-    taken: Ranges = field(default_factory=Ranges)
+    plan: ChannelPlan  #: what a salvage of this store alone would take
+    taken: Ranges = field(default_factory=Ranges)  #: what of it is taken
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -87,19 +81,14 @@ class Union:
         name: The channel.
         crc: Of the stores.
         key: The encryption key, if there is one.
-
-    Attributes:
-        sources: The stores, the most advanced first.
-        have: What they have together.
-        differing: Sequences under which they may have different messages.
     """
 
     def __init__(self, name: bytes, crc: Crc, key: bytes | None) -> None:
         self._name, self._crc = name, crc
         self._cipher = ChannelCipher(key, name) if key else None
-        self.sources: list[Source] = []
-        self.have = Ranges()
-        self.differing = Ranges()
+        self.sources: list[Source] = []  #: the stores, the most advanced first
+        self.have = Ranges()  #: what they have together
+        self.differing = Ranges()  #: sequences under which they may have different messages
 
     def add(self, source: Source, floor: int) -> bool:
         """Adds a store; one that is behind those added before comes after them.

@@ -24,38 +24,23 @@ from stantools.store.ranges import Ranges
 
 @dataclass(frozen=True)
 class Version:
-    """A message that several nodes have under one sequence.
+    """A message that several nodes have under one sequence."""
 
-    Attributes:
-        nodes: Where it is.
-        timestamp: When it was stored, nanoseconds since 1970.
-        size: Bytes of its data.
-        filler: It is an empty message that a server put into a gap.
-        taken: It is the one that the new store has.
-    """
-
-    nodes: tuple[str, ...]
-    timestamp: int
-    size: int
-    filler: bool
-    taken: bool
+    nodes: tuple[str, ...]  #: where it is
+    timestamp: int  #: when it was stored, nanoseconds since 1970
+    size: int  #: bytes of its data
+    filler: bool  #: it is an empty message that a server put into a gap
+    taken: bool  #: it is the one that the new store has
 
 
 @dataclass(frozen=True)
 class MessageConflict:
-    """A sequence under which nodes have different messages.
-
-    Attributes:
-        channel: The channel.
-        sequence: The sequence.
-        versions: The messages.
-        why: Why one of them was taken, in words.
-    """
+    """A sequence under which nodes have different messages."""
 
     channel: str
     sequence: int
-    versions: tuple[Version, ...]
-    why: str
+    versions: tuple[Version, ...]  #: the messages
+    why: str  #: why one of them was taken, in words
 
     def as_json(self) -> dict[str, Any]:
         """Returns it for reports."""
@@ -80,7 +65,6 @@ class Logged(Rewrite):
         size: Bytes of their payloads.
         largest: Bytes of the largest one.
         note: What is told of them.
-        channel: Their channel.
         key: The encryption key; with it, what was encrypted in the log is encrypted in the store.
     """
 
@@ -160,21 +144,13 @@ class Places:
 
 @dataclass
 class MergedNode:
-    """One of the nodes.
+    """One of the nodes."""
 
-    Attributes:
-        name: Its id, or the name of its directory.
-        files: Where its directories are.
-        report: What its Raft directory holds; None if it has none.
-        messages: How many intact messages its store has.
-        stale: Its log ends before the one that counts, or it has none.
-    """
-
-    name: str
-    files: NodeFiles
-    report: NodeReport | None = None
-    messages: int = 0
-    stale: bool = True
+    name: str  #: its id, or the name of its directory
+    files: NodeFiles  #: where its directories are
+    report: NodeReport | None = None  #: what its Raft directory holds; None if it has none
+    messages: int = 0  #: how many intact messages its store has
+    stale: bool = True  #: its log ends before the one that counts, or it has none
 
     @property
     def named(self) -> NodeFiles:
@@ -199,22 +175,17 @@ class MergedNode:
 
 @dataclass
 class MergePlan(SalvagePlan):
-    """A whole merge.
-
-    Attributes:
-        nodes: The nodes.
-        log: What their logs come to.
-        conflicts: Sequences under which nodes have different messages; the first ones of each channel.
-        sources: How many messages of each channel come from where.
-        free_pages: Messages that only free pages hold, by channel: taken, if that was asked for.
-    """
+    """A whole merge."""
 
     VERB: ClassVar[str] = "merge"
 
     nodes: list[MergedNode] = field(default_factory=list)
-    log: ClusterLog = field(default_factory=lambda: ClusterLog(()))
+    log: ClusterLog = field(default_factory=lambda: ClusterLog(()))  #: what their logs come to
+    #: Sequences under which nodes have different messages; the first ones of each channel.
     conflicts: list[MessageConflict] = field(default_factory=list)
+    #: How many messages of each channel come from where.
     sources: dict[bytes, dict[str, int]] = field(default_factory=dict)
+    #: Messages that only free pages hold, by channel: taken, if that was asked for.
     free_pages: dict[str, Ranges] = field(default_factory=dict)
 
     @property

@@ -66,23 +66,15 @@ def plan_merge(
 
 @dataclass
 class _Channel:
-    """What is found out of a channel before the logs are looked through for what is missing.
-
-    Attributes:
-        name: Its name.
-        union: What the stores have.
-        known: What the logs know of it; None if nothing.
-        expected: The sequences that there should be.
-        found: Entries of the logs that hold what no store has, and what decides where stores differ.
-        deleted: Such entries in free pages.
-    """
+    """What is found out of a channel before the logs are looked through for what is missing."""
 
     name: bytes
-    union: Union
-    known: ClusterChannel | None
-    expected: Ranges = field(default_factory=Ranges)
+    union: Union  #: what the stores have
+    known: ClusterChannel | None  #: what the logs know of it; None if nothing
+    expected: Ranges = field(default_factory=Ranges)  #: the sequences that there should be
+    #: Entries of the logs that hold what no store has, and what decides where stores differ.
     found: Places = field(default_factory=Places)
-    deleted: Places = field(default_factory=Places)
+    deleted: Places = field(default_factory=Places)  #: such entries in free pages
 
     @property
     def missing(self) -> Ranges:
