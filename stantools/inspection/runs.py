@@ -82,7 +82,7 @@ class RunBuilder:
     """
 
     def __init__(self, files: SliceFiles, channel: bytes, buffer: Buffer, found: Sequence[RecordRun] = ()) -> None:
-        self._files = files
+        self.files = files
         self._channel = channel
         self._buffer = buffer
         self._pieces: list[Ranges] = []
@@ -127,74 +127,39 @@ class RunBuilder:
 
     def _extend(self, columns: MessageColumns, low: int, high: int, subject: bytes) -> None:
         part = columns.part(low, high)
-        self.add_stretch(
-            subject,
-            int(part.offset[0]),
-            high - low,
-            int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1]),
-            _contiguous(part.sequence),
-            int(part.size.sum(dtype=np.uint64)),
-            int(part.data_size.sum(dtype=np.uint64)),
-            int(part.data_size.max()),
-            int(part.timestamp[0]),
-            int(part.timestamp[-1]),
+        self.extend(
+            RecordRun(
+                self.files,
+                subject,
+                start=int(part.offset[0]),
+                end=int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1]),
+                sequences=_contiguous(part.sequence),
+                count=high - low,
+                bytes=int(part.size.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * (high - low),
+                first_timestamp=int(part.timestamp[0]),
+                last_timestamp=int(part.timestamp[-1]),
+                payload=int(part.data_size.sum(dtype=np.uint64)),
+                largest=int(part.data_size.max()),
+            )
         )
 
-    def add_stretch(
-        self,
-        subject: bytes,
-        start: int,
-        count: int,
-        end: int,
-        sequences: Ranges,
-        sizes: int,
-        payload: int,
-        largest: int,
-        first_timestamp: int,
-        last_timestamp: int,
-    ) -> None:
-        """Adds records of one subject whose sequences rise, as `kernels.scan_run` tells them.
-
-        Args:
-            subject: The subject.
-            start: Offset of the first record.
-            count: How many there are.
-            end: Offset behind the last one.
-            sequences: Which they hold.
-            sizes: The sum of their payload sizes.
-            payload: The sum of the sizes of the messages' data.
-            largest: The largest of these.
-            first_timestamp: Of the first record.
-            last_timestamp: Of the last one.
-        """
-        total = sizes + MESSAGE_OVERHEAD * count
+    def extend(self, more: RecordRun) -> None:
+        """Adds records of one subject whose sequences rise, to the run before them if they go on with it."""
         run = self._run
-        if run and run.subject == subject and run.end == start and sequences.first > self.last:
-            run.end = end
-            run.count += count
-            run.bytes += total
-            run.payload += payload
-            run.largest = max(run.largest, largest)
-            if start - (run.marks[-1][1] if run.marks else run.start) >= _APART:
-                run.marks.append((sequences.first, start))
-            run.last_timestamp = last_timestamp
-            self._pieces.append(sequences)
+        if run and run.subject == more.subject and run.end == more.start and more.sequences.first > self.last:
+            run.end = more.end
+            run.count += more.count
+            run.bytes += more.bytes
+            run.payload += more.payload
+            run.largest = max(run.largest, more.largest)
+            if more.start - (run.marks[-1][1] if run.marks else run.start) >= _APART:
+                run.marks.append((more.sequences.first, more.start))
+            run.last_timestamp = more.last_timestamp
+            self._pieces.append(more.sequences)
         else:
             self.close()
-            self._pieces = [sequences]
-            self._run = RecordRun(
-                self._files,
-                subject,
-                start,
-                end,
-                sequences,
-                count,
-                total,
-                first_timestamp,
-                last_timestamp,
-                payload,
-                largest,
-            )
+            self._pieces = [more.sequences]
+            self._run = more
 
     def close(self) -> None:
         """Ends the current run."""

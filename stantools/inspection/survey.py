@@ -23,7 +23,7 @@ from stantools.errors import StoreUnreadableError
 from stantools.format import envelope, index, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, MESSAGE_OVERHEAD, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
 from stantools.inspection.runs import RecordRun, RunBuilder
 from stantools.progress import Progress
@@ -282,12 +282,16 @@ def _scan_sound(
         if named:
             named.reach(FILE_HEADER_SIZE + done * INDEX_RECORD_SIZE)
         begin, until = at, min(at + _STEP, len(data))
-        count, at, sequences, *sums = kernels.scan_run(
+        count, at, sequences, sizes, payload, largest, oldest, newest = kernels.scan_run(
             data, begin, until, crc, channel, entries, done, after, BATCH_ROWS
         )
         if not count:
             break
-        builder.add_stretch(channel, begin, count, at, Ranges.of(sequences), *sums)
+        size = sizes + MESSAGE_OVERHEAD * count
+        found = Ranges.of(sequences)
+        builder.extend(
+            RecordRun(builder.files, channel, begin, at, found, count, size, oldest, newest, payload, largest)
+        )
         done, after = done + count, sequences[-1][1]
         if progress:
             progress(at - begin)
