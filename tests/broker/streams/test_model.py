@@ -49,7 +49,7 @@ class Model:
         gone = found[:-keep] if keep else [each for each in found if not seq or each < seq]
         for number in gone:
             del self.messages[number]
-        if seq and not pattern and seq > self.last:
+        if seq and pattern in ("", ">") and seq > self.last:
             self.last = seq - 1
         return len(gone)
 
