@@ -31,7 +31,8 @@ def test_publisher_and_subscriber_move_over(tmp_path: Path, start_server: Callab
     result = json.loads(asyncio.run(rehearsal.run([])))
     assert result["clean"]
     assert result["cutover"]["carried"] > 0
-    assert result["cutover"]["why"] == "the server has stopped"
+    # On a busy machine the first look may come when it has stopped already.
+    assert result["cutover"]["why"].startswith(("the server has stopped", "no server is seen"))
     assert 0 < result["cutover"]["seconds"] < WAIT
     assert not result["cutover"]["written_since"]
     plan = tmp_path / "plan.yaml"

@@ -138,11 +138,14 @@ def test_without_rows_there_is_a_file_with_the_columns(sample: Read, tmp_path: P
 
 def test_mode_failfast_leaves_nothing(stores: Read, tmp_path: Path) -> None:
     options = replace(stores.options, mode=Mode.FAILFAST)
+    before = set(threading.enumerate())
     for layout, export in ((ALL, run.export_to_directory), (NDJSON, run.export_to_file), (ALL, run.export_to_file)):
         with pytest.raises(StoreUnreadableError):
             export(stores._replace(options=options).export(layout, tmp_path / "out"))
         assert list(tmp_path.iterdir()) == []
-    assert threading.active_count() < 5
+    for left in set(threading.enumerate()) - before:
+        left.join(60)
+        assert not left.is_alive()
 
 
 def test_a_failure_in_one_thread_stops_all(sample: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
