@@ -54,7 +54,7 @@ _MOST_ROWS: Final = 4096
 class Route:
     """A set of receivers."""
 
-    number: int  #: what stands in the tables
+    number: int  #: its number in the tables
     plain: tuple[NatsSubscription, ...] = ()  #: subscriptions without queue group
     queues: tuple[tuple[NatsSubscription, ...], ...] = ()  #: members of each queue group
     abroad: Abroad | None = None  #: receivers on other servers; None if there are none

@@ -23,7 +23,7 @@ Line = list[Piece]
 
 #: Larger payloads are not tried as JSON or protobuf.
 MOST_BYTES = 1 << 18
-#: Of a text so much is shown, and so much of a payload tells what it is: few milliseconds of work.
+#: Bytes of a text that are shown, and of a payload that its kind is guessed from: a few milliseconds of work.
 MOST_TEXT, _SAMPLE = 1 << 16, 1 << 13
 #: Levels of a structure that are shown unless more are asked for.
 LEVELS = 3

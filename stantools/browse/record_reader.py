@@ -54,7 +54,7 @@ class RecordRow:
 
 
 class _Decoded:
-    """The records of a stretch; what they say is found out for those that are asked for."""
+    """The records of a stretch; each is decoded when it is asked for."""
 
     def __init__(
         self,

@@ -135,7 +135,7 @@ class SliceParts:
     """One slice as pieces."""
 
     name: str  #: name of its data file, or of its index if there is no other
-    mark: tuple[int, ...]  #: what tells whether the files are still the same: sizes, inodes, times of change
+    mark: tuple[int, ...]  #: differs once the files have changed: sizes, inodes, times of change
     pieces: tuple[Piece, ...]  #: in the order of the file
     exact: bool = True  #: everything that can be known is known: only a look at every record can still find damage
 

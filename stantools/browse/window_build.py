@@ -47,7 +47,7 @@ _MOST_RANGES = 3
 
 
 def mark_of(files: SliceFiles) -> tuple[int, ...]:
-    """Returns what tells whether a slice's files have changed: sizes, inodes and times; zeros for a missing one."""
+    """Returns what differs once a slice's files have changed: sizes, inodes and times; zeros for a missing one."""
     values: list[int] = []
     for path in (files.data, files.index):
         try:

@@ -23,6 +23,16 @@ from stantools.nats.subjects import valid_subject
 
 #: How long something that has to come may take on a busy machine.
 PATIENCE = 60.0
+
+
+def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Waits until something is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
+
+
 _NUMBERS = itertools.count(1)
 
 

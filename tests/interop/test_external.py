@@ -7,7 +7,6 @@ import signal
 import ssl
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from stantools.format.proto import store_pb2 as store
 from tests import servers
 from tests.broker.nats.certificates import party
 from tests.brokers import Broker
-from tests.interop.talker import PATIENCE, Client, NobodyAnsweredError, Talker
+from tests.interop.talker import PATIENCE, Client, NobodyAnsweredError, Talker, until
 from tests.interop.test_other_clients import command, play
 from tests.nats.authority import new_pair
 from tests.servers import NatsServer
@@ -30,13 +29,6 @@ def needs(version: str) -> str:
     if version not in servers.available():
         pytest.skip(f"nats-server {version} is not here (python tests/servers.py fetches it)")
     return version
-
-
-def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("version", OLD_AND_NEW)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests import servers
 from tests.brokers import READY, Broker
 from tests.interop.follower import Follower, wait_until_served
 from tests.interop.rawclient import Publisher, stored
-from tests.interop.talker import PATIENCE, Talker
+from tests.interop.talker import PATIENCE, Talker, until
 from tests.interop.test_faults_disk import LEFT_BEHIND, calm, verified
 from tests.interop.test_other_clients import command
 from tests.servers import NatsServer
@@ -35,13 +35,6 @@ CHANNELS = [b"one", b"two"]
 #: Seconds for which a publisher waits for an ack.
 _SILENCE = 0.25
 _numbers = itertools.count(1)
-
-
-def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.005)
 
 
 class Member(Broker):

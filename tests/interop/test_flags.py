@@ -26,18 +26,11 @@ import pytest
 
 from tests.broker.nats.certificates import party
 from tests.brokers import READY, Broker
-from tests.interop.talker import PATIENCE, Client, RefusedError, Talker
+from tests.interop.talker import PATIENCE, Client, RefusedError, Talker, until
 
 ROOT = Path(__file__).parents[2]
 #: A line of the log: process, time, level, text.
 LINE = re.compile(r"\[(\d+)\] (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} )?\[(INF|WRN|ERR|FTL|DBG|TRC)\] (.*)")
-
-
-def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
 
 
 def fetch(url: str) -> Any:

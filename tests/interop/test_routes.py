@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,26 +11,15 @@ from tests import servers
 from tests.broker.nats.certificates import party
 from tests.brokers import Broker
 from tests.interop.rawclient import RawClient, stored
-from tests.interop.talker import PATIENCE, Talker
+from tests.interop.talker import Talker, until
 from tests.interop.test_fault_tolerance import members_of
 from tests.interop.test_faults_disk import calm
+from tests.interop.test_flags import fetch
 from tests.interop.test_other_clients import play
 from tests.servers import NatsServer, free_port
 
 #: Before pools of connections, and since.
 VERSIONS = ["2.9.10", "2.10.26", "2.12.8", "2.15.1"]
-
-
-def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
-
-
-def fetch(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return json.load(answer)
 
 
 def configured(folder: Path, port: int, *routes: int) -> Path:

@@ -20,7 +20,7 @@ import pytest
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as store
 from tests.brokers import Broker
-from tests.interop.talker import PATIENCE, Client, Message, NobodyAnsweredError, RefusedError, Talker
+from tests.interop.talker import PATIENCE, Client, Message, NobodyAnsweredError, RefusedError, Talker, until
 
 #: A server may redeliver what is due within this time, too (streaming-protocol.md section 16).
 EARLY = 0.020
@@ -70,13 +70,6 @@ def nats(talk: Callable[[], Talker]) -> Talker:
 def ask(broker: Broker, path: str) -> Any:
     with urllib.request.urlopen(f"{broker.monitoring}/streaming/{path}", timeout=10) as answer:
         return json.load(answer)
-
-
-def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
 
 
 def shape(messages: list[Message]) -> list[tuple[int, int]]:

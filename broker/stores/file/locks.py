@@ -17,7 +17,7 @@ from stantools.store.directory import FT_LOCK_FILE
 
 #: Locks of this process, with how many stores share each: who opens a directory twice is trusted to know why.
 _held: dict[Path, tuple[int, int]] = {}
-#: What a lock fails with that another process has, or that cannot be had at the moment.
+#: Errors of a lock that another process holds, or that is not available at the moment.
 _NOT_NOW: Final = (errno.EAGAIN, errno.EACCES, errno.EINTR, errno.ENOLCK)
 #: Bytes of a group's name that are looked at.
 _LONGEST: Final = 1024
