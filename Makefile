@@ -19,11 +19,11 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-fast test-slow demo proto docs screens samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-browser clean
+.PHONY: help setup check format test test-fast test-slow demo proto docs man screens samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-browser clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
-	@echo "also: setup, format, test-slow, proto, docs, screens, samples, dist, bench, bench-offline, bench-migration,"
+	@echo "also: setup, format, test-slow, proto, docs, man, screens, samples, dist, bench, bench-offline, bench-migration,"
 	@echo "      bench-pipeline, bench-broker, bench-browser, clean"
 
 setup: $(INSTALLED)
@@ -81,6 +81,10 @@ docs: $(INSTALLED)
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/python docs/tour.py
 
+# Pages for man(1), which wheels of `make dist` carry.
+man: $(INSTALLED)
+	@$(BIN)/python docs/manpages.py build/man
+
 # Pictures of the browser for the README and the guide.
 screens: $(INSTALLED)
 	@$(BIN)/python docs/screens.py $(ARGS)
@@ -89,7 +93,7 @@ samples: $(INSTALLED)
 	@$(BIN)/python samples/make_samples.py
 
 # A source archive and a wheel with compiled kernels for this Python, in dist/. Fails where the kernels cannot be compiled.
-dist: $(INSTALLED)
+dist: $(INSTALLED) man
 	@rm -rf dist
 	@mkdir dist && $(BIN)/python -m build --outdir dist > dist/build.log 2>&1 || { tail -20 dist/build.log >&2; exit 1; }
 	@$(BIN)/python -c 'import sys, zipfile, pathlib; wheel = next(pathlib.Path("dist").glob("*.whl")); \

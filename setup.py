@@ -3,6 +3,8 @@
 Without a C compiler the extension is skipped and the plain kernels are used.
 """
 
+from pathlib import Path
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
@@ -25,4 +27,5 @@ extensions = cythonize(
 for extension in extensions:
     extension.optional = True  # cythonize does not take it over from what it is given
 
-setup(ext_modules=extensions)
+# `make man` writes the pages; without them all else is installed.
+setup(ext_modules=extensions, data_files=[("share/man/man1", sorted(map(str, Path("build/man").glob("*.1"))))])

@@ -1,13 +1,23 @@
-"""The wheel, built and installed as a user would: in an environment that holds nothing else."""
+"""What is installed: the wheel as a user installs it, optional parts, man pages, the image and the service."""
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
 import pytest
+
+from broker.config.options import Parsed
+from broker.config.parsing import parse
+from stantools import __version__
+from stantools.cli import parts
+from stantools.cli.verbs import summaries
 
 PROJECT = Path(__file__).parents[1]
 
@@ -38,3 +48,65 @@ def test_a_wheel_in_an_empty_environment(tmp_path: Path) -> None:
     run(binaries / "stantools", "salvage", "store", "--out", "rescued", cwd=tmp_path)
     run(binaries / "stantools", "verify", "rescued", cwd=tmp_path)
     assert "-st" in run(binaries / "stan-broker", "-h", cwd=tmp_path)
+
+
+def test_all_optional_parts_are_in_one() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
+    [everything] = optional["all"]
+    assert set(everything.removeprefix("stantools[").rstrip("]").split(",")) == set(optional) - {"all", "dev"}
+    assert set(parts.PARTS) == set(optional) - {"all", "dev"}
+    for part in parts.parts():
+        assert {name.lower() for name in part.packages} == {
+            re.split(r"[<>=;\[]", line)[0].strip().lower() for line in optional[part.name]
+        }
+
+
+def test_kernels_are_those_that_are_built() -> None:
+    built = re.findall(r'"([\w.]+)\._native"', (PROJECT / "setup.py").read_text())
+    assert sorted(built) == sorted(parts.KERNELS)
+
+
+def test_version_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "missing" not in parts.describe()
+    monkeypatch.setattr(parts, "_version", lambda package: None if package in ("textual", "bcrypt") else "1.0")
+    lines = parts.describe().splitlines()
+    assert lines[0].startswith(f"stantools {__version__}, Python 3.")
+    assert [line for line in lines if "missing: " in line] == [
+        "tui        tui                                missing: textual",
+        "broker     broker, with speed and monitoring  missing: bcrypt",
+    ]
+    assert lines[-1] == "what is missing comes with: pip install 'stantools[tui,broker]'"
+
+
+def test_man_pages(tmp_path: Path) -> None:
+    """Every verb has a page with every option, and the formatter finds nothing to complain about."""
+    run(sys.executable, PROJECT / "docs" / "manpages.py", tmp_path, cwd=PROJECT)
+    pages = {path.name.removesuffix(".1"): path for path in tmp_path.iterdir()}
+    assert {"stantools", "stan-broker", "stantools-migrate-verify", "stantools-pipeline-stats"} < set(pages)
+    assert {f"stantools-{verb}" for verb in summaries()} < set(pages)
+    assert "\\-\\-cutover\\-when\\-idle" in pages["stantools-migrate"].read_text()
+    assert "\\-\\-file_slice_max_msgs" in pages["stan-broker"].read_text()
+    if shutil.which("groff") is None:
+        return
+    for path in pages.values():
+        done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", path], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), path
+
+
+def test_deployment_starts_what_there_is() -> None:
+    """The command lines of the service and of the image are ones that the broker takes."""
+    folder = PROJECT / "samples" / "deployment"
+    unit = (folder / "stan-broker.service").read_text()
+    [line] = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    program, *words = line.split()
+    assert Path(program).name == "stan-broker"
+    assert words[0] == "-c"
+    image = (folder / "Containerfile").read_text()
+    *_, started = [json.loads(found) for found in re.findall(r"^CMD (\[.*\])$", image, re.MULTILINE)]
+    assert isinstance(parse(started), Parsed)
+    if shutil.which("systemd-analyze"):
+        command = ["systemd-analyze", "verify", folder / "stan-broker.service"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        unexpected = [said for said in done.stderr.splitlines() if "not executable" not in said and "man " not in said]
+        assert unexpected == []

@@ -18,6 +18,7 @@ from broker.config.settings import NatsFile, Settings, StreamingFile
 from broker.config.values import ConfigurationError, Node, kind, parse_duration, text
 from broker.nats.options import VERSION as NATS_VERSION
 from broker.streaming.options import VERSION
+from stantools import __version__
 from stantools.format.quoting import quote
 from stantools.store.limits import PatternLimits, is_channel_name
 
@@ -181,8 +182,8 @@ def _unavailable(found: Configured) -> list[str]:
 
 
 def version_line() -> str:
-    """Returns the answer to `--version`."""
-    return f"nats-streaming-server version {VERSION}, nats-server: v{NATS_VERSION}"
+    """Returns the answer to `--version`: what it stands for, as scripts expect it, and what it is."""
+    return f"nats-streaming-server version {VERSION}, nats-server: v{NATS_VERSION}\nstan-broker {__version__}"
 
 
 def overview() -> str:

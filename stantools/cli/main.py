@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 import click
 
-from stantools import __version__
 from stantools.cli import console
 from stantools.cli.verbs import CONTEXT, QUESTIONS, LateGroup, module_of, summaries
 from stantools.errors import ExitCode, StantoolsError
@@ -126,12 +125,27 @@ class Program(LateGroup):
             return _report_unexpected(ctx, problem)
 
 
+def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from stantools.cli.parts import describe
+
+        click.echo(describe())
+        ctx.exit()
+
+
 @click.group(
     cls=Program,
     context_settings=CONTEXT,
     epilog=_EXIT_CODES,
 )
-@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version, the kernels and the optional parts, and exit.",
+)
 def cli() -> None:
     """Look into, check and rescue NATS Streaming file stores.
 

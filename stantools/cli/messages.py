@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.completion import complete_channel
-from stantools.cli.options import options_of, reading_options, store_argument, verb
+from stantools.cli.options import complete_channel, options_of, reading_options, store_argument, verb
 from stantools.cli.output import hex_dump, ndjson_line, payload_text, plain
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, format_time

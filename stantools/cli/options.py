@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from stantools.cli import console
-from stantools.cli.completion import complete_channel
 from stantools.cli.verbs import CONTEXT, summaries
-from stantools.errors import UsageError
+from stantools.errors import StantoolsError, UsageError
 from stantools.notation import parse_polynomial
 from stantools.options import CHANNELS, KEY, WORKERS, LimitOptions, Option, declared
 from stantools.secret import Secret
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
 else:  # generic in newer releases of click only
     _ParamType = click.ParamType
+
+#: Channels that a shell is offered at most.
+_MANY_CHANNELS = 500
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Decorator = Callable[[Any], Any]
@@ -90,6 +93,25 @@ def _shown(formats: tuple[str, ...], *, tables: bool, progress: bool) -> list[cl
     options.append((("--color",), {**when, "help": "When to color."}))
     options.append((("-v", "--verbose"), {"is_flag": True, "help": "Say more, on stderr."}))
     return [click.Option(names, expose_value=False, callback=console.remember, **more) for names, more in options]
+
+
+def complete_channel(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offers the channels of the store that is named earlier on the line.
+
+    It runs at every press of the tab key: it lists one directory, opens no file, and is silent about what is wrong.
+    """
+    # With an option that still lacks its value, click leaves the store among the words it could not place.
+    store = ctx.params.get("store") or next(iter(ctx.args), None)
+    if not store:
+        return []
+    from stantools.store.directory import open_datastore
+
+    try:
+        names = open_datastore(Path(store)).channel_names
+    except StantoolsError:
+        return []
+    fitting = [name for name in names if name.startswith(incomplete) and name.isprintable()]
+    return [CompletionItem(name) for name in fitting[:_MANY_CHANNELS]]
 
 
 # Declared options

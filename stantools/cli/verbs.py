@@ -48,8 +48,9 @@ QUESTIONS: dict[str, dict[str, str]] = {
     "What do my old clients talk to until then?": {
         "broker": "Run the reference broker: clients of NATS Streaming connect to it unchanged.",
     },
-    "How can I try it out?": {
+    "How do I begin?": {
         "sample": "Write a sample store, healthy or damaged.",
+        "completion": "Let your shell complete verbs, options and channels.",
     },
 }
 

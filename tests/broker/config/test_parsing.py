@@ -17,6 +17,7 @@ from broker.config.parsing import parse
 from broker.nats.options import ClusterOptions, NatsOptions
 from broker.stores.options import EncryptionOptions, FileOptions
 from broker.streaming.options import StreamingOptions
+from stantools import __version__
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.limits import ChannelLimits, SliceLimits
 
@@ -464,7 +465,9 @@ def test_answers_load_little() -> None:
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("-v", "--version", "version", "VERSION"):
         assert main([word]) == 0
-        assert capsys.readouterr().out == "nats-streaming-server version 0.25.6, nats-server: v2.9.24\n"
+        first, second = capsys.readouterr().out.splitlines()
+        assert first == "nats-streaming-server version 0.25.6, nats-server: v2.9.24"
+        assert second == f"stan-broker {__version__}"
     for word in ("-h", "--help", "help"):
         assert main([word]) == 0
         assert capsys.readouterr().out.startswith("\nUsage: nats-streaming-server [options]\n")

@@ -1,0 +1,97 @@
+"""What is installed: the kernels in use, and the optional parts with the packages that each needs.
+
+Which packages a part needs is in pyproject.toml alone; it is read from the metadata of the installed program.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import importlib.util
+import os
+import platform
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stantools import __version__
+from stantools.format.choice import VARIABLE
+
+#: Packages with kernels, which a C compiler makes fast.
+KERNELS = (
+    "broker.streaming.hot",
+    "stantools.format",
+    "stantools.migration.archive",
+    "stantools.migration.proof",
+    "stantools.migration.publish",
+    "stantools.nats",
+    "stantools.store",
+    "stantools.store.folding",
+)
+#: Part -> what it is for.
+PARTS = {
+    "tui": "tui",
+    "broker": "broker, with speed and monitoring",
+    "jetstream": "--server embedded",
+    "arrow": "export to Parquet, and with zstd",
+    "snappy": "migrate --compress",
+    "spark": "pipeline (with Java 17 or 21)",
+    "report": "pipeline stats --report",
+}
+_REQUIREMENT = re.compile(r"([\w.-]+).*;.*\bextra == ['\"](\w+)['\"]")
+
+
+@dataclass(frozen=True)
+class Part:
+    """An optional part: its name, what it is for, and its packages with their versions (None: missing)."""
+
+    name: str
+    purpose: str
+    packages: dict[str, str | None]
+
+    @property
+    def complete(self) -> bool:
+        """All its packages are there."""
+        return None not in self.packages.values()
+
+
+def kernels() -> str:
+    """Returns which kernels are in use: native or plain, or both with the packages that have plain ones."""
+    plain = [name for name in KERNELS if importlib.util.find_spec(f"{name}._native") is None]
+    if os.environ.get(VARIABLE) == "plain" or len(plain) == len(KERNELS):
+        return "plain"
+    return f"native, but plain for {', '.join(plain)}" if plain else "native"
+
+
+def parts() -> Iterator[Part]:
+    """Iterates over the optional parts."""
+    needed: dict[str, dict[str, str | None]] = {name: {} for name in PARTS}
+    for line in metadata.requires("stantools") or ():
+        found = _REQUIREMENT.match(line)
+        if found and found[2] in needed:
+            needed[found[2]][found[1]] = _version(found[1])
+    for name, packages in needed.items():
+        yield Part(name, PARTS[name], packages)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def describe() -> str:
+    """Returns the answer to `--version`."""
+    from stantools.cli.output import table_text
+
+    rows = []
+    for part in parts():
+        there = ", ".join(f"{name} {version}" for name, version in part.packages.items() if version)
+        missing = f"missing: {', '.join(name for name, version in part.packages.items() if not version)}"
+        rows.append((part.name, part.purpose, there if part.complete else missing))
+    head = f"stantools {__version__}, Python {platform.python_version()}, kernels: {kernels()}"
+    lines = [head, "", table_text(("part", "for", "installed"), rows, fold=("installed",)).rstrip()]
+    lacking = ",".join(part.name for part in parts() if not part.complete)
+    if lacking:
+        lines += ["", f"what is missing comes with: pip install 'stantools[{lacking}]'"]
+    return "\n".join(lines)
