@@ -199,12 +199,12 @@ async def _prove(
         with Progress("read the store", lambda: opened.data_size(taking.patterns)) as shown:
             # In a thread, so that the connection is kept alive meanwhile.
             source = await asyncio.to_thread(open_source, opened, taking, progress=shown.advance)
-        match = await match_stream(js, info, source, names)
+        expected = await match_stream(js, info, source, names)
         with (
-            StreamsProgress("diff", match.source.count) as watch,
-            watch.stage(stream, Stage.COMPARE, match.source.count) as progress,
+            StreamsProgress("diff", expected.source.count) as watch,
+            watch.stage(stream, Stage.COMPARE, expected.source.count) as progress,
         ):
-            proof = await match.prove(js, progress)
+            proof = await expected.prove(js, progress=progress)
     return proof, names
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,6 +40,7 @@ from stantools.secret import Secret
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
     from stantools.migration.plan.model import Plan, SourceRef
+    from stantools.migration.plan.options import PlanOptions
     from stantools.migration.source import SourceOptions, StoreSource
     from stantools.migration.targets.loading import ApplyOptions
     from stantools.migration.targets.target import Destination
@@ -159,27 +161,59 @@ _sources = each_of(
 )
 
 
+@dataclass(frozen=True)
+class Planned:
+    """What is planned, into what, and where the plan is kept."""
+
+    stores: tuple[Path, ...]
+    places: Places
+    connecting: ConnectOptions
+    planning: Planning
+    reading: ReadOptions
+    plan_file: Path | None
+
+    def target(self, *, start: bool) -> AbstractContextManager[Destination]:
+        """Opens the target; see `opened`."""
+        return opened(self.places, or_selected(self.connecting), start=start, note=console.note)
+
+    def nodes(self) -> list[NodeFiles]:
+        """Returns the nodes of a cluster that were named, none if it is a store."""
+        from stantools.cli.opening import node_at, part_of_node
+
+        merged = len(self.stores) > 1 or node_at(self.stores[0]) is not None
+        return [part_of_node(each) for each in self.stores] if merged else []
+
+    def options(self, target: Destination) -> PlanOptions:
+        """Returns the options of the planner."""
+        planning = self.planning
+        decrypted = self.reading.encryption_key is not None
+        return planning.options(target.reference(), planning.overrides(), decrypted=decrypted)
+
+    def plan(self, target: Destination) -> tuple[StoreSource, Plan]:
+        """Reads the store, or the nodes, and plans."""
+        from stantools.cli.opening import open_store
+        from stantools.migration.plan.planner import make_plan
+
+        # Everything that can be wrong at once is found before the long reading.
+        nodes = self.nodes()
+        found = None if nodes else open_store(self.stores[0], self.reading)
+        options, taking = self.options(target), self.planning.taking()
+        source = _read_source(found, taking) if found else _merge(nodes, self.reading, taking)
+        return source, make_plan(source, options, options.target.version)
+
+
+def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
+    return options_of(
+        Planned, "asked", _sources, _places, connection_options, _planning, _reading, given(plan_file=plan_file)
+    )
+
+
 @_stage(_PLAIN)
-@_sources
-@_places
-@connection_options
-@_planning
-@_reading
-@given(plan_file=_PLAN_FILE)
+@_planned()
 @_following
 @_applying
 @consent_options
-def run(
-    stores: tuple[Path, ...],
-    places: Places,
-    connecting: ConnectOptions,
-    planning: Planning,
-    reading: ReadOptions,
-    plan_file: Path | None,
-    following: Following,
-    applying: Applying,
-    consent: Consent,
-) -> int:
+def run(asked: Planned, following: Following, applying: Applying, consent: Consent) -> int:
     """Move the channels of STORE into JetStream streams, and its durables into consumers, exactly.
 
     Sequences, gaps, timestamps, payloads, reply subjects and the position of every durable and durable queue group are
@@ -201,11 +235,11 @@ def run(
     """
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
-    with opened(places, or_selected(connecting), start=not consent.dry_run, note=console.note) as target:
+    with asked.target(start=not consent.dry_run) as target:
         if following.wanted:
-            return _follow(stores, target, planning, reading, plan_file, following, applying, consent)
-        source, plan = _make_plan(stores, planning, reading, target)
-        file = plan_file or default_plan_file(Path(plan.source.path))
+            return _follow(asked, target, following, applying, consent)
+        source, plan = asked.plan(target)
+        file = asked.plan_file or default_plan_file(Path(plan.source.path))
         if not consent.dry_run:
             check_plan_file(file, plan)
         migration = Migration(plan, source, target, applying.options(plan.way), file)
@@ -213,20 +247,8 @@ def run(
 
 
 @_stage("plan")
-@_sources
-@_places
-@connection_options
-@_planning
-@_reading
-@given(plan_file=_PLAN_FILE.like(help="Where to; - is standard output."))
-def plan_stage(
-    stores: tuple[Path, ...],
-    places: Places,
-    connecting: ConnectOptions,
-    planning: Planning,
-    reading: ReadOptions,
-    plan_file: Path | None,
-) -> int:
+@_planned(_PLAN_FILE.like(help="Where to; - is standard output."))
+def plan_stage(asked: Planned) -> int:
     """Write the plan of a migration, to be reviewed and edited; change nothing.
 
     It says for every channel which stream it becomes, with which subjects and limits; for every durable which consumer
@@ -236,13 +258,13 @@ def plan_stage(
     from stantools.migration.plan.planwriter import render_plan
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, serious
 
-    with opened(places, or_selected(connecting), start=False, note=console.note) as target:
-        source, plan = _make_plan(stores, planning, reading, target)
+    with asked.target(start=False) as target:
+        source, plan = asked.plan(target)
         problems = Migration(plan, source, target).problems()
-    if str(plan_file) == "-":
+    if str(asked.plan_file) == "-":
         click.echo(render_plan(plan), nl=False)
     else:
-        file = plan_file or default_plan_file(Path(plan.source.path))
+        file = asked.plan_file or default_plan_file(Path(plan.source.path))
         check_plan_file(file, plan)
         write_plan(file, plan)
         console.note(f"the plan is in {file}; go on with: stantools migrate apply {shell_word(str(file))}")
@@ -300,22 +322,6 @@ def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: Reopeni
     return show_outcome(plan, results, None)
 
 
-def _make_plan(
-    stores: Sequence[Path], planning: Planning, reading: ReadOptions, target: Destination
-) -> tuple[StoreSource, Plan]:
-    """Reads the store, or the nodes, and plans."""
-    from stantools.cli.opening import node_at, open_store, part_of_node
-    from stantools.migration.plan.planner import make_plan
-
-    # Everything that can be wrong at once is found before the long reading.
-    merged = len(stores) > 1 or node_at(stores[0]) is not None
-    found = None if merged else open_store(stores[0], reading)
-    options = planning.options(target.reference(), planning.overrides(), decrypted=reading.encryption_key is not None)
-    taking = planning.taking()
-    source = _read_source(found, taking) if found else _merge([part_of_node(each) for each in stores], reading, taking)
-    return source, make_plan(source, options, options.target.version)
-
-
 def _reopen(plan: Plan, reopening: Reopening) -> StoreSource:
     """Reads the store, or the nodes, that a plan was made for."""
     from stantools.cli.opening import open_store
@@ -362,18 +368,9 @@ def _read_source(store: Datastore, taking: SourceOptions) -> StoreSource:
         return read_source(store, taking, progress=shown.advance)
 
 
-def _follow(
-    stores: Sequence[Path],
-    target: Destination,
-    planning: Planning,
-    reading: ReadOptions,
-    plan_file: Path | None,
-    asked: Following,
-    applying: Applying,
-    consent: Consent,
-) -> int:
+def _follow(asked: Planned, target: Destination, following: Following, applying: Applying, consent: Consent) -> int:
     """Shows the plan of what is there, asks, and follows the store into the streams."""
-    from stantools.cli.opening import node_at, open_store, part_of_node
+    from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.followed import FollowedStore, has_ended, open_journal
@@ -387,19 +384,17 @@ def _follow(
 
     if not isinstance(target, ServerDestination):
         raise UsageError("a store is followed into the streams of a running server", "name it: --server URL")
-    nodes = [part_of_node(each) for each in stores] if len(stores) > 1 or node_at(stores[0]) is not None else []
-    if nodes and asked.cutover_when_idle is not None:
+    nodes, idle = asked.nodes(), following.cutover_when_idle
+    if nodes and idle is not None:
         raise UsageError(
             "the nodes of a cluster are merged in the end, and must have stopped", "give --cutover instead"
         )
-    path = next((each.data for each in nodes if each.data), None) if nodes else stores[0]
+    path = next((each.data for each in nodes if each.data), None) if nodes else asked.stores[0]
     if path is None:
         raise UsageError("none of the nodes has a file store, whose messages could be followed", "name its directory")
-    store = open_store(path, reading)
-    options = planning.options(target.reference(), planning.overrides(), decrypted=reading.encryption_key is not None)
-    taking = planning.taking()
-    followed = FollowedStore(store, taking, options, nodes, reading)
-    file = plan_file or default_plan_file(store.path)
+    store, taking = open_store(path, asked.reading), asked.planning.taking()
+    followed = FollowedStore(store, taking, asked.options(target), nodes, asked.reading)
+    file = asked.plan_file or default_plan_file(store.path)
     with Progress("read", store.data_size(store.chosen(taking.patterns))) as shown:
         source = followed.first(shown.advance, ended=has_ended(file))
     plan = followed.plan(source)
@@ -411,8 +406,7 @@ def _follow(
     refuse(plan, problems, accept_loss=applying.accept_loss)
     if not console.confirm(f"follow {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=consent.yes):
         return ExitCode.CLEAN
-    idle = asked.cutover_when_idle
-    ending = Ending(asked.cutover or idle is not None, None if idle is None else idle / 1e9)
+    ending = Ending(following.cutover or idle is not None, None if idle is None else idle / 1e9)
     with open_journal(file, plan) as journal:
         try:
             with StreamsProgress("follow", plan.messages * 2, place=str(plan.target)) as watch:

@@ -361,7 +361,7 @@ def _reread(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[tuple[Buffe
     """Yields some records of a run again, with what they point into, up to the first that is not as it was."""
     assert run.slice.data is not None
     with mapped(run.slice.data) as data:
-        for batch in scan_slice(data, run.subject, crc.unchecked, start=run.place(sequences.first), limit=run.end):
+        for batch in scan_slice(data[: run.end], run.subject, crc.unchecked, start=run.place(sequences.first)):
             if isinstance(batch, Damage):
                 return
             if (chosen := among(batch, sequences)).capacity:

@@ -205,7 +205,7 @@ def extend_survey(survey: SliceSurvey, channel: bytes, crc: Crc, end: int) -> Sl
     with mapped(survey.files.data) as data:
         grown.header_error = envelope.check_file_version(data)
         builder = RunBuilder(survey.files, channel, data, survey.runs)
-        _scan(grown, builder, data, max(survey.size, FILE_HEADER_SIZE), None, channel, crc, None, min(end, len(data)))
+        _scan(grown, builder, data[:end], max(survey.size, FILE_HEADER_SIZE), None, channel, crc, None)
         builder.close()
         grown.runs = builder.runs
     return grown
@@ -307,12 +307,11 @@ def _scan(
     channel: bytes,
     crc: Crc,
     progress: Progress | None,
-    limit: int | None = None,
 ) -> None:
     records = check.records if check else None
     pending: list[Damage] = []
     before, done = builder.last, start
-    for event in scan_slice(data, channel, crc, index=records, columns=_columns(), start=start, limit=limit):
+    for event in scan_slice(data, channel, crc, index=records, columns=_columns(), start=start):
         if isinstance(event, Damage):
             builder.close()
             pending.append(event)

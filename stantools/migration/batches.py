@@ -167,14 +167,9 @@ class StepReader:
             if len(data) < run.end:
                 raise _changed(path, len(data))
             start, last = run.start if whole else run.place(wanted.first), 0
+            records = data[: run.end]
             for batch in scan_slice(
-                data,
-                run.subject,
-                self._crc,
-                columns=self._columns,
-                start=start,
-                limit=run.end,
-                most=self._batch_bytes,
+                records, run.subject, self._crc, columns=self._columns, start=start, most=self._batch_bytes
             ):
                 if isinstance(batch, Damage):
                     raise _changed(path, batch.offset)

@@ -16,6 +16,7 @@ from stantools.migration.archive.writer import ArchiveState, ConsumerEntry, Stre
 from stantools.migration.batches import Batch
 from stantools.migration.plan.consumers import placed
 from stantools.migration.plan.model import ConsumerPlan, Level, Note, Plan, Position, StreamPlan
+from stantools.migration.proof.stream import ExpectedStream
 from stantools.migration.source import StoreSource
 from stantools.migration.stream_source import StreamSource, stream_source
 from stantools.progress import Progress
@@ -48,6 +49,10 @@ class PreparedStream:
     def positions(self) -> list[tuple[ConsumerPlan, Position]]:
         """Returns the consumers with their positions in sequences of the stream."""
         return [(consumer, placed(consumer, self.source)) for consumer in self.plan.consumers]
+
+    def expected(self, *, published: bool) -> ExpectedStream:
+        """Returns what the stream should be; `published` as `via_publish` there."""
+        return ExpectedStream(self.name, self.source, self.plan.origin_headers, published, self.positions())
 
     def entries(self) -> list[ConsumerEntry]:
         """Returns the consumers as an archive holds them (jetstream-migration.md section 11).

@@ -65,7 +65,6 @@ class _Log:
         *,
         sync: bool,
         buffer_size: int,
-        compacted: float = float("-inf"),
     ) -> None:
         self.path = path  #: the file
         self._root = root
@@ -77,7 +76,8 @@ class _Log:
         self._buffered = 0
         #: There may be something behind the last record that could not be cut off yet.
         self._ragged = False
-        self.compacted = compacted  #: when it was compacted last, in seconds of the clock that compactions go by
+        #: When it was compacted last, in seconds of the clock that compactions go by.
+        self.compacted = float("-inf")
         with writing(path, "nothing was changed"):
             created = create_whole(path, FILE_HEADER_BYTES)
             self._descriptor = os.open(path, _FLAGS, 0o666)
@@ -309,7 +309,6 @@ class SubsLog(_Log):
         buffer_size: Bytes that are gathered before they are written.
         records: Live records in the file, as counted when it was read (`sublog.SubsState`).
         dead: Dead records in the file.
-        compacted: When it was compacted last, for a file that is opened again.
 
     Raises:
         StoreUnwritableError: It cannot be opened or created, or has a bad version header.
@@ -326,10 +325,9 @@ class SubsLog(_Log):
         buffer_size: int = 2 * 1024 * 1024,
         records: int = 0,
         dead: int = 0,
-        compacted: float = float("-inf"),
     ) -> None:
         path = directory / SUBS_FILE
-        super().__init__(path, root, crc, rules, sync=sync, buffer_size=buffer_size, compacted=compacted)
+        super().__init__(path, root, crc, rules, sync=sync, buffer_size=buffer_size)
         self.records = records
         self.dead = dead
 

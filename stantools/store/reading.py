@@ -48,23 +48,21 @@ def scan_slice(
     index: npt.NDArray[np.void] | Callable[[], npt.NDArray[np.void] | None] | None = None,
     columns: MessageColumns | None = None,
     start: int = FILE_HEADER_SIZE,
-    limit: int | None = None,
     until: int | None = None,
     most: int = WINDOW,
 ) -> Iterator[MessageColumns | Damage]:
     """Scans a data file from the first record to the last byte.
 
     Args:
-        buffer: The mapped data file.
+        buffer: The mapped data file, or its beginning if no more of it is to be read.
         channel: The channel's name as stored in subjects.
         crc: The store's CRC.
         index: Good records of the slice's index; they help to go on after damage. A function is asked for them at the
             first damage.
         columns: Where to put the batches; made here if not given.
         start: Offset of the first record.
-        limit: Where the readable bytes end; the end of the buffer if not given.
-        until: Stop at the first record or damage that begins here or further on; what begins before is given whole. As
-            `limit` if not given.
+        until: Stop at the first record or damage that begins here or further on; what begins before is given whole.
+            The end of the buffer if not given.
         most: Bytes that a batch never goes beyond, unless it is one message; long messages may follow short ones, so
             half of it is aimed at. It is what is touched at once of a mapped file.
 
@@ -73,7 +71,7 @@ def scan_slice(
         where the event before it ended.
     """
     columns = columns or MessageColumns(BATCH_ROWS)
-    limit = len(buffer) if limit is None else limit
+    limit = len(buffer)
     until = limit if until is None else min(until, limit)
     resync: Resync | None = None
     # Nobody looks at a batch any more when the next one is read.
@@ -96,7 +94,7 @@ def scan_slice(
             yield columns.take(rows)
         if stop in (Stop.END, Stop.FULL):
             continue
-        resync = resync or Resync(buffer, limit, channel, crc, index() if callable(index) else index)
+        resync = resync or Resync(buffer, channel, crc, index() if callable(index) else index)
         damage = resync.after(at, Stop(stop))
         yield damage
         at = damage.end

@@ -96,21 +96,18 @@ class Resync:
 
     Args:
         buffer: The data file.
-        limit: Where its bytes end.
         channel: Name of the channel as stored in subjects.
         crc: The store's CRC.
         index: Good records of the index file (`format.index.view`), if there is one.
     """
 
-    def __init__(
-        self, buffer: Buffer, limit: int, channel: bytes, crc: Crc, index: npt.NDArray[np.void] | None = None
-    ) -> None:
+    def __init__(self, buffer: Buffer, channel: bytes, crc: Crc, index: npt.NDArray[np.void] | None = None) -> None:
         self._buffer = buffer
-        self._limit = limit
+        self._limit = len(buffer)
         self._channel = channel
         self._crc = crc.checking
         self._index = IndexOrder(view(b"", 0) if index is None else index)
-        self._allowance = _ALLOWANCE * limit
+        self._allowance = _ALLOWANCE * len(buffer)
         self._one = MessageColumns(1)
         self._many = MessageColumns(256)
 
@@ -336,7 +333,7 @@ class Resync:
 
     def _fields(self, start: int) -> Iterator[tuple[int, int]]:
         """Yields tag and end of the fields of a message of unknown length, once it is known to be of this channel."""
-        view = self._buffer[: self._limit]
+        view = self._buffer
         position, known = start, False
         for _ in range(fieldscan.MAX_FIELDS):
             try:

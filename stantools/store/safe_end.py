@@ -320,8 +320,7 @@ class WatchedSlice:
         self._rows = 0
         mark: Mark | None = None
         with mapped(Path(self._path)) as data:
-            limit = min(len(data), self.size, len(data) if limit is None else limit)
-            for part in self._scan(data, start, limit):
+            for part in self._scan(data[: self.size if limit is None else min(limit, self.size)], start):
                 if isinstance(part, Damage):
                     if not self.settled and part.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD, Stop.DANGLING):
                         break
@@ -347,8 +346,8 @@ class WatchedSlice:
                     mark = _mark(part, -1)
         return mark
 
-    def _scan(self, data: memoryview, start: int, limit: int | None = None) -> Iterator[MessageColumns | Damage]:
-        return scan_slice(data, self._channel, self._crc, start=start, limit=limit, columns=MessageColumns(_ROWS))
+    def _scan(self, data: memoryview, start: int) -> Iterator[MessageColumns | Damage]:
+        return scan_slice(data, self._channel, self._crc, start=start, columns=MessageColumns(_ROWS))
 
 
 def _mark(part: MessageColumns, row: int) -> Mark:

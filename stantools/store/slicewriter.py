@@ -12,9 +12,10 @@ so that an index never points to something that is not there. Between two flushe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER, RECORD_HEAD
 from stantools.store.durable import fsync_directory, unwritable, writing
 from stantools.store.limits import SliceLimits
 from stantools.store.slicefile import SliceFile, remove_slice
-from stantools.store.slicepart import SlicePart
 from stantools.store.slicestate import Progress, SliceState, last_slice
 
 if TYPE_CHECKING:
@@ -46,7 +46,25 @@ _FILLERS = 65536
 #: What a message costs in the server's accounting on top of its record.
 _INDEX_COST = MESSAGE_OVERHEAD - RECORD_HEADER_SIZE
 
-Times = Callable[[], int]
+
+@dataclass(frozen=True)
+class Writing:
+    """How slices are written."""
+
+    #: When a slice is full (see `SliceLimits.for_channel`).
+    limits: SliceLimits = SliceLimits()
+    #: Make every flush and every finished slice durable. Whoever syncs the whole tree later (`new_directory` does)
+    #: turns it off.
+    sync: bool = True
+    buffer_size: int = DEFAULT_BUFFER_SIZE  #: bytes that are gathered before they are written
+    #: Write the server's empty fillers for missing sequences (filestore.md section 5.3). How large a gap may be is for
+    #: the caller to judge: it costs some 30 bytes of data and 32 of index a message.
+    fill_gaps: bool = False
+    #: Write the first message of each slice and its index record at once and by themselves, for a server that may be
+    #: killed at any moment.
+    first_alone: bool = False
+    #: Nanoseconds since the epoch, for the age limit of slices; None takes each message's own timestamp.
+    clock: Callable[[], int] | None = None
 
 
 class Mark(NamedTuple):
@@ -66,18 +84,10 @@ class SliceWriter:
         directory: The channel's directory, which exists.
         channel: The channel's name as records hold it.
         crc: The store's CRC.
-        limits: When a slice is full (see `SliceLimits.for_channel`).
+        how: How they are written.
         last_number: Number of the highest slice there is; the first new one gets the next.
         last_sequence: Last sequence of the channel, 0 if it never had a message.
         current: The slice to go on with (see `open_last`); None opens a new one with the first message.
-        fill_gaps: Write the server's empty fillers for missing sequences (filestore.md section 5.3). How large a gap
-            may be is for the caller to judge: it costs some 30 bytes of data and 32 of index a message.
-        sync: Make every flush and every finished slice durable. Whoever syncs the whole tree later (`new_directory`
-            does) turns it off.
-        buffer_size: Bytes that are gathered before they are written.
-        clock: Nanoseconds since the epoch, for the age limit of slices; None takes each message's own timestamp.
-        first_alone: Write the first message of each slice and its index record at once and by themselves, for a server
-            that may be killed at any moment.
     """
 
     def __init__(
@@ -85,20 +95,15 @@ class SliceWriter:
         directory: Path,
         channel: bytes,
         crc: Crc,
-        limits: SliceLimits | None = None,
+        how: Writing = Writing(),
         *,
         last_number: int = 0,
         last_sequence: int = 0,
         current: SliceState | None = None,
-        fill_gaps: bool = False,
-        sync: bool = True,
-        buffer_size: int = DEFAULT_BUFFER_SIZE,
-        clock: Times | None = None,
-        first_alone: bool = False,
     ) -> None:
         self.directory = directory
         self.channel = channel
-        self.limits = SliceLimits() if limits is None else limits
+        self.limits = how.limits
         self.finished: list[SliceState] = []  #: the slices that this writer has completed, in order
         self.current = current
         #: The last sequence of the channel.
@@ -106,11 +111,11 @@ class SliceWriter:
         self._crc = crc
         self._first_last = self.last_sequence
         self._last_number = max(last_number, current.number if current else 0)
-        self.fill_gaps = fill_gaps
-        self._sync = sync
-        self._buffer_size = buffer_size
-        self._clock = clock
-        self._first_alone = first_alone
+        self.fill_gaps = how.fill_gaps
+        self._sync = how.sync
+        self._buffer_size = how.buffer_size
+        self._clock = how.clock
+        self._first_alone = how.first_alone
         self._file: SliceFile | None = None
         self._flushed = current.progress() if current else None
         self._parts: list[bytes | memoryview] = []
@@ -120,23 +125,20 @@ class SliceWriter:
         self._names_to_sync = False
 
     @classmethod
-    def resume(
-        cls, directory: Path, channel: bytes, crc: Crc, limits: SliceLimits | None = None, **options: Any
-    ) -> Self:
+    def resume(cls, directory: Path, channel: bytes, crc: Crc, how: Writing = Writing()) -> Self:
         """Goes on with the slices that a channel has.
 
         Args:
             directory: The channel's directory.
             channel: The channel's name as records hold it.
             crc: The store's CRC.
-            limits: When a slice is full.
-            options: Further arguments of the class: `fill_gaps`, `sync`, `buffer_size`, `clock`.
+            how: How they are written.
 
         Raises:
             StoreUnwritableError: The last slice does not end with the last record of its index.
             StoreUnreadableError: The files cannot be read.
         """
-        return cls(directory, channel, crc, limits, current=last_slice(directory, channel, crc), **options)
+        return cls(directory, channel, crc, how, current=last_slice(directory, channel, crc))
 
     def __enter__(self) -> Self:
         return self
@@ -405,7 +407,7 @@ class SliceWriter:
                 begins = self._first_alone and not have.count
                 spent = int(ends[at - 1]) if at else 0
                 stop = at + (1 if begins else self._room(have, ends[at:end], spent, timestamp[at:end]))
-                self._put(have, SlicePart(source, starts, sizes, sequence, timestamp, ends, at, stop))
+                self._put(have, _Part(source, starts, sizes, sequence, timestamp, ends, at, stop))
                 if begins:
                     # What a kill leaves torn does no harm behind the messages of an index; see `slicefile`.
                     self._write_data()
@@ -473,9 +475,9 @@ class SliceWriter:
                 self.channel, missing, times, None, [b""] * len(missing), self._crc
             )
             ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
-            self._put(have, SlicePart(memoryview(records), None, sizes, missing, times, ends, 0, len(missing)))
+            self._put(have, _Part(memoryview(records), None, sizes, missing, times, ends, 0, len(missing)))
 
-    def _put(self, have: SliceState, part: SlicePart) -> None:
+    def _put(self, have: SliceState, part: _Part) -> None:
         """Takes records into the current slice."""
         if self._file is None:
             with writing(untouched="nothing was changed"):
@@ -562,3 +564,58 @@ class SliceWriter:
     def _forget(self) -> None:
         self._parts, self._pending = [], 0
         self._index, self._index_rows = [], 0
+
+
+class _Part:
+    """Some records of a batch, all for the same slice.
+
+    Args:
+        source: Where the batch's records are.
+        starts: Where they begin; None if they follow each other from the start of the source, which may then be
+            referred to for as long as needed.
+        sizes: Payload size of each.
+        sequence: Sequence of each.
+        timestamp: Timestamp of each.
+        ends: Record lengths summed up.
+        first: The first of the batch that belongs here.
+        stop: The one behind the last.
+    """
+
+    def __init__(
+        self,
+        source: memoryview,
+        starts: NDArray[np.int64] | None,
+        sizes: NDArray[np.uint32],
+        sequence: NDArray[np.uint64],
+        timestamp: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        first: int,
+        stop: int,
+    ) -> None:
+        self._source = source
+        self._starts = None if starts is None else starts[first:stop]
+        self._ends = ends[first:stop]
+        self._base = int(ends[first - 1]) if first else 0
+        self.lasting = starts is None  #: the source may be referred to later
+        self.sequence = sequence[first:stop]  #: sequence of each record
+        self.timestamp = timestamp[first:stop]  #: timestamp of each
+        self.sizes = sizes[first:stop]  #: payload size of each
+
+    def place(self, at: int) -> tuple[int, NDArray[np.int64]]:
+        """Returns the bytes of all records, and where each begins if they are written at an offset."""
+        lengths = self.sizes + np.int64(RECORD_HEADER_SIZE)
+        return int(self._ends[-1]) - self._base, self._ends - lengths + (at - self._base)
+
+    def pieces(self) -> list[memoryview]:
+        """Returns the records in as few pieces as possible."""
+        starts, total = self._starts, int(self._ends[-1]) - self._base
+        if starts is None:
+            return [self._source[self._base : self._base + total]]
+        stops = starts + self.sizes + np.int64(RECORD_HEADER_SIZE)
+        cuts = np.flatnonzero(starts[1:] != stops[:-1])
+        if not len(cuts):
+            return [self._source[int(starts[0]) : int(stops[-1])]]
+        begins = [int(starts[0]), *starts[cuts + 1].tolist()]
+        return [
+            self._source[begin:end] for begin, end in zip(begins, [*stops[cuts].tolist(), int(stops[-1])], strict=True)
+        ]

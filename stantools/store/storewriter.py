@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES
@@ -20,7 +19,7 @@ from stantools.store.durable import write_all, writing
 from stantools.store.limits import SliceLimits
 from stantools.store.logwriter import Live, encode_live
 from stantools.store.serverinfo import encode_server_file
-from stantools.store.slicewriter import SliceWriter
+from stantools.store.slicewriter import SliceWriter, Writing
 
 _CHUNK = 1 << 20
 
@@ -85,18 +84,22 @@ class StoreWriter:
         """
         _write(self.channel(channel) / SUBS_FILE, _file(records))
 
-    def slices(self, channel: bytes, limits: SliceLimits, **options: Any) -> SliceWriter:
+    def slices(
+        self, channel: bytes, limits: SliceLimits, *, fill_gaps: bool = False, last_number: int = 0
+    ) -> SliceWriter:
         """Returns a writer for a channel's messages, which does not sync.
 
         Args:
             channel: The channel's name.
             limits: When a slice is full.
-            options: Further arguments of `SliceWriter`.
+            fill_gaps: As for `Writing`.
+            last_number: The first slice gets the next number.
 
         Raises:
             StoreUnwritableError: The channel's directory cannot be made.
         """
-        return SliceWriter(self.channel(channel), channel, self._crc, limits, sync=False, **options)
+        how = Writing(limits, sync=False, fill_gaps=fill_gaps)
+        return SliceWriter(self.channel(channel), channel, self._crc, how, last_number=last_number)
 
 
 def _file(records: Iterable[bytes]) -> Iterable[bytes]:

@@ -21,7 +21,7 @@ from stantools.format.crc import Crc
 from stantools.inspection.survey import survey_channels
 from stantools.store.directory import list_channel, open_datastore
 from stantools.store.limits import SliceLimits
-from stantools.store.slicewriter import SliceWriter
+from stantools.store.slicewriter import SliceWriter, Writing
 from tests.conftest import load_expected
 
 CRC = Crc()
@@ -42,7 +42,7 @@ def opened(root: Path, payloads: list[bytes], *, indexes: bool = True) -> Window
     channel = root / "one"
     if not channel.exists():
         channel.mkdir(parents=True)
-        with SliceWriter(channel, b"one", CRC, SliceLimits(7), sync=False) as writer:
+        with SliceWriter(channel, b"one", CRC, Writing(SliceLimits(7), sync=False)) as writer:
             count = len(payloads)
             replies = [b"reply.to.me" if number % 5 == 4 else b"" for number in range(count)]
             sequences = [number + 1 if number < 9 else number + 4 for number in range(count)]

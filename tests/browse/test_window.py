@@ -22,7 +22,7 @@ from stantools.store.directory import ChannelFiles, list_channel, open_datastore
 from stantools.store.limits import SliceLimits
 from stantools.store.options import open_store
 from stantools.store.sample import SampleOptions, write_sample
-from stantools.store.slicewriter import SliceWriter
+from stantools.store.slicewriter import SliceWriter, Writing
 from tests.conftest import golden_cases, load_expected
 from tests.mutations import apply_mutation, damages, fresh_copy
 
@@ -221,7 +221,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A channel of 300,000 messages: sequences from 1 with a hole, and one slice without its index."""
     channel = tmp_path_factory.mktemp("large") / "store" / "big"
     channel.mkdir(parents=True)
-    with SliceWriter(channel, b"big", CRC, SliceLimits(90_000), sync=False) as writer:
+    with SliceWriter(channel, b"big", CRC, Writing(SliceLimits(90_000), sync=False)) as writer:
         for begin in range(0, 300_000, 20_000):
             shift = 1 if begin < 200_000 else 5001
             numbers = range(begin + shift, begin + shift + 20_000)
@@ -288,7 +288,7 @@ def test_a_large_payload_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
     channel = tmp_path / "store" / "big"
     channel.mkdir(parents=True)
     payload = bytes(range(256)) * 8192
-    with SliceWriter(channel, b"big", CRC, sync=False) as writer:
+    with SliceWriter(channel, b"big", CRC, Writing(sync=False)) as writer:
         writer.append([1, 2], [10, 20], [b"answer.here", b""], [payload, b"small"])
     window = refine(None, list_channel(channel), CRC)
     head, small = messages(window.rows(0, 2))
@@ -331,7 +331,7 @@ def test_files_that_vanish_or_shrink_while_open(tmp_path: Path) -> None:
 def test_following(tmp_path: Path) -> None:
     channel = tmp_path / "store" / "live"
     channel.mkdir(parents=True)
-    with SliceWriter(channel, b"live", CRC, SliceLimits(10), sync=False) as writer:
+    with SliceWriter(channel, b"live", CRC, Writing(SliceLimits(10), sync=False)) as writer:
         writer.append(range(1, 8), range(7), None, [b"x"] * 7)
         writer.flush()
         window = refine(None, list_channel(channel), CRC, live=True)

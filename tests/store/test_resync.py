@@ -308,7 +308,7 @@ class CountingCrc(Crc):
 def test_what_is_read_on_suspicion_is_limited() -> None:
     data = claiming_the_rest(2000)
     crc = CountingCrc()
-    resync = Resync(memoryview(data), len(data), CHANNEL, crc)
+    resync = Resync(memoryview(data), CHANNEL, crc)
     made = make([b"x" * 60] * 2000)
     for start, end in zip(made.starts[:-2:2], made.ends[:-2:2], strict=True):
         damage = resync.after(start, Stop.SHORT_PAYLOAD)

@@ -13,7 +13,7 @@ from stantools.format.crc import Crc
 from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits
 from stantools.store.retention import Retention
 from stantools.store.slicestate import SliceState
-from stantools.store.slicewriter import SliceWriter
+from stantools.store.slicewriter import SliceWriter, Writing
 from tests.store.slices import all_messages
 
 IEEE = Crc()
@@ -64,7 +64,7 @@ def test_as_the_specification_words_it(tmp_path, batches, slices, limits, restar
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     model = Model(limits)
-    writer = SliceWriter(directory, b"c", IEEE, slices, sync=False)
+    writer = SliceWriter(directory, b"c", IEEE, Writing(slices, sync=False))
     retention = Retention(writer, limits)
     last, now = 0, TIME
     for number, (sizes, later) in enumerate(batches):
@@ -73,7 +73,7 @@ def test_as_the_specification_words_it(tmp_path, batches, slices, limits, restar
             writer.close()
             states = [*retention.slices]
             current = states.pop() if states else None
-            writer = SliceWriter(directory, b"c", IEEE, slices, sync=False, current=current)
+            writer = SliceWriter(directory, b"c", IEEE, Writing(slices, sync=False), current=current)
             retention = Retention(writer, limits, states)
         model.messages += put(writer, last + 1, sizes)
         last += len(sizes)
@@ -105,7 +105,7 @@ def test_the_newest_message_stays_even_if_too_big_alone(tmp_path):
 
 
 def test_archiving(tmp_path):
-    with SliceWriter(tmp_path, b"c", IEEE, SliceLimits(max_msgs=2)) as writer:
+    with SliceWriter(tmp_path, b"c", IEEE, Writing(SliceLimits(max_msgs=2))) as writer:
         retention = Retention(writer, ChannelLimits(max_msgs=3), archive=True)
         put(writer, 1, [1] * 8)
         removal = retention.enforce(TIME)
@@ -129,7 +129,7 @@ def test_without_limits_nothing_is_read(tmp_path, monkeypatch):
 
 
 def test_more_messages_than_are_looked_at_together(tmp_path):
-    with SliceWriter(tmp_path, b"c", IEEE, sync=False) as writer:
+    with SliceWriter(tmp_path, b"c", IEEE, Writing(sync=False)) as writer:
         retention = Retention(writer, ChannelLimits(max_msgs=10))
         put(writer, 1, [1] * 10_000)
         assert retention.enforce(TIME).count == 9990
@@ -137,9 +137,9 @@ def test_more_messages_than_are_looked_at_together(tmp_path):
 
 
 def test_slices_of_before(tmp_path):
-    with SliceWriter(tmp_path, b"c", IEEE, SliceLimits(max_msgs=2)) as writer:
+    with SliceWriter(tmp_path, b"c", IEEE, Writing(SliceLimits(max_msgs=2))) as writer:
         put(writer, 1, [1] * 4)
-    writer_again = SliceWriter.resume(tmp_path, b"c", IEEE, SliceLimits(max_msgs=2))
+    writer_again = SliceWriter.resume(tmp_path, b"c", IEEE, Writing(SliceLimits(max_msgs=2)))
     before = [state for state in writer.finished if state.number == 1]
     assert isinstance(before[0], SliceState)
     retention = Retention(writer_again, ChannelLimits(max_msgs=3), before)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.proof.match import Match
+from stantools.migration.proof.stream import ExpectedStream
 from stantools.nats.options import ConnectOptions
 from tests import natsclient
 from tests.migration.proof.stores import fill, records, stored, with_js, write_store
@@ -253,7 +253,7 @@ def test_cancelling_a_comparison(browse: Callable[..., None], place: Place, monk
         begun.append(True)
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr(Match, "prove", for_ever)
+    monkeypatch.setattr(ExpectedStream, "prove", for_ever)
 
     async def look(pilot: Any) -> None:
         app = pilot.app

@@ -17,7 +17,7 @@ from stantools.format.crc import Crc
 from stantools.store.limits import SliceLimits
 from stantools.store.options import ReadOptions
 from stantools.store.sample import SampleOptions, write_sample
-from stantools.store.slicewriter import SliceWriter
+from stantools.store.slicewriter import SliceWriter, Writing
 from tests.conftest import load_expected
 from tests.cutting import DATA, LEFT, write_store
 from tests.tui.conftest import LARGE, SCREENS, SMALL, check_screen, check_sizes, screen_text, until
@@ -86,7 +86,7 @@ def write_channel(root: Path, payloads: list[bytes], *, name: str = "one", repli
     write_sample(root, SampleOptions(channels=[], messages=0, subscriptions=False))
     channel = root / name
     channel.mkdir()
-    with SliceWriter(channel, name.encode(), CRC, SliceLimits(4000), sync=False) as writer:
+    with SliceWriter(channel, name.encode(), CRC, Writing(SliceLimits(4000), sync=False)) as writer:
         count = len(payloads)
         times = [1_780_000_000_000_000_000 + number * 1_000_000_000 for number in range(count)]
         writer.append(range(1, count + 1), times, replies, payloads)
@@ -472,7 +472,7 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path, browse: Browse, m
 
 def test_following_a_writer(tmp_path: Path, browse: Browse) -> None:
     root = write_channel(tmp_path / "store", [b"first"] * 5)
-    writer = SliceWriter.resume(root / "one", b"one", CRC, SliceLimits(8), sync=False)
+    writer = SliceWriter.resume(root / "one", b"one", CRC, Writing(SliceLimits(8), sync=False))
 
     async def look(pilot: Any, screen: Any) -> None:
         table = screen.query_one(RowTable)
@@ -608,7 +608,7 @@ def test_rows_are_refined_in_the_background(tmp_path: Path, browse: Browse) -> N
     root = tmp_path / "store"
     write_sample(root, SampleOptions(channels=[], messages=0, subscriptions=False))
     (root / "big").mkdir()
-    with SliceWriter(root / "big", b"big", CRC, sync=False) as writer:
+    with SliceWriter(root / "big", b"big", CRC, Writing(sync=False)) as writer:
         writer.append(
             [*range(1, 5001), *range(6001, 26001)], range(25_000), None, [b"some payload of a message"] * 25_000
         )

@@ -17,8 +17,8 @@ from textual.widgets import Input
 
 from stantools.errors import StantoolsError
 from stantools.inspection.findings import Finding
-from stantools.migration.proof.match import Match, channels_of, match_stream, stream_info, taking_of
-from stantools.migration.proof.stream import Proof
+from stantools.migration.proof.match import channels_of, match_stream, stream_info, taking_of
+from stantools.migration.proof.stream import ExpectedStream, Proof
 from stantools.migration.source import open_source
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
@@ -137,7 +137,7 @@ class Compared:
     """What a comparison came to: what the stream should be, and what differs. Nothing is changed on either side."""
 
     channels: Sequence[str]
-    match: Match
+    expected: ExpectedStream
     proof: Proof
 
     @property
@@ -213,10 +213,10 @@ class LiveCompareScreen(ViewScreen):
             job.begin_phase("reading the store", session.store.data_size(taking.patterns))
             # In a thread, so that the connection is kept alive meanwhile.
             source = await asyncio.to_thread(open_source, session.store, taking, progress=job.advance)
-            match = await match_stream(js, info, source, channels)
-            job.begin_phase("reading the stream", match.source.count)
-            proof = await match.prove(js, job.advance)
-        return Compared(channels, match, proof)
+            expected = await match_stream(js, info, source, channels)
+            job.begin_phase("reading the stream", expected.source.count)
+            proof = await expected.prove(js, progress=job.advance)
+        return Compared(channels, expected, proof)
 
     def action_cancel(self) -> None:
         """Ends it."""
@@ -294,7 +294,7 @@ class LiveCompareScreen(ViewScreen):
 
 
 def _verdict(result: Compared) -> Iterable[Sequence[Cell]]:
-    proof, source = result.proof, result.match.source
+    proof, source = result.proof, result.expected.source
     verdict: Cell = ("✓ equal", "good") if result.equal else ("✗ different", "bad")
     same = f": {counted(proof.messages, 'message')} ({format_size(proof.bytes)}) of the stream compared"
     yield [verdict, same, (f"  in {proof.seconds:.1f} s", "dim")]
@@ -303,7 +303,7 @@ def _verdict(result: Compared) -> Iterable[Sequence[Cell]]:
     if missing:
         cells.append((f"; {number(missing)} of them are missing in the stream", "bad"))
     yield cells
-    consumers = result.match.consumers
+    consumers = result.expected.consumers
     if consumers:
         wrong = {each.code for each in proof.findings if each.code.startswith("consumer-")}
         names = ", ".join(name_text(plan.name) for plan, _ in consumers[:5]) + (" …" if len(consumers) > 5 else "")

@@ -30,7 +30,7 @@ from stantools.store.durable import fsync_directory, unwritable, writing
 from stantools.store.limits import ChannelLimits
 from stantools.store.retention import Removal, Retention
 from stantools.store.slicestate import SliceState
-from stantools.store.slicewriter import SliceWriter
+from stantools.store.slicewriter import SliceWriter, Writing
 
 #: Bytes of the messages stored last that a channel keeps in memory, and of its read-ahead blocks.
 _RECENT_BYTES = 4 << 20
@@ -90,14 +90,16 @@ class FileMessages:
             directory,
             name,
             services.crc,
-            options.slices.for_channel(limits),
+            Writing(
+                options.slices.for_channel(limits),
+                sync=options.sync,
+                buffer_size=options.buffer_size,
+                first_alone=True,
+                clock=services.wall,
+            ),
             last_number=found.last_number,
             last_sequence=found.last_sequence,
             current=found.current,
-            sync=options.sync,
-            buffer_size=options.buffer_size,
-            clock=services.wall,
-            first_alone=True,
         )
         old = [each for each in found.slices if each is not found.current]
         self._retention = Retention(self._writer, limits, old, archive=bool(services.archiver), consume=True)

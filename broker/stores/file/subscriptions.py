@@ -264,8 +264,8 @@ class FileSubscriptions:
                     buffer_size=options.buffer_size,
                     records=records,
                     dead=dead,
-                    compacted=self._compacted,
                 )
+                self._log.compacted = self._compacted
             except StoreUnwritableError as error:
                 raise self._failed(error) from error
         services.open_files.touch(self)

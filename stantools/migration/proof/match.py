@@ -7,7 +7,6 @@ import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,50 +14,16 @@ from stantools.errors import UsageError
 from stantools.escaping import escape
 from stantools.migration.headers import SEQUENCE
 from stantools.migration.plan.consumers import placed, plan_consumers, sort_subscriptions
-from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, Position
+from stantools.migration.plan.model import ConsumerKind, ConsumerPlan
 from stantools.migration.plan.names import stream_name
 from stantools.migration.plan.planner import METADATA_CHANNEL
-from stantools.migration.proof.stream import Proof, prove_stream
+from stantools.migration.proof.stream import ExpectedStream
 from stantools.migration.source import ChannelSource, SourceOptions, StoreSource
-from stantools.migration.stream_source import StreamSource, stream_source
+from stantools.migration.stream_source import stream_source
 from stantools.nats.jetstream import JetStream
-from stantools.progress import Progress
 
 _DESCRIPTION = "NATS Streaming channel "
 _GENERATION = re.compile(r"(.+)\.generation-\d+")
-
-
-@dataclass(frozen=True)
-class Match:
-    """A stream and what it is compared with."""
-
-    stream: str  #: the stream's name
-    source: StreamSource  #: what it should hold
-    origin: bool  #: its messages carry headers with their origin
-    consumers: list[tuple[ConsumerPlan, Position]]  #: the durables, with their positions in sequences of the stream
-
-    async def prove(self, js: JetStream, progress: Progress | None = None) -> Proof:
-        """Compares every message of the stream and its consumers with what they should be.
-
-        The stream is read through an ephemeral consumer that is removed again; nothing else is made on the server.
-
-        Args:
-            js: The server.
-            progress: Told the number of messages as they are compared, of `source.count`.
-
-        Raises:
-            NatsError: The server cannot be asked, or does not deliver.
-            StoreUnreadableError: The store cannot be read any more.
-        """
-        return await prove_stream(
-            js,
-            self.stream,
-            self.source,
-            origin=self.origin,
-            via_publish=True,
-            consumers=self.consumers,
-            progress=progress,
-        )
 
 
 def channels_of(info: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -92,7 +57,9 @@ def channels_of(info: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     return [name for name in names if _subject(subjects, name)]
 
 
-async def match_stream(js: JetStream, info: Mapping[str, Any], store: StoreSource, channels: Sequence[str]) -> Match:
+async def match_stream(
+    js: JetStream, info: Mapping[str, Any], store: StoreSource, channels: Sequence[str]
+) -> ExpectedStream:
     """Puts together what a stream should hold.
 
     Args:
@@ -120,7 +87,7 @@ async def match_stream(js: JetStream, info: Mapping[str, Any], store: StoreSourc
     several = len(parts) > 1
     consumers = _consumers(stream, [(channel, subject if several else b"") for channel, subject in parts])
     positions = [(each, placed(each, source)) for each in consumers]
-    return Match(stream, source, await _has_origin(js, info), positions)
+    return ExpectedStream(stream, source, await _has_origin(js, info), True, positions)
 
 
 def _consumers(stream: str, parts: Sequence[tuple[ChannelSource, bytes]]) -> list[ConsumerPlan]:

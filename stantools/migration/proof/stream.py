@@ -245,98 +245,76 @@ class Proof:
         return not self.findings
 
 
-async def prove_stream(
-    js: JetStream,
-    stream_name: str,
-    source: StreamSource,
-    *,
-    origin: bool,
-    via_publish: bool,
-    consumers: Sequence[tuple[ConsumerPlan, Position]] = (),
-    messages: bool = True,
-    after: int = 0,
-    progress: Progress | None = None,
-) -> Proof:
-    """Compares a stream on a server with its source.
+@dataclass(frozen=True)
+class ExpectedStream:
+    """What a stream on a server should be."""
 
-    Args:
-        js: The server.
-        stream_name: The stream.
-        source: What it should hold.
-        origin: Its messages carry headers with channel, sequence and time.
-        via_publish: Messages were published, all or some: such a message has a timestamp of its own.
-        consumers: Its consumers, with positions in sequences of the stream.
-        messages: Compare the messages themselves, not only what the server tells of the stream.
-        after: Of the messages compare only those with higher sequences.
-        progress: Told the number of messages as they are compared.
+    name: str  #: the stream's name
+    source: StreamSource  #: what it should hold
+    origin: bool  #: its messages carry headers with channel, sequence and time
+    via_publish: bool  #: messages were published, all or some: such a message has a timestamp of its own
+    #: Its consumers, with positions in sequences of the stream.
+    consumers: Sequence[tuple[ConsumerPlan, Position]] = ()
 
-    Raises:
-        NatsError: The server cannot be asked, or does not deliver.
-        StoreUnreadableError: As from the source.
-    """
-    started = time.monotonic()
-    proof = Proof()
-    info = await js.stream_info(stream_name)
-    if info is None:
-        proof.findings.append(finding("stream-missing", f"there is no stream {stream_name}"))
-        return proof
-    channel = source.parts[0][0].name if len(source.parts) == 1 else None
-    state = info["state"]
-    wrong = "; ".join(_state_differences(source, state, js.connection.version))
-    if wrong:
-        proof.findings.append(finding("stream-state", f"stream {stream_name}: {wrong}", channel=channel))
-    for consumer, position in consumers:
-        there = await js.consumer_info(stream_name, consumer.name)
-        differences = list(_position_differences(js, source, position, there, via_publish)) if there else []
-        expected = {name: value for name, value in consumer.config.items() if name not in _NOT_COMPARED}
-        proof.findings += compare_consumer(stream_name, consumer, there and there["config"], differences, expected)
-    if not messages:
-        proof.seconds = time.monotonic() - started
-        return proof
-    read = await prove_messages(
-        js, stream_name, source, state, origin=origin, via_publish=via_publish, after=after, progress=progress
-    )
-    proof.findings += read.findings
-    proof.messages, proof.bytes = read.messages, read.bytes
-    proof.seconds = time.monotonic() - started
-    return proof
+    @property
+    def channel(self) -> str | None:
+        """The channel that findings name, if the stream is made of a single one."""
+        return self.source.parts[0][0].name if len(self.source.parts) == 1 else None
 
+    async def prove(
+        self, js: JetStream, *, messages: bool = True, after: int = 0, progress: Progress | None = None
+    ) -> Proof:
+        """Compares the stream on a server with its source.
 
-async def prove_messages(
-    js: JetStream,
-    stream_name: str,
-    source: StreamSource,
-    state: dict[str, Any],
-    *,
-    origin: bool,
-    via_publish: bool,
-    after: int = 0,
-    progress: Progress | None = None,
-) -> Proof:
-    """Compares messages of a stream on a server with its source, up to its last one; see `prove_stream`.
+        It is read through an ephemeral consumer that is removed again; nothing else is made on the server.
 
-    Args:
-        js: The server.
-        stream_name: The stream.
-        source: What it should hold.
-        state: The stream's state, as `STREAM.INFO` gives it.
-        origin: As for `prove_stream`.
-        via_publish: As for `prove_stream`.
-        after: Only messages with higher sequences.
-        progress: As for `prove_stream`.
-    """
-    started = time.monotonic()
-    channel = source.parts[0][0].name if len(source.parts) == 1 else None
-    wanted = source.read(after=after)
-    comparison = Comparison(wanted, stream_name, origin=origin, published=via_publish, channel=channel)
-    if after < int(state["last_seq"]):
-        async with aclosing(Readback(js, stream_name, state, after=after).batches()) as batches:
-            async for batch in batches:
-                comparison.add(batch)
-                if progress:
-                    progress(len(batch))
-    found = comparison.finish()
-    return Proof(found, comparison.messages, comparison.bytes, time.monotonic() - started)
+        Args:
+            js: The server.
+            messages: Compare the messages themselves, not only what the server tells of the stream.
+            after: Of the messages compare only those with higher sequences.
+            progress: Told the number of messages as they are compared.
+
+        Raises:
+            NatsError: The server cannot be asked, or does not deliver.
+            StoreUnreadableError: As from the source.
+        """
+        started = time.monotonic()
+        info = await js.stream_info(self.name)
+        if info is None:
+            return Proof([finding("stream-missing", f"there is no stream {self.name}")])
+        state, findings = info["state"], []
+        if wrong := "; ".join(_state_differences(self.source, state, js.connection.version)):
+            findings.append(finding("stream-state", f"stream {self.name}: {wrong}", channel=self.channel))
+        for consumer, position in self.consumers:
+            there = await js.consumer_info(self.name, consumer.name)
+            differences = (
+                list(_position_differences(js, self.source, position, there, self.via_publish)) if there else []
+            )
+            expected = {name: value for name, value in consumer.config.items() if name not in _NOT_COMPARED}
+            findings += compare_consumer(self.name, consumer, there and there["config"], differences, expected)
+        read = await self.prove_messages(js, state, after=after, progress=progress) if messages else Proof()
+        return Proof(findings + read.findings, read.messages, read.bytes, time.monotonic() - started)
+
+    async def prove_messages(
+        self, js: JetStream, state: dict[str, Any], *, after: int = 0, progress: Progress | None = None
+    ) -> Proof:
+        """Compares only the messages, up to the last one of a state as `STREAM.INFO` gives it; see `prove`."""
+        started = time.monotonic()
+        comparison = Comparison(
+            self.source.read(after=after),
+            self.name,
+            origin=self.origin,
+            published=self.via_publish,
+            channel=self.channel,
+        )
+        if after < int(state["last_seq"]):
+            async with aclosing(Readback(js, self.name, state, after=after).batches()) as batches:
+                async for batch in batches:
+                    comparison.add(batch)
+                    if progress:
+                        progress(len(batch))
+        found = comparison.finish()
+        return Proof(found, comparison.messages, comparison.bytes, time.monotonic() - started)
 
 
 def _state_differences(source: StreamSource, state: Mapping[str, Any], version: tuple[int, int, int]) -> Iterator[str]:

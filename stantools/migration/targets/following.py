@@ -13,7 +13,7 @@ from stantools.migration.following import Holding
 from stantools.migration.journal import Outcome, Stage, Steps, StreamResult, StreamState, Watch
 from stantools.migration.plan.model import ConsumerPlan, Position, Way
 from stantools.migration.prepared import PreparedStream
-from stantools.migration.proof.stream import Proof, prove_messages, prove_stream
+from stantools.migration.proof.stream import Proof
 from stantools.migration.publish.appending import extend_stream
 from stantools.migration.publish.consumers import UNFINISHED, Consumers
 from stantools.migration.publish.loader import Publishing
@@ -96,10 +96,7 @@ class FollowingStreams:
     async def prove(self, stream: PreparedStream, after: int) -> Proof:
         """Compares the messages of a stream above a sequence with its source."""
         state = (await self._info(stream))["state"]
-        origin = stream.plan.origin_headers
-        return await prove_messages(
-            self._js, stream.name, stream.source, state, origin=origin, via_publish=True, after=after
-        )
+        return await stream.expected(published=True).prove_messages(self._js, state, after=after)
 
     def ended(self, streams: Collection[str]) -> None:
         """Remembers that the store is not written any more."""
@@ -163,16 +160,7 @@ class FollowingStreams:
         if await makers.bring():
             await asyncio.sleep(SETTLING)
         await makers.finish()
-        proof = await prove_stream(
-            self._js,
-            name,
-            source,
-            origin=plan.origin_headers,
-            via_publish=True,
-            consumers=wanted,
-            messages=self._options.prove,
-            after=proven,
-        )
+        proof = await stream.expected(published=True).prove(self._js, messages=self._options.prove, after=proven)
         info = await self._info(stream)
         result.messages, result.bytes = int(info["state"]["messages"]), int(info["state"]["bytes"])
         result.compared(proof)

@@ -39,7 +39,7 @@ from stantools.migration.journal import (
 )
 from stantools.migration.plan.model import StreamPlan, Way
 from stantools.migration.prepared import PreparedStream
-from stantools.migration.proof.stream import Proof, prove_stream
+from stantools.migration.proof.stream import ExpectedStream, Proof
 from stantools.migration.publish.loader import Publishing
 from stantools.migration.publish.stream import publish_stream
 from stantools.migration.server.restore import RestoreError, restore, state_differences
@@ -233,9 +233,8 @@ class _Job:
     async def _check_beginning(self, info: Mapping[str, Any]) -> None:
         """Refuses to append to anything but the beginning of what the stream is to hold."""
         prefix = Prefix(self._stream.source, int(info["state"]["last_seq"]))
-        proof = await prove_stream(
-            self._js, self._plan.name, prefix, origin=self._plan.origin_headers, via_publish=True
-        )
+        expected = ExpectedStream(self._plan.name, prefix, self._plan.origin_headers, True)
+        proof = await expected.prove(self._js)
         if proof.findings or prefix.last > self._stream.source.last:
             behind = f"it goes up to {prefix.last}, the store to {self._stream.source.last}"
             what = proof.findings[0].detail if proof.findings else behind
@@ -345,15 +344,7 @@ async def prove(
     progress = progress or StageProgress(UNWATCHED, stream.name)
     deadline = time.monotonic() + _CATCH_UP
     while True:
-        proof = await prove_stream(
-            js,
-            stream.name,
-            stream.source,
-            origin=stream.plan.origin_headers,
-            via_publish=published,
-            consumers=stream.positions(),
-            progress=progress,
-        )
+        proof = await stream.expected(published=published).prove(js, progress=progress)
         proof.findings += await _config_findings(js, stream.plan) if configured else []
         if proof.clean or not await _is_replicated(js, stream.name) or time.monotonic() > deadline:
             return proof
@@ -364,15 +355,7 @@ async def prove(
 
 async def still_as_planned(js: JetStream, stream: PreparedStream) -> list[Finding]:
     """Looks whether a stream that was proven before has changed, by what the server tells of it and its consumers."""
-    proof = await prove_stream(
-        js,
-        stream.name,
-        stream.source,
-        origin=stream.plan.origin_headers,
-        via_publish=True,
-        consumers=stream.positions(),
-        messages=False,
-    )
+    proof = await stream.expected(published=True).prove(js, messages=False)
     # Limits go on removing messages, also from what consumers still have to deliver.
     moving = ("stream-state", "consumer-position") if stream.plan.limited else ()
     findings = [each for each in proof.findings if each.code not in moving]

@@ -348,10 +348,8 @@ class _Copier:
         run, wanted = step.run, step.sequences
         whole = run.count == wanted.count()
         with mapped(step.path, sequential=True) as data:
-            at, limit = self._resume.get(id(run), run.start), min(run.end, len(data))
-            for batch in scan_slice(
-                data, run.subject, self._item.crc.unchecked, columns=self._columns, start=at, limit=limit
-            ):
+            at, crc = self._resume.get(id(run), run.start), self._item.crc.unchecked
+            for batch in scan_slice(data[: run.end], run.subject, crc, columns=self._columns, start=at):
                 if isinstance(batch, Damage):
                     break
                 begin, last = at, int(batch.sequence[-1])

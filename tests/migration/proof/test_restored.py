@@ -10,7 +10,7 @@ import pytest
 
 from stantools.migration.archive.writer import StreamArchive, measure
 from stantools.migration.proof import readback
-from stantools.migration.proof.stream import Proof, prove_stream
+from stantools.migration.proof.stream import ExpectedStream, Proof
 from stantools.migration.server.restore import restore
 from stantools.nats.jetstream import JetStream
 from tests.migration.proof.stores import T0, Record, opened, records, with_js, write_store
@@ -42,7 +42,7 @@ def restored(server: Any, root: Path, *, last: int | None = None, origin: bool =
         state = measure(source.read(), origin=origin, last=source.last)
         pieces = archive.pieces(source.read(), lambda: (), source.last)
         await restore(js, "S", config, {**state.as_json(), "consumer_count": 0}, pieces)
-        return await prove_stream(js, "S", source, origin=origin, via_publish=False)
+        return await ExpectedStream("S", source, origin, False).prove(js)
 
     return with_js(server.url, work)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 from stantools.migration.headers import header_block
 from stantools.migration.plan.model import ConsumerPlan, Position
 from stantools.migration.proof import readback
-from stantools.migration.proof.stream import Proof, prove_stream
+from stantools.migration.proof.stream import ExpectedStream, Proof
 from stantools.migration.stream_source import SingleSource
 from stantools.nats.jetstream import JetStream
+from stantools.progress import Progress
 from tests.migration.proof.stores import Record, fill, records, single, stored, with_js, write_store
 from tests.migration.publish.conftest import peer
 
@@ -28,9 +30,16 @@ def stream_of(server: Any, count: int = 200, **config: Any) -> list[Record]:
     return asyncio.run(stored(server.url, "FOO"))
 
 
-def prove(server: Any, source: SingleSource, **options: Any) -> Proof:
-    given = {"origin": False, "via_publish": False} | options
-    return with_js(server.url, lambda js: prove_stream(js, "FOO", source, **given))
+def prove(
+    server: Any,
+    source: SingleSource,
+    origin: bool = False,
+    via_publish: bool = False,
+    consumers: Sequence[tuple[ConsumerPlan, Position]] = (),
+    progress: Progress | None = None,
+) -> Proof:
+    expected = ExpectedStream("FOO", source, origin, via_publish, consumers)
+    return with_js(server.url, lambda js: expected.prove(js, progress=progress))
 
 
 def codes(proof: Proof) -> dict[str, str]:
@@ -191,7 +200,7 @@ async def _proof_while(server: Any, source: SingleSource, disturb: Any) -> Proof
                 disturbed = True
                 disturb(js)
 
-        return await prove_stream(js, "FOO", source, origin=False, via_publish=False, progress=progress)
+        return await ExpectedStream("FOO", source, False, False).prove(js, progress=progress)
 
 
 @pytest.mark.parametrize("version", ["2.9.10", "2.15.1"])

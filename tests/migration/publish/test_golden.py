@@ -13,7 +13,7 @@ from stantools.migration.plan.model import Way
 from stantools.migration.plan.options import Consumers, PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import prepare
-from stantools.migration.proof.stream import prove_stream
+from stantools.migration.proof.stream import ExpectedStream
 from stantools.migration.publish import stream as stream_module
 from stantools.migration.publish.loader import Publishing
 from stantools.migration.publish.stream import publish_stream
@@ -78,9 +78,7 @@ def test_golden_stores(
                 how = Publishing(origin=origin)
                 result = await publish_stream(js, stream.name, config, stream.source, positions, how=how)
                 assert result.messages == stream.source.count and result.interruptions == 0
-                proof = await prove_stream(
-                    js, stream.name, stream.source, origin=origin, via_publish=True, consumers=positions
-                )
+                proof = await ExpectedStream(stream.name, stream.source, origin, True, positions).prove(js)
                 assert not proof.findings, (case, stream.name, proof.findings)
                 assert proof.messages == stream.source.count
                 consumers += len(result.consumers)

@@ -23,7 +23,7 @@ from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
 from stantools.store.serverinfo import encode_server_file, new_server_info
 from stantools.store.slicefile import remove_slice
-from stantools.store.slicewriter import SliceWriter
+from stantools.store.slicewriter import SliceWriter, Writing
 
 CRC = Crc(IEEE)
 
@@ -49,7 +49,9 @@ class Server:
 
     def start(self) -> None:
         """Goes on where the files end."""
-        self.writer = SliceWriter.resume(self.directory, self.name, CRC, self.limits, sync=False, first_alone=True)
+        self.writer = SliceWriter.resume(
+            self.directory, self.name, CRC, Writing(self.limits, sync=False, first_alone=True)
+        )
         self.writer.last_sequence = max(self.writer.last_sequence, self.sequence)
 
     def begin_slice(self) -> None:
@@ -59,11 +61,9 @@ class Server:
             self.directory,
             self.name,
             CRC,
-            self.limits,
+            Writing(self.limits, sync=False, first_alone=True),
             last_number=last,
             last_sequence=self.sequence,
-            sync=False,
-            first_alone=True,
         )
 
     def messages(self, count: int) -> tuple[list[int], list[int], list[bytes], list[int]]:
@@ -146,7 +146,7 @@ class Server:
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         limits = SliceLimits(self.rng.choice((3, 5, 100)), 0)
-        with SliceWriter(scratch, self.name, CRC, limits, sync=False) as writer:
+        with SliceWriter(scratch, self.name, CRC, Writing(limits, sync=False)) as writer:
             for number in self.slices():
                 with mapped(self.directory / f"msgs.{number}.dat") as data:
                     for part in scan_slice(data, self.name, CRC):
@@ -222,7 +222,7 @@ class Reader:
         assert ref.data_size == piece.end
         assert piece.start < piece.end
         with mapped(Path(ref.data)) as data:
-            for part in scan_slice(data, os.fsencode(ref.channel), CRC, start=piece.start, limit=piece.end):
+            for part in scan_slice(data[: piece.end], os.fsencode(ref.channel), CRC, start=piece.start):
                 if isinstance(part, Damage):
                     self.damaged.append(part)
                     continue
