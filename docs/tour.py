@@ -1,6 +1,6 @@
-"""Runs the commands in the console blocks of README.md, in order, and puts what they print into it.
+"""Runs the commands in the console blocks of pages, in order, and puts what they print into them.
 
-A test compares the README with what `tour` returns. Where no nats-server can be started, blocks that need one stay as
+A test compares each page with what `tour` returns. Where no nats-server can be started, blocks that need one stay as
 they are.
 """
 
@@ -18,7 +18,7 @@ from stantools.errors import StantoolsError
 from stantools.migration.server.embedded import find_server
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "tour.md")
 _BLOCK = re.compile(r"```console\n\$ stantools ([^\n]*)\n(.*?)```", re.DOTALL)
 #: What differs from run to run, and what replaces it.
 _VARYING = (
@@ -29,8 +29,8 @@ _VARYING = (
 _LOADED, _RATE = "loaded", "9,000/s"
 
 
-def tour() -> str:
-    """Returns the README with the output that its commands have now."""
+def tour(page: Path) -> str:
+    """Returns a page with the output that its commands have now."""
     serving = can_serve()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "shop")  # in the names of plans
@@ -40,7 +40,7 @@ def tour() -> str:
             needed = block[1].startswith("migrate ")
             return _run(block[1], place) if serving or not needed else block[0]
 
-        return _BLOCK.sub(fill, README.read_text(encoding="utf-8"))
+        return _BLOCK.sub(fill, page.read_text(encoding="utf-8"))
 
 
 def can_serve() -> bool:
@@ -86,14 +86,15 @@ def _same_rates(output: str) -> str:
 
 
 def main() -> None:
-    """Writes the README again if it has changed."""
-    text = tour()
-    changed = README.read_text(encoding="utf-8") != text
-    if changed:
-        README.write_text(text, encoding="utf-8")
-    sys.stderr.write(f"README.md: {'written' if changed else 'is as it should be'}\n")
+    """Writes the pages again that have changed."""
+    for page in PAGES:
+        text = tour(page)
+        changed = page.read_text(encoding="utf-8") != text
+        if changed:
+            page.write_text(text, encoding="utf-8")
+        sys.stderr.write(f"{page.name}: {'written' if changed else 'is as it should be'}\n")
     if not can_serve():
-        sys.stderr.write("README.md: blocks with migrate are as they were: there is no nats-server to start\n")
+        sys.stderr.write("blocks with migrate are as they were: there is no nats-server to start\n")
 
 
 if __name__ == "__main__":
