@@ -48,6 +48,8 @@ _SEEN: Final = 4096
 _LONG: Final = 0.004
 _SHORT: Final = 0.001
 _MOST_ROWS: Final = 4096
+#: Fewer rows than these are handed to a handler without a look at the clock.
+_FEW_ROWS: Final = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -316,7 +318,7 @@ class Router:
                 and not only.closed
                 and only.client is not origin
             ):
-                if only.handler is None:
+                if only.handler is None or end - begin < _FEW_ROWS:
                     self._hand_over(origin, only, buffer, frames, begin, end, size)
                 else:
                     self._hand_over_paced(origin, only, buffer, frames, begin, end, size)
@@ -590,14 +592,16 @@ class Router:
     def publish_block(self, origin: Client, subject: bytes, block: Payloads, begin: int, end: int) -> int:
         """Hands over payloads of a block, all to one subject. Returns the number of receivers of the last one."""
         route = self._known.values.get(subject) or self.route(subject, keep=True)
+        size = int(block.sizes[begin] if end - begin == 1 else block.sizes[begin:end].sum())
         only, count = route.only, 0
-        if (only is None or only.limit) and (
-            route.queues or route.abroad is not None or any(s.limit for s in route.plain)
-        ):
+        if only is not None and only.client is not origin and not (only.limit or only.closed):
+            self._account(only, end - begin, size)
+            only.client.take_block(only, subject, block, begin, end)
+            return 1
+        if route.queues or route.abroad is not None or any(s.limit for s in route.plain):
             for row in range(begin, end):
                 count = self.publish_one(origin, subject, b"", block.payload(row), 0, keep=True)
             return count
-        size = int(block.sizes[begin] if end - begin == 1 else block.sizes[begin:end].sum())
         for to in route.plain:
             if not to.closed and (to.client is not origin or origin.echo):
                 self._account(to, end - begin, size)

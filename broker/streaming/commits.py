@@ -128,6 +128,11 @@ class Commits:
         """Flushes that the store has not completed."""
         return len(self._flushes)
 
+    @property
+    def crowded(self) -> bool:
+        """So much waits for a store that some of those who publish are to be read more slowly."""
+        return bool(self._full) or self._waiting > BOUND
+
     def stage(self, batch: Batch, count: int, size: int) -> None:
         """Takes a batch, whose portions have been appended to the stores or refused."""
         self._batches.append(batch)

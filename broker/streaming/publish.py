@@ -2,7 +2,8 @@
 
 Facts: streaming-protocol.md section 11.
 
-What comes in is staged: appended to the stores, with the acknowledgements held back until a commit (`commits`).
+What comes in is staged: appended to the stores, with the acknowledgements held back until a commit (`commits`). What
+comes in small pieces, from many connections, is gathered before, and staged as one piece with the commit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from broker.streaming.commits import Batch, Commits, Portion
 from broker.streaming.errors import RefusedError, text_of
 from broker.streaming.hot.columns import CHANNEL, CLIENT, Status, publish_table
 from broker.streaming.hot.fields import publish_ack
-from broker.streaming.hot.kernels import encode_records, read_publishes
+from broker.streaming.hot.kernels import encode_records, gather, read_publishes
 from broker.streaming.names import text, valid_channel
 from broker.streaming.ports import Role
 from broker.streaming.requests import Request, decode, is_control, requests
@@ -40,6 +41,10 @@ _TABLE_ROWS: Final = 4096
 _USUAL: Final = 1024
 _GROWN: Final = 4096
 _GROWN_SIZE: Final = 16 << 20
+#: Publishes that are gathered: how many of them may come together, and how many, and how many bytes, all are at most.
+_FEW: Final = 64
+_GATHERED: Final = 1024
+_GATHERED_SIZE: Final = 1 << 18
 _FINE: Final = (Status.GOOD, Status.FULL)
 
 
@@ -71,11 +76,45 @@ class Publishing:
         self._commits = commits
         self._waiting = waiting
         self._table = publish_table(min(self._batch_size, _TABLE_ROWS))
+        self._gathers = not context.options.io_sleep_time
+        self._gathered = 0
+        self._gathered_size = 0
+        self._gathered_rows = frame_table(_GATHERED)
+        self._gathered_bytes = bytearray(_GATHERED_SIZE)
         #: What stands in the NATS subject of a publish before its channel, in bytes; negative if that may be another.
         self.prefix = -1
 
     def receive(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        """Handler of the publish subjects. Takes everything up to staging; commits whenever a batch is full."""
+        """Handler of the publish subjects. Gathers what is little; takes anything else up to staging, at once."""
+        commits = self._commits
+        if end - begin > _FEW or not self._gather(buffer, frames, begin, end):
+            self.stage_gathered()
+            self._take(buffer, frames, begin, end)
+            if commits.staged:
+                commits.commit_soon()
+
+    def _gather(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> bool:
+        """Copies rows, to be staged with the commit. Returns False if they are to be staged at once."""
+        row = self._gathered
+        # Who is to be slowed down is known only while it is handed over.
+        if row + end - begin > _GATHERED or not self._gathers or self._commits.crowded:
+            return False
+        size = gather(buffer, frames, begin, end, self._gathered_bytes, self._gathered_size, self._gathered_rows, row)
+        if size < 0:
+            return False
+        self._gathered, self._gathered_size = row + end - begin, size
+        if not row:
+            self._commits.commit_soon()
+        return True
+
+    def stage_gathered(self) -> None:
+        """Stages what was gathered. To be called before anything else may change what becomes of it."""
+        if self._gathered:
+            count, self._gathered, self._gathered_size = self._gathered, 0, 0
+            self._take(self._gathered_bytes, self._gathered_rows, 0, count)
+
+    def _take(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        """Takes everything up to staging; commits whenever a batch is full."""
         commits = self._commits
         while begin < end:
             room = max(self._batch_size - commits.staged, 1)
@@ -83,8 +122,6 @@ class Publishing:
             begin += self._stage(buffer, frames, begin, stop)
             if commits.staged >= self._batch_size or (commits.size > _GROWN_SIZE and commits.staged >= _USUAL):
                 commits.commit()
-        if commits.staged:
-            commits.commit_soon()
 
     def _stage(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> int:
         """Stages rows up to and with the first one that needs a closer look. Returns how many were dealt with."""

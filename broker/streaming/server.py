@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from broker.streaming.options import StreamingOptions
     from broker.streaming.partitioning import Partitions
     from broker.streaming.ports import Bus, Clock, Driver
+    from broker.streaming.requests import Request
+    from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames
 
 
 class StreamingServer:
@@ -159,6 +162,7 @@ class StreamingServer:
         """Completes what was handed over: stores, delivers, acknowledges; and serves who else may get messages."""
         if self._stopped:
             return
+        self._publishing.stage_gathered()
         if self._commits.sleeping:
             self._commits.complete()
         else:
@@ -168,6 +172,7 @@ class StreamingServer:
     def run_timers(self) -> None:
         """Does what is due."""
         if not self._stopped:
+            self._publishing.stage_gathered()
             self._timers.run()
 
     def servers_discovered(self) -> None:
@@ -187,6 +192,7 @@ class StreamingServer:
         if self._stopped:
             return
         log.STREAMING.info("Shutting down.")
+        self._publishing.stage_gathered()
         self._commits.commit()
         self.store.settle()
         self._commits.commit()
@@ -215,16 +221,26 @@ class StreamingServer:
         assert subjects is not None
         connecting = Connecting(self._context, subjects, self.clients, self._heartbeats, self._unsubscribing)
         listen = self._bus.listen
-        listen(Role.GENERAL, subjects.discovery, one_by_one(connecting.receive))
+
+        def requests(subject: bytes, answer: Callable[[Request], None]) -> None:
+            handle = one_by_one(answer)
+
+            def handle_in_order(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+                self._publishing.stage_gathered()
+                handle(buffer, frames, begin, end)
+
+            listen(Role.GENERAL, subject, handle_in_order)
+
+        requests(subjects.discovery, connecting.receive)
         if not self._context.options.any_publish_subject:
             self._publishing.prefix = len(subjects.publish) + 1
         for channel in self._partitions.entries if self._partitions is not None else (b">",):
             listen(Role.GENERAL, subjects.publish + b"." + channel, self._publishing.receive)
-        listen(Role.GENERAL, subjects.subscribe, one_by_one(self._subscribing.receive))
-        listen(Role.GENERAL, subjects.unsubscribe, one_by_one(self._unsubscribing.receive_unsubscribe))
-        listen(Role.GENERAL, subjects.sub_close, one_by_one(self._unsubscribing.receive_close))
-        listen(Role.GENERAL, subjects.close, one_by_one(self._unsubscribing.receive_client_close))
-        listen(Role.GENERAL, subjects.pings, one_by_one(self._heartbeats.receive_ping))
+        requests(subjects.subscribe, self._subscribing.receive)
+        requests(subjects.unsubscribe, self._unsubscribing.receive_unsubscribe)
+        requests(subjects.sub_close, self._unsubscribing.receive_close)
+        requests(subjects.close, self._unsubscribing.receive_client_close)
+        requests(subjects.pings, self._heartbeats.receive_ping)
         self._log_subjects(subjects)
 
         def listening() -> None:

@@ -227,6 +227,38 @@ cdef inline bint is_same(const Text* a, const Text* b) noexcept nogil:
     return a.size == b.size and same_bytes(a.start, b.start, a.size)
 
 
+def gather(buffer, frames, int64_t begin, int64_t end, into, int64_t used, table, int64_t row):
+    """See the twin."""
+    cdef Held held = hold_bytes(buffer)
+    cdef Held held_frames = hold_frames(frames, begin, end)
+    cdef Held held_into = Held(into, PyBUF_SIMPLE | PyBUF_WRITABLE)
+    cdef Held held_table = hold_table(table, PyBUF_WRITABLE)
+    cdef const uint8_t* base = <const uint8_t*>held.buffer.buf
+    cdef const int32_t* frame = <const int32_t*>held_frames.buffer.buf + WIDTH * begin
+    cdef uint8_t* to = <uint8_t*>held_into.buffer.buf
+    cdef int32_t* out = <int32_t*>held_table.buffer.buf + WIDTH * row
+    cdef int64_t limit = held.buffer.len, room = held_into.buffer.len, i
+    cdef int part
+    check_rows(row, row + end - begin, held_table.buffer.shape[0])
+    if not 0 <= used <= room <= INT32_MAX:
+        raise ValueError(f"{used} of {room} bytes are used")
+    for i in range(begin, end):
+        check_frame(frame, limit)
+        if not is_inside(frame[FRAME_SUBJECT], frame[FRAME_SUBJECT_SIZE], limit):
+            raise ValueError(f"a subject lies outside of {limit} bytes")
+        memcpy(out, frame, WIDTH * sizeof(int32_t))
+        for part in (FRAME_SUBJECT, FRAME_REPLY, FRAME_PAYLOAD):
+            # Each size stands behind its place.
+            if frame[part + 1] > room - used:
+                return -1
+            memcpy(to + used, base + frame[part], frame[part + 1])
+            out[part] = <int32_t>used
+            used += frame[part + 1]
+        frame += WIDTH
+        out += WIDTH
+    return used
+
+
 cdef class Lookup:
     """Numbers of names; the last name is not looked up again."""
 

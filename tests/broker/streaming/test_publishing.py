@@ -200,6 +200,70 @@ def test_the_usual_batch_may_grow(world: World, monkeypatch: pytest.MonkeyPatch)
     assert flushed == [4097, 5001]
 
 
+class TestGathering:
+    """What comes in small pieces is staged as one, without anybody noticing."""
+
+    def test_one_block_for_many_connections(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        world.publish(b"foo", b"0")
+        messages = world.channel(b"foo").messages
+        counts: list[int] = []
+        append = messages.append
+        monkeypatch.setattr(messages, "append", lambda records: (counts.append(len(records)), append(records)))
+        subject = b"_STAN.pub.test-cluster.foo"
+        subscriber = world.subscribe(b"foo")
+        for i in range(40):
+            world.bus.feed([(subject, world.message(b"foo", b"%d" % i, guid=b"%d" % i), b"acks.%d" % (i % 7))])
+        world.bus.feed([(subject, world.message(b"foo", b"x" * 300_000, guid=b"large"), b"acks.large")])
+        world.bus.feed([(subject, world.message(b"foo", b"last", guid=b"last"), b"acks.large")])
+        world.settle()
+        assert counts == [40, 1, 1]
+        assert [each.data[:5] for each in subscriber.new()] == [
+            b"0", *(b"%d" % i for i in range(40)), b"xxxxx", b"last"
+        ]  # fmt: skip
+        acked = [sent for sent in world.bus.sent if sent.subject.startswith(b"acks.")]
+        for reply, guids in {b"acks.3": range(3, 40, 7), b"acks.large": (b"large", b"last")}.items():
+            assert [protocol.PubAck.FromString(each.payload).guid for each in acked if each.subject == reply] == [
+                guid if isinstance(guid, bytes) else b"%d" % guid for guid in guids
+            ]
+
+    def test_more_than_fit(self, world: World) -> None:
+        subject = b"_STAN.pub.test-cluster.foo"
+        for i in range(3000):
+            world.bus.feed([(subject, world.message(b"foo", b"%d" % i), b"")])
+        world.settle()
+        assert [each.data for each in world.subscribe(b"foo", max_in_flight=4000).new()] == [
+            b"%d" % i for i in range(3000)
+        ]
+
+    def test_a_client_that_publishes_and_leaves(self, world: World) -> None:
+        world.connect(b"other")
+        subject = b"_STAN.pub.test-cluster.foo"
+        world.bus.feed([(subject, world.message(b"foo", b"1", b"other"), b"ack")])
+        world.bus.feed([(world.subjects.close, pb.CloseRequest(client_id=b"other").SerializeToString(), b"closed")])
+        world.bus.feed([(subject, world.message(b"foo", b"2", b"other"), b"ack")])
+        world.settle()
+        answers = [sent for sent in world.bus.sent if sent.subject in (b"ack", b"closed")]
+        assert [(each.subject, protocol.PubAck.FromString(each.payload).error) for each in answers] == [
+            (b"ack", b""), (b"closed", b""), (b"ack", INVALID)
+        ]  # fmt: skip
+        assert world.channel(b"foo").messages.last == 1
+
+    def test_a_subscription_from_now_on(self, world: World) -> None:
+        world.publish(b"foo", b"1")
+        world.bus.feed([(b"_STAN.pub.test-cluster.foo", world.message(b"foo", b"2"), b"")])
+        request = world.request(b"foo", start_position=pb.NEW_ONLY)
+        world.bus.feed([(world.subjects.subscribe, request.SerializeToString(), b"answer")])
+        world.bus.feed([(b"_STAN.pub.test-cluster.foo", world.message(b"foo", b"3"), b"")])
+        world.settle()
+        got = [pb.MsgProto.FromString(sent.payload).data for sent in world.bus.sent if sent.subject == request.inbox]
+        assert got == [b"3"]
+
+    def test_a_publish_that_came_before_the_end(self, world: World) -> None:
+        world.bus.feed([(b"_STAN.pub.test-cluster.foo", world.message(b"foo", b"1", guid=b"g"), b"ack")])
+        world.server.stop()
+        assert protocol.PubAck.FromString(world.bus.sent[-1].payload) == protocol.PubAck(guid=b"g")
+
+
 class TestFailures:
     """A store that fails: publishers are told, nothing that was acknowledged is lost, and it goes on."""
 
@@ -281,6 +345,8 @@ class TestFailures:
             subject = b"_STAN.pub.test-cluster.foo"
             for i in range(3):
                 world.bus.feed([(subject, world.message(b"foo", b"%d" % i, guid=b"%d" % i), b"acks")])
+                # With a request that comes behind it, each is appended by itself.
+                world.bus.feed([(world.subjects.pings, b"", b"")])
             world.settle()
         acks = [protocol.PubAck.FromString(sent.payload) for sent in world.bus.sent if sent.subject == b"acks"]
         assert [(ack.guid, ack.error) for ack in acks] == [(b"0", b"broken"), (b"1", b"broken"), (b"2", b"")]
