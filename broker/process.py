@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from broker.config.options import BrokerOptions
     from broker.stores.interface import Lock, Store
-    from broker.streaming.ports import Bus
+    from broker.streaming.ports import Audience, Bus
     from broker.streams.options import StreamsOptions
     from broker.streams.server import StreamsServer
 
@@ -187,13 +187,15 @@ class _Process:
             for line in options.nats_warnings:
                 NATS.warning("%s", line)
             bus = EmbeddedBus(nats, cluster_id, roles=roles, credentials=self._credentials())
-            server = self._streaming(store, bus, driver)
             stack.push_async_callback(nats.stop)
-            if options.streams is not None:
-                self._streams(nats, options.streams, stack)
+            audience = self._streams(nats, options.streams, store, stack) if options.streams is not None else None
+            server = self._streaming(store, bus, driver, audience)
             await nats.start(before_listening=lambda: self._monitor(nats, server, stack))
             self._leave_traces(nats, stack)
         stack.callback(_stop, server, driver)
+        if self._stream_server is not None:
+            # First of all, as it may read channels.
+            stack.callback(self._stream_server.stop)
         await self._ready(server)
         if self._ended.done():
             return
@@ -202,16 +204,27 @@ class _Process:
         upkeep.start()
         self._banner(store)
 
-    def _streaming(self, store: Store, bus: Bus, driver: LoopDriver) -> StreamingServer:
+    def _streaming(
+        self, store: Store, bus: Bus, driver: LoopDriver, audience: Audience | None = None
+    ) -> StreamingServer:
         clock = SystemClock()
         server = StreamingServer(
-            self._options.streaming, store, bus, clock, driver, server_id=self._server_id, lock=self._lock
+            self._options.streaming,
+            store,
+            bus,
+            clock,
+            driver,
+            server_id=self._server_id,
+            lock=self._lock,
+            audience=audience,
         )
         driver.server = server
         return server
 
-    def _streams(self, nats: NatsServer, options: StreamsOptions, stack: contextlib.AsyncExitStack) -> None:
-        """Starts JetStream."""
+    def _streams(
+        self, nats: NatsServer, options: StreamsOptions, store: Store, stack: contextlib.AsyncExitStack
+    ) -> Audience | None:
+        """Starts JetStream. Returns who makes streams of channels, if somebody does."""
         from broker.bus.streams import StreamsBus
         from broker.stores.streams.directory import StreamsDirectory
         from broker.streams.room import Limits
@@ -232,6 +245,12 @@ class _Process:
         NATS.info("  Max Storage:     %s", format_size(limits.file))
         NATS.info('  Store Directory: "%s"', place.path)
         streams.start()
+        if not options.from_channels:
+            return None
+        from broker.bus.channels import ChannelStreams
+
+        NATS.info("  Channels are streams, too")
+        return ChannelStreams(streams, SystemClock(), options.store_dir if store.kind == "FILE" else None)
 
     def _introduce(self) -> None:
         cluster_id = self._options.streaming.cluster_id.decode(errors="replace")

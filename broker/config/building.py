@@ -204,7 +204,7 @@ def streams_options(settings: Settings) -> StreamsOptions | None:
 
         store_dir = f"{gettempdir()}/nats"
     limits = {name: max(settings.number(f"jetstream.{name}"), 0) for name in ("max_mem", "max_file")}
-    return StreamsOptions(Path(store_dir), **limits)
+    return StreamsOptions(Path(store_dir), **limits, from_channels=settings.switch("jetstream.from_channels"))
 
 
 def _connection(settings: Settings, options: BrokerOptions) -> ConnectionOptions:

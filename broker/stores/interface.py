@@ -164,6 +164,22 @@ class SubscriptionStore(Protocol):
         """
 
 
+class ChannelLog(Protocol):
+    """A channel, for those who only read it."""
+
+    @property
+    def name(self) -> bytes:
+        """Its name."""
+
+    @property
+    def messages(self) -> MessageStore:
+        """Its messages."""
+
+    @property
+    def visible(self) -> int:
+        """The last sequence that is stored and may be delivered."""
+
+
 @dataclass(slots=True)
 class ChannelStore:
     """The two stores of a channel."""

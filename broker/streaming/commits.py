@@ -99,6 +99,7 @@ class Commits:
     def __init__(self, context: Context, channels: Channels, serving: Serving) -> None:
         self._bus = context.bus
         self._clock = context.clock
+        self._audience = context.audience
         self._driver = context.driver
         self._timers = context.timers
         self._store = context.store
@@ -205,6 +206,8 @@ class Commits:
             portions += each.portions
         channel.fresh.clear()
         channel.visible = channel.messages.last
+        if self._audience is not None:
+            self._audience.changed(channel)
         self._settle(portions, outcome, str(error).encode(errors="replace"))
         self._relax(channel)
 
@@ -299,6 +302,8 @@ class Commits:
         else:
             channel.fresh.clear()
         self._channels.expiry.stored(channel)
+        if self._audience is not None:
+            self._audience.changed(channel)
         self.flush_subscriptions(channel)
         self._settle(portions, _STORED)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.stores.interface import Store
 from broker.streaming.options import StreamingOptions
-from broker.streaming.ports import Bus, Clock, Driver
+from broker.streaming.ports import Audience, Bus, Clock, Driver
 
 #: Cancelled timers that may stay in the heap.
 _MANY: Final = 1024
@@ -158,7 +158,7 @@ class Statistics:
 
 @dataclass(slots=True)
 class Context:
-    """The world of the rules: options, store, bus, time, and who calls again."""
+    """The world of the rules: options, store, bus, time, who calls again, and who else reads the channels."""
 
     options: StreamingOptions
     store: Store
@@ -166,5 +166,6 @@ class Context:
     clock: Clock
     driver: Driver
     timers: Timers
+    audience: Audience | None = None
     statistics: Statistics = field(default_factory=Statistics)
     nuids: Nuids = field(default_factory=Nuids)

@@ -34,6 +34,7 @@ class Expiry:
 
     def __init__(self, context: Context, delete: Callable[[Channel], None]) -> None:
         self._clock = context.clock
+        self._audience = context.audience
         self._timers = context.timers
         self._delete = delete
 
@@ -70,6 +71,8 @@ class Expiry:
         except StorageError as error:
             log.STREAMING.error("Unable to expire messages of channel %s: %s", quote(channel.name), error)
             following = now + _RETRY
+        if self._audience is not None:
+            self._audience.changed(channel)
         if following is not None:
             delay = max(following - now, _AGEING_STEP)
             channel.ageing = self._timers.after(delay, partial(self._expire, channel))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from broker.blocks import Payloads
+from broker.stores.interface import ChannelLog
 from stantools.nats.frames import Handler
 
 T = TypeVar("T")
@@ -93,6 +94,16 @@ class Bus(Protocol):
 
         Every `listen` and `publish` before has reached NATS as well then. May call it at once.
         """
+
+
+class Audience(Protocol):
+    """Who else reads the channels."""
+
+    def changed(self, channel: ChannelLog) -> None:
+        """A channel is new, or has other messages that may be delivered than before."""
+
+    def removed(self, channel: ChannelLog) -> None:
+        """A channel is no more."""
 
 
 class Clock(Protocol):

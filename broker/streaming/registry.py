@@ -138,6 +138,7 @@ class Channels:
 
     def __init__(self, context: Context) -> None:
         self._store = context.store
+        self._audience = context.audience
         self._channels: dict[bytes, Channel] = {}
         self._spellings: dict[str, list[bytes]] = {}
         self._slots: Slots[Channel] = Slots()
@@ -186,6 +187,8 @@ class Channels:
         self._channels[name] = channel
         self._spellings.setdefault(without_case(name), []).append(name)
         self.names.add(name, channel.number)
+        if self._audience is not None:
+            self._audience.changed(channel)
         return channel
 
     def delete(self, channel: Channel) -> None:
@@ -203,3 +206,5 @@ class Channels:
             del self._spellings[without_case(name)]
         self.names.discard(name)
         self._slots.take(channel.number)
+        if self._audience is not None:
+            self._audience.removed(channel)

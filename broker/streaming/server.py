@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from broker.streaming.faulttolerance import FaultTolerance
     from broker.streaming.options import StreamingOptions
     from broker.streaming.partitioning import Partitions
-    from broker.streaming.ports import Bus, Clock, Driver
+    from broker.streaming.ports import Audience, Bus, Clock, Driver
     from broker.streaming.requests import Request
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
@@ -48,6 +48,7 @@ class StreamingServer:
         driver: Calls `commit` and `run_timers` as asked.
         server_id: What this server calls itself; a new id if empty.
         lock: Of the store, if this server belongs to a fault-tolerant group.
+        audience: Who else reads the channels, if somebody does.
 
     Attributes:
         clients: Who is connected.
@@ -65,9 +66,10 @@ class StreamingServer:
         *,
         server_id: str = "",
         lock: Lock | None = None,
+        audience: Audience | None = None,
     ) -> None:
         timers = Timers(clock, driver)
-        self._context = context = Context(options, store, bus, clock, driver, timers)
+        self._context = context = Context(options, store, bus, clock, driver, timers, audience)
         self._bus = bus
         self._timers = timers
         self.options = options

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.streams.configuration import StreamConfig
-from broker.streams.errors import ApiError, invalid_config, store_failed, stream_not_found
+from broker.streams.errors import ApiError, invalid_config, sealed, store_failed, stream_not_found
 from broker.streams.room import Limits, Room
 from broker.streams.stream import Stream
 from stantools.nats.subjects import overlap
@@ -16,6 +16,7 @@ from stantools.nats.subjects import overlap
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from broker.stores.streams.interface import StreamStore
     from broker.streams.ports import Clock, Place
 
 _SHORTAGES: Final[Mapping[str, ApiError]] = {
@@ -111,7 +112,7 @@ class Account:
             ApiError: It cannot be changed so.
         """
         config.check()
-        stream = self.find(config.name)
+        stream = self._own(config.name)
         old = stream.config
         config = old.changed_to(config)
         self._check_subjects(config)
@@ -134,16 +135,43 @@ class Account:
         Raises:
             ApiError: There is none, or it cannot be removed.
         """
-        stream = self.streams.get(name)
-        if stream is None:
-            return self.find(name)
-        del self.streams[name]
-        self.room.used[stream.config.storage] -= stream.counted
+        stream = self._own(name)
+        self.drop(stream)
         try:
             self._place.delete(name, stream.store)
         except StorageError as error:
             raise store_failed(error.message) from error
         return stream
+
+    def _own(self, name: str) -> Stream:
+        """Returns a stream that may be changed, also a failed one.
+
+        Raises:
+            ApiError: There is none of that name, or somebody else has its messages.
+        """
+        stream = self.streams.get(name)
+        if stream is None:
+            return self.find(name)
+        if stream.borrowed:
+            raise sealed()
+        return stream
+
+    def lend(self, config: StreamConfig, created: int, store: StreamStore) -> Stream:
+        """Makes a stream of messages that are somebody else's.
+
+        Raises:
+            ApiError: There is another one of that name, or with such subjects.
+        """
+        if config.name in self.streams:
+            raise ApiError(400, 10058, "stream name already in use with a different configuration")
+        self._check_subjects(config)
+        stream = self.streams[config.name] = Stream(self.room, config, created, store, borrowed=True)
+        return stream
+
+    def drop(self, stream: Stream) -> None:
+        """Forgets a stream."""
+        del self.streams[stream.name]
+        self.room.used[stream.config.storage] -= stream.counted
 
     def reopen(self, stream: Stream) -> None:
         """Opens a stream anew with what is certain, after something could not be written."""

@@ -13,3 +13,4 @@ class StreamsOptions:
     store_dir: Path  #: their directory; `jetstream` is added
     max_mem: int = 0  #: bytes of messages in memory; 0 for three quarters of the machine's memory
     max_file: int = 0  #: bytes of messages in files; 0 for three quarters of what is free
+    from_channels: bool = False  #: each channel is a stream, too

@@ -24,6 +24,8 @@ from broker.streams.requests import dumps
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from broker.stores.streams.interface import StreamStore
+    from broker.streams.configuration import StreamConfig
     from broker.streams.consumer import Consumer
     from broker.streams.ports import Bus, Clock, Driver, Place
     from broker.streams.room import Limits
@@ -61,6 +63,7 @@ class StreamsServer:
         self._acks: list[tuple[Stream, bytes, bytes]] = []
         self._synced = self._looked = clock.monotonic()
         self._wake_time = 0
+        self._stopped = False
 
     def start(self) -> None:
         """Opens what is there, and listens.
@@ -79,7 +82,10 @@ class StreamsServer:
 
     def stop(self) -> None:
         """Closes all streams."""
+        if self._stopped:
+            return
         self.commit()
+        self._stopped = True
         self.consumers.keep_all()
         for stream in self.account.streams.values():
             try:
@@ -115,6 +121,26 @@ class StreamsServer:
             self._bus.unlisten(subscription)
         self._dirty.pop(stream, None)
 
+    def lend(self, config: StreamConfig, created: int, store: StreamStore) -> Stream:
+        """Makes a stream of messages that are somebody else's. Nothing is stored that is published to its subjects.
+
+        Raises:
+            ApiError: There is another one of that name, or with such subjects.
+        """
+        stream = self.account.lend(config, created, store)
+        self.consumers.load(stream)
+        return stream
+
+    def take_back(self, stream: Stream) -> None:
+        """Forgets such a stream, with its consumers."""
+        self.account.drop(stream)
+        self._forget(stream)
+
+    def changed(self, stream: Stream) -> None:
+        """Such a stream has other messages than before."""
+        self._dirty[stream] = None
+        self._driver.commit_soon()
+
     # Messages
 
     def _published(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
@@ -140,6 +166,8 @@ class StreamsServer:
 
     def commit(self) -> None:
         """Flushes what was published, acknowledges it, and sends consumers what there is."""
+        if self._stopped:
+            return
         self._flush()
         for stream in self.consumers.run(perf_counter() + _TURN):
             self._dirty[stream] = None
@@ -151,8 +179,7 @@ class StreamsServer:
     def _flush(self) -> None:
         for stream in self._dirty:
             try:
-                stream.store.flush()
-                stream.unflushed = False
+                stream.flush()
             except StorageError as error:
                 self._failed(stream, error)
             self.consumers.stream_changed(stream)
@@ -231,6 +258,8 @@ class StreamsServer:
 
     def run_timers(self) -> None:
         """Does what is due."""
+        if self._stopped:
+            return
         now = self._clock.monotonic()
         self._wake_time = 0
         if now - self._looked >= LOOK:

@@ -55,6 +55,7 @@ class Stream:
         config: Its configuration, checked.
         created: When it was made, in nanoseconds since 1970.
         store: Its messages.
+        borrowed: The messages are somebody else's, who alone changes them.
 
     Attributes:
         config: Its configuration.
@@ -62,8 +63,11 @@ class Stream:
         store: Its messages.
     """
 
-    def __init__(self, room: Room, config: StreamConfig, created: int, store: StreamStore) -> None:
+    def __init__(
+        self, room: Room, config: StreamConfig, created: int, store: StreamStore, *, borrowed: bool = False
+    ) -> None:
         self.room, self.config, self.created, self.store = room, config, created, store
+        self.borrowed = borrowed
         self.failure = ""  #: why nothing can be stored; empty if nothing is wrong
         self.counted = 0  #: bytes that are counted for it
         self._ids: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
@@ -240,10 +244,24 @@ class Stream:
         return bool(self._ids) or (self.config.max_age > 0 and self.store.contents.messages > 0)
 
     def count(self) -> None:
-        """Counts what it takes of what all streams may take."""
+        """Counts what it takes of what all streams may take; what is borrowed takes nothing."""
+        if self.borrowed:
+            return
         used = self.store.contents.bytes
         self.room.used[self.config.storage] += used - self.counted
         self.counted = used
+
+    def flush(self) -> None:
+        """Makes all that was done outlive this process, and notices what somebody else has done.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        first = self.store.contents.first
+        self.store.flush()
+        self.unflushed = False
+        if self.store.contents.first != first:
+            self._shrunk()
 
     # Removal
 

@@ -145,5 +145,12 @@ def test_streams(tmp_path: Path) -> None:
             "color: ['red', 'blue']",
             "large: 1000000 bytes",
         ]
+        script = [sys.executable, FILES.parent / "channels.py", broker.url]
+        done = subprocess.run(script, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == [
+            "stream: deliveries_new",
+            *(f"{number + 1} delivery {number}" for number in range(5)),
+        ]
     assert (tmp_path / "streams/jetstream/$G/streams/ORDERS/msgs").is_dir()
     assert (tmp_path / "channels/server.dat").exists()

@@ -16,9 +16,10 @@ from typing import Any, Final
 from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.stores.streams.blocks import Descriptors
-from broker.stores.streams.files import META, FileStream, read_meta
+from broker.stores.streams.files import FileStream
 from broker.stores.streams.interface import StreamStore
 from broker.stores.streams.memory import MemoryStream
+from broker.stores.streams.metafiles import META, read_meta
 from stantools.migration.archive import highway
 
 _ACCOUNT: Final = "$G"

@@ -15,7 +15,30 @@ _SEGMENT: Final = 65536
 _OVERHEAD: Final = 16
 
 
-class MemoryStream(StreamStore):
+class Unkept(StreamStore):
+    """A stream of which nothing outlives the process, neither configuration nor consumers."""
+
+    def settle(self) -> None:
+        """Nothing comes back."""
+
+    def configure(self, config: Mapping[str, Any], created: int) -> None:
+        """Keeps nothing."""
+
+    def consumers(self) -> Iterator[tuple[dict[str, Any], int, ConsumerState | None]]:
+        """There are none."""
+        return iter(())
+
+    def keep_consumer(self, name: str, config: Mapping[str, Any], created: int) -> None:
+        """Keeps nothing."""
+
+    def keep_state(self, name: str, state: ConsumerState) -> None:
+        """Keeps nothing."""
+
+    def forget_consumer(self, name: str) -> None:
+        """There is nothing to be forgotten."""
+
+
+class MemoryStream(Unkept):
     """A stream in memory.
 
     Args:
@@ -80,25 +103,6 @@ class MemoryStream(StreamStore):
     def purge_all(self, next_sequence: int) -> None:
         """Takes out everything."""
         self.contents.restart(next_sequence)
-
-    def settle(self) -> None:
-        """Nothing comes back."""
-
-    def configure(self, config: Mapping[str, Any], created: int) -> None:
-        """Keeps nothing."""
-
-    def consumers(self) -> Iterator[tuple[dict[str, Any], int, ConsumerState | None]]:
-        """There are none."""
-        return iter(())
-
-    def keep_consumer(self, name: str, config: Mapping[str, Any], created: int) -> None:
-        """Keeps nothing."""
-
-    def keep_state(self, name: str, state: ConsumerState) -> None:
-        """Keeps nothing."""
-
-    def forget_consumer(self, name: str) -> None:
-        """There is nothing to be forgotten."""
 
     def flush(self) -> None:
         """Does nothing: what is in memory is as safe as it gets."""

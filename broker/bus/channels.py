@@ -1,0 +1,77 @@
+"""Channels as streams: clients of JetStream read what clients of NATS Streaming have published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker.log import NATS
+from broker.stores.streams.channels import ChannelStream, KeptChannelStream
+from broker.streams.configuration import StreamConfig
+from broker.streams.errors import ApiError
+from stantools.migration.plan.names import stream_name, subject_name
+
+if TYPE_CHECKING:
+    from broker.stores.interface import ChannelLog
+    from broker.streams.ports import Clock
+    from broker.streams.server import StreamsServer
+    from broker.streams.stream import Stream
+
+#: Beside the directory of the streams.
+_DIRECTORY: Final = "channel-consumers"
+
+
+class ChannelStreams:
+    """Makes a stream of each channel, and has it follow the channel. A `broker.streaming.ports.Audience`.
+
+    Args:
+        server: The streams.
+        clock: Tells the time.
+        store_dir: Where streams are kept, and the consumers of channels beside them; None if channels do not outlive
+            the process.
+    """
+
+    def __init__(self, server: StreamsServer, clock: Clock, store_dir: Path | None) -> None:
+        self._server, self._clock = server, clock
+        self._directory = store_dir / _DIRECTORY if store_dir is not None else None
+        #: By name of the channel; None where there can be no stream.
+        self._streams: dict[bytes, Stream | None] = {}
+
+    def changed(self, channel: ChannelLog) -> None:
+        """A channel is new, or has other messages than before."""
+        if channel.name not in self._streams:
+            self._streams[channel.name] = self._made(channel)
+        elif (stream := self._streams[channel.name]) is not None:
+            self._server.changed(stream)
+
+    def removed(self, channel: ChannelLog) -> None:
+        """A channel is no more."""
+        stream = self._streams.pop(channel.name, None)
+        if stream is not None:
+            self._server.take_back(stream)
+
+    def _made(self, channel: ChannelLog) -> Stream | None:
+        """Makes the stream of a channel, with the names that a migration gives."""
+        text = channel.name.decode(errors="surrogateescape")
+        name, subject = stream_name(text), subject_name(text)
+        store = (
+            ChannelStream(channel, subject.encode())
+            if self._directory is None
+            else KeptChannelStream(channel, subject.encode(), self._directory / name)
+        )
+        config = StreamConfig(
+            name,
+            description=f"channel {channel.name.decode(errors='replace')}",
+            subjects=(subject,),
+            storage="memory" if self._directory is None else "file",
+            discard="new",
+            sealed=True,
+            deny_delete=True,
+            deny_purge=True,
+            allow_direct=True,
+        )
+        try:
+            return self._server.lend(config, store.contents.first_time or self._clock.wall(), store)
+        except ApiError as error:
+            NATS.warning("Channel %r is no stream %r: %s", text, name, error.text)
+            return None

@@ -1,0 +1,178 @@
+"""The messages of a channel, as those of a stream: read where the channel has them, not copied.
+
+A channel's sequences come one after the other and all messages have one subject, so there is no table: two sequences
+say what is there. They are those of the last `flush`, which takes over what the channel has stored, or lost, since.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from google.protobuf.message import DecodeError
+
+from broker.blocks import Records
+from broker.stores.interface import ChannelLog, StorageError
+from broker.stores.streams.contents import Contents, Filter, Segment, Subject
+from broker.stores.streams.interface import Stored
+from broker.stores.streams.memory import Unkept
+from broker.stores.streams.metafiles import KeptConsumers
+from stantools.format.proto import store_pb2 as pb
+from stantools.migration.headers import header_block, safe_value
+from stantools.nats.subjects import matches
+
+#: Messages, and bytes of them, that are read at a time when they are read one after the other.
+_AHEAD: Final = 256
+_AHEAD_BYTES: Final = 256 << 10
+
+
+class Run(Contents):
+    """The sequences of a channel, without a table.
+
+    Args:
+        subject: What all messages are stored under.
+        time_of: Returns when a message was stored, in nanoseconds since 1970.
+    """
+
+    def __init__(self, subject: bytes, time_of: Callable[[int], int]) -> None:
+        super().__init__()
+        self._time_of = time_of
+        self._entry = Subject(subject, 0)
+        self._numbered.append(self._entry)
+        #: A row that stands for every message.
+        self._row = Segment(0)
+        self._row.subjects.append(0)
+        self._row.sizes.append(1)
+
+    def take(self, first: int, last: int, size: int) -> None:
+        """Takes over which sequences there are, and how many bytes they are."""
+        first = max(first, 1)
+        if last != self.last:
+            self.last_time = self._time_of(last)
+        if first != self.first or not self.first_time:
+            self.first_time = self._time_of(first) if first <= last else 0
+        self.first, self.last, self.bytes = first, last, size
+        self.messages = max(last - self.first + 1, 0)
+        self._entry.count, self._entry.first, self._entry.last = self.messages, self.first, last
+        self.subjects = {self._entry.name: self._entry} if self.messages else {}
+
+    def locate(self, sequence: int) -> tuple[Segment, int] | None:
+        """Returns the row that stands for every message; None if there is no such message."""
+        return (self._row, 0) if self.first <= sequence <= self.last else None
+
+    def last_of(self, pattern: bytes) -> int:
+        """Returns the last sequence of a subject or pattern; 0 if there is none."""
+        return self.last if self.messages and matches(pattern, self._entry.name) else 0
+
+    def filter(self, patterns: Any) -> Filter | None:
+        """Returns a filter of patterns; None if every subject matches."""
+        found = super().filter(patterns)
+        if found is not None:
+            found.learn(self._entry)
+        return found
+
+    def matching(self, wanted: Subject | Filter | None, start: int, most: int, end: int = 0) -> list[int]:
+        """Returns sequences of messages that match, from `start` on and before `end` (0: to the last)."""
+        if isinstance(wanted, Filter) and not wanted.mask[0]:
+            return []
+        start = max(start, self.first)
+        return list(range(start, min(start + most, end or self.last + 1, self.last + 1)))
+
+    def count(self, wanted: Filter | None, start: int) -> int:
+        """Returns how many messages match, from `start` on."""
+        if wanted is not None and not wanted.mask[0]:
+            return 0
+        return max(self.last - max(start, self.first) + 1, 0)
+
+    def first_since(self, time: int) -> int:
+        """Returns the sequence of the first message that is not older than a time; the one after the last if none."""
+        return bisect_left(range(self.last + 1), time, lo=self.first, key=self._time_of)
+
+
+class ChannelStream(Unkept):
+    """A channel as a stream that nobody can write to.
+
+    Args:
+        log: The channel.
+        subject: What its messages are stored under.
+    """
+
+    def __init__(self, log: ChannelLog, subject: bytes) -> None:
+        self._log, self._subject = log, subject
+        self.contents: Run = Run(subject, self._time_of)
+        self._block: Records | None = None
+        self._first = self._next = 0
+        self.flush()
+
+    def flush(self) -> None:
+        """Takes over what the channel has."""
+        messages = self._log.messages
+        self.contents.take(messages.first, self._log.visible, messages.bytes)
+
+    def _time_of(self, sequence: int) -> int:
+        block = self._log.messages.read(sequence, 1)
+        return int(block.timestamps[0]) if len(block) else 0
+
+    def read(self, sequence: int) -> Stored | None:
+        """Returns a message, if it is there.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        if self.contents.locate(sequence) is None:
+            return None
+        block = self._block
+        if block is None or not self._first <= sequence < self._first + len(block):
+            # Whoever reads one after the other gets some ahead.
+            ahead = _AHEAD if sequence == self._next else 1
+            block = self._log.messages.read(sequence, ahead, _AHEAD_BYTES)
+            if not len(block) or int(block.sequences[0]) != sequence:
+                if sequence < self._log.messages.first:
+                    return None
+                raise StorageError(f"message {sequence} of channel {self._said()} cannot be read")
+            self._block, self._first = block, sequence
+        self._next = sequence + 1
+        row = sequence - self._first
+        try:
+            message = pb.MsgProto.FromString(block.payload(row))
+        except DecodeError as error:
+            raise StorageError(f"message {sequence} of channel {self._said()} is damaged") from error
+        reply = safe_value(message.reply)
+        header = header_block(b"", 0, 0, reply, origin=False) if reply else b""
+        return Stored(sequence, int(block.timestamps[row]), self._subject, header, message.data)
+
+    def _said(self) -> str:
+        return self._log.name.decode(errors="replace")
+
+    # What nobody can do
+
+    @staticmethod
+    def size_of(subject: bytes, header: bytes, payload: bytes) -> int:
+        """Returns the bytes of a message."""
+        return len(header) + len(payload)
+
+    def _read_only(self, *_: Any, **__: Any) -> NoReturn:
+        raise StorageError(f"channel {self._said()} is written by its own clients only")
+
+    append = remove = drop = drop_below = purge_below = purge_matching = purge_all = _read_only
+
+    def close(self) -> None:
+        """Leaves the channel to its own server."""
+
+    delete = abandon = close
+
+
+class KeptChannelStream(KeptConsumers, ChannelStream):
+    """A channel in files as a stream: its consumers are kept, too.
+
+    Args:
+        log: The channel.
+        subject: What its messages are stored under.
+        directory: Where consumers are kept; it need not exist.
+    """
+
+    def __init__(self, log: ChannelLog, subject: bytes, directory: Path) -> None:
+        self._directory, self._name = directory, directory.name
+        super().__init__(log, subject)
