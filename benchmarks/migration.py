@@ -3,9 +3,10 @@
     python benchmarks/migration.py [--only SECTION] [--big] [--update] [--data PLACE] ...
 
 Sections: archives (building them, and their hash), loading (every way into a stream, up to the whole command), proving
-(reading back and comparing; diff of two stores), channels (many small ones), replaying, and migration-memory (the peak
-of the whole command; with --big for a channel of 10 GB, taking 20 GB of disk). The server is a real one on the same
-cores. All ways of a table are run in turn, round after round, on a server that is at rest; figures are medians.
+(reading back and comparing; diff of two stores), channels (many small ones), following (a running server, and the
+cutover), replaying, and migration-memory (the peak of the whole command; with --big for a channel of 10 GB, taking
+20 GB of disk). The server is a real one on the same cores. All ways of a table are run in turn, round after round, on a
+server that is at rest; figures are medians.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import archives
+import following
 import loading
 import manystreams
 import migrationmemory
@@ -29,6 +31,7 @@ _SECTIONS = {
     "loading": loading.section,
     "proving": proving.section,
     "channels": manystreams.section,
+    "following": following.section,
     "replaying": replaying.section,
     "migration-memory": migrationmemory.section,
 }

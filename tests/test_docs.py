@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import click
 import numpy as np
 import pytest
 
 from broker.config.catalogue import FLAGS
+from stantools.cli.migrationview import cutover_as_json
 from stantools.cli.verbs import module_of, summaries
 from stantools.format import envelope, kernels
 from stantools.format.crc import Crc
@@ -28,6 +29,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.catalogue import CATALOGUE
 from stantools.inspection.records import FileKind, read_records
 from stantools.inspection.serverlog import LINES, WRAPPERS
+from stantools.migration.followed import Cutover
 from stantools.recovery.compact.plan import ACCEPTABLE, HARMLESS
 from stantools.store.serverinfo import encode_server_file, new_server_info
 from stantools.store.sublog import read_subs
@@ -302,7 +304,7 @@ def test_citations_name_their_page() -> None:
             assert not bare.search(text), path
 
 
-def test_json_is_as_described(golden: Path) -> None:
+def test_json_is_as_described(golden: Path, tmp_path: Path) -> None:
     text = (REFERENCE / "json.md").read_text(encoding="utf-8")
     parts = {part.partition("\n")[0]: part for part in text.split("\n## ")[1:]}
     store = str(golden / "durables" / "datastore")
@@ -321,6 +323,11 @@ def test_json_is_as_described(golden: Path) -> None:
     lost = golden.with_name("clusters") / "lost_store_snapshot" / "nodes"
     cluster = printed("forecast", *(str(lost / each) for each in "abc"), "-o", "json")
     forgets = next(each["forgets"][0] for each in cluster["outcomes"] if each["forgets"])
+    merge = printed("merge", *(str(lost / each) for each in "abc"), "--out", str(tmp_path / "new"), "-o", "json")
+    to = ("--out", str(tmp_path / "backups"), "--plan", str(tmp_path / "plan.yaml"), "--yes")
+    migrate = printed("migrate", store, *to, "-o", "json")
+    ended = cutover_as_json(Cutover(cast(Any, None), [], 0.0, "", 0.0))
+    diff = printed("diff", store, damaged, "-o", "json")
     verify = printed("verify", damaged, "-o", "json")
     forecast = printed("forecast", damaged, "-o", "json")
     said = {
@@ -338,6 +345,18 @@ def test_json_is_as_described(golden: Path) -> None:
         "cluster": {*cluster, *cluster["nodes"][0], *cluster["outcomes"][0], *forgets, "forecast"},
         "verify": {*verify, *verify["findings"][0], *verify["channels"][0]},
         "forecast": {*forecast, *forecast["normal"], *forecast["normal"]["channels"]["alpha"]},
+        "merge": {
+            *merge,
+            *merge["nodes"][0],
+            *merge["log"],
+            *merge["channels"][0],
+            "salvage",
+            "seq",
+            "why",
+            "versions",
+        },
+        "migrate": {*migrate, *migrate["streams"][0], *ended, *ended["cutover"], "verify"},
+        "diff": {*diff, "bytes", "seconds", "verify"},
         "messages": set(printed("messages", store, "events", "-o", "ndjson")),
     }
     for verb, members in said.items():

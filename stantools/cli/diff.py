@@ -10,7 +10,7 @@ import click
 
 from stantools.cli import console, pipeline
 from stantools.cli.connecting import connection_options, or_selected
-from stantools.cli.options import channel_option, reading_options, store_argument, verb, workers_option
+from stantools.cli.options import channel_option, node_option, reading_options, store_argument, verb, workers_option
 from stantools.cli.output import show, table_text
 from stantools.cli.verify import finding_rows, print_findings
 from stantools.errors import ExitCode, UsageError
@@ -19,6 +19,7 @@ from stantools.notation import counted, format_size
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
     from stantools.inspection.findings import Finding
+    from stantools.inspection.node import NodeReport
     from stantools.migration.proof.stream import Proof
     from stantools.nats.options import ConnectOptions
     from stantools.pipeline.jobs.diff import PairDifference
@@ -37,6 +38,7 @@ _FORMATS = ("table", "json", "ndjson", "csv")
 @verb("diff", *_FORMATS)
 @store_argument
 @click.argument("other", metavar="OTHER")
+@node_option
 @channel_option
 @workers_option
 @connection_options
@@ -56,6 +58,9 @@ def command(
     stream sequence, time, subject, headers and payload of each message, and its consumers. Which channel a stream is
     compared with is told by its metadata, its name or its subject, or by --channel; several channels in one stream are
     those that a migration numbered anew. Nothing is changed on either side.
+
+    Both may be the directories of clustered nodes, with their Raft directories and file stores: then clients and
+    subscriptions are those of the logs, and the entries of two logs are compared as well.
 
     Exit code 0: no difference. 1: there are differences other than informational ones.
     """
@@ -114,24 +119,42 @@ _Result = tuple[list["Finding"], dict[str, Any], str]
 
 
 def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions) -> _Result:
-    from stantools.cli.opening import open_store
+    from stantools.cli.opening import node_at, open_store, store_of_node
     from stantools.cli.progress import Progress
+    from stantools.inspection.node import examine
     from stantools.migration.proof.stores import compare_stores
 
-    first, second = opened = [open_store(path, reading) for path in (store, other)]
+    nodes = [node_at(path) for path in (store, other)]
+    first, second = opened = [
+        open_store(store_of_node(node, "messages are compared") if node else path, reading)
+        for node, path in zip(nodes, (store, other), strict=True)
+    ]
     names = {name for each in opened for name in each.matching(channels)}
     if channels and not names:
         raise UsageError(
             f"no channel of either store matches {', '.join(map(console.escape, channels))}",
             "see: stantools info STORE",
         )
+    one, two = [examine(node, reading) if node else None for node in nodes]
+    states = one.state if one else None, two.state if two else None
     # Everything is read twice: once to know what is intact, once to compare.
     with Progress("diff", lambda: 2 * sum(each.data_size(each.matching(channels)) for each in opened)) as shown:
-        found = compare_stores(first, second, patterns=channels, workers=workers, progress=shown.advance)
+        found = compare_stores(first, second, states=states, patterns=channels, workers=workers, progress=shown.advance)
+        if one and two and not channels:
+            found.findings += _of_logs([one, two], reading)
         shown.found(*found.findings)
     _tell_damage((str(store), str(other)), found.damaged)
     facts = {"stream": None, "channels": found.channels, "messages": found.messages, "damaged": list(found.damaged)}
     return found.findings, facts, _in_both(found.messages, found.channels)
+
+
+def _of_logs(reports: list[NodeReport], reading: ReadOptions) -> list[Finding]:
+    from stantools.inspection.clusterlog import log_differences
+
+    names = [each.node_id or each.files.path.absolute().name for each in reports]
+    if len(set(names)) < len(names):
+        names = [str(each.files.path) for each in reports]
+    return log_differences(reports, names, reading.encryption_key)
 
 
 def _with_stream(

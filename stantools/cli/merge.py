@@ -17,7 +17,6 @@ from stantools.recovery.options import MergeOptions
 if TYPE_CHECKING:
     from stantools.recovery.merge import MergePlan
     from stantools.recovery.salvage import SalvagePlan, SalvageResult
-    from stantools.store.nodes import NodeFiles
     from stantools.store.options import ReadOptions
 
 
@@ -48,28 +47,18 @@ def command(
     Exit code 0: everything is there. 5: done, and something is on none of these nodes (the plan names it). With
     --dry-run the latter is 1.
     """
-    from stantools.cli.opening import part_of_node
+    from stantools.cli.opening import check_stopped, part_of_node
     from stantools.cli.progress import Progress
     from stantools.recovery.merge import plan_merge
 
     check_out(out, dry_run=dry_run)
     nodes = [part_of_node(path) for path in stores]
-    for node in nodes:
-        _check_idle(node, force=force or dry_run)
+    check_stopped(nodes, force=force or dry_run)
     with Progress("plan") as shown:
         plan = plan_merge(nodes, reading, options, progress=shown.advance)
     if console.output() == "table":
         _print_nodes(plan)
     return carry_out(plan, None if dry_run else out, _report)
-
-
-def _check_idle(node: NodeFiles, *, force: bool) -> None:
-    """Refuses to go on if a server seems to be using a node."""
-    from stantools.store.locks import check_not_in_use
-
-    for path in (node.raft, node.data):
-        for use in check_not_in_use(path, force=force) if path else ():
-            console.warning(f"{use.detail}: what is being written may look damaged")
 
 
 def _report(planned: SalvagePlan, result: SalvageResult | None, check: dict[str, Any] | None) -> dict[str, Any]:

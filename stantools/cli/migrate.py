@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -178,10 +178,9 @@ class Planned:
 
     def nodes(self) -> list[NodeFiles]:
         """Returns the nodes of a cluster that were named, none if it is a store."""
-        from stantools.cli.opening import node_at, part_of_node
+        from stantools.cli.opening import are_nodes, part_of_node
 
-        merged = len(self.stores) > 1 or node_at(self.stores[0]) is not None
-        return [part_of_node(each) for each in self.stores] if merged else []
+        return [part_of_node(each) for each in self.stores] if are_nodes(self.stores) else []
 
     def options(self, target: Destination) -> PlanOptions:
         """Returns the options of the planner."""
@@ -189,8 +188,8 @@ class Planned:
         decrypted = self.reading.encryption_key is not None
         return planning.options(target.reference(), planning.overrides(), decrypted=decrypted)
 
-    def plan(self, target: Destination) -> tuple[StoreSource, Plan]:
-        """Reads the store, or the nodes, and plans."""
+    def plan(self, target: Destination, *, running: bool) -> tuple[StoreSource, Plan]:
+        """Reads the store, or the nodes, which may be running or not, and plans."""
         from stantools.cli.opening import open_store
         from stantools.migration.plan.planner import make_plan
 
@@ -198,7 +197,7 @@ class Planned:
         nodes = self.nodes()
         found = None if nodes else open_store(self.stores[0], self.reading)
         options, taking = self.options(target), self.planning.taking()
-        source = _read_source(found, taking) if found else _merge(nodes, self.reading, taking)
+        source = _read_source(found, taking) if found else _merge(nodes, self.reading, taking, running=running)
         return source, make_plan(source, options, options.target.version)
 
 
@@ -224,7 +223,7 @@ def run(asked: Planned, following: Following, applying: Applying, consent: Conse
     goes on. --dry-run stops after the plan is shown, and writes none.
 
     Several nodes of a cluster, or one, are merged for it as `stantools merge` does, without writing the result; name
-    all that there are.
+    all that there are. They must have stopped, but for --dry-run.
 
     --follow goes on with what a running server appends, from its files: new messages are in the streams within a
     second, new channels become streams. --cutover ends it when the server has stopped. Killed at any moment, the same
@@ -238,7 +237,7 @@ def run(asked: Planned, following: Following, applying: Applying, consent: Conse
     with asked.target(start=not consent.dry_run) as target:
         if following.wanted:
             return _follow(asked, target, following, applying, consent)
-        source, plan = asked.plan(target)
+        source, plan = asked.plan(target, running=asked.places.force or consent.dry_run)
         file = asked.plan_file or default_plan_file(Path(plan.source.path))
         if not consent.dry_run:
             check_plan_file(file, plan)
@@ -259,7 +258,7 @@ def plan_stage(asked: Planned) -> int:
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, serious
 
     with asked.target(start=False) as target:
-        source, plan = asked.plan(target)
+        source, plan = asked.plan(target, running=True)
         problems = Migration(plan, source, target).problems()
     if str(asked.plan_file) == "-":
         click.echo(render_plan(plan), nl=False)
@@ -289,7 +288,7 @@ def apply_stage(
     places = places_of(plan, reopening.account, reopening.embedded_store, force=reopening.force)
     with opened(places, connecting_of(plan, connecting), note=console.note) as target:
         plan = plan.at(target.reference())
-        source = _reopen(plan, reopening)
+        source = _reopen(plan, reopening, running=reopening.force)
         migration = Migration(plan, source, target, applying.options(plan.way), plan_file)
         return _go_through(migration, applying, consent)
 
@@ -314,7 +313,7 @@ def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: Reopeni
     places = places_of(plan, reopening.account, reopening.embedded_store)
     with opened(places, connecting_of(plan, connecting), note=console.note) as target:
         plan = plan.at(target.reference())
-        source = _reopen(plan, reopening)
+        source = _reopen(plan, reopening, running=True)
         for note in find_changes(plan, source):
             console.warning(f"{console.escape(note.about)}: {note.text}", note.remedy)
         with StreamsProgress("verify", plan.messages, place=str(plan.target)) as watch:
@@ -322,8 +321,8 @@ def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: Reopeni
     return show_outcome(plan, results, None)
 
 
-def _reopen(plan: Plan, reopening: Reopening) -> StoreSource:
-    """Reads the store, or the nodes, that a plan was made for."""
+def _reopen(plan: Plan, reopening: Reopening, *, running: bool) -> StoreSource:
+    """Reads the store, or the nodes, which may be running or not, that a plan was made for."""
     from stantools.cli.opening import open_store
     from stantools.store.nodes import node_of
 
@@ -336,33 +335,26 @@ def _reopen(plan: Plan, reopening: Reopening) -> StoreSource:
         nodes = [node_of(each) for each in plan.source.nodes]
     except ValueError as error:
         raise StoreUnreadableError(f"a node of the plan is not there: {error}") from error
-    return _merge(nodes, reading, taking)
+    return _merge(nodes, reading, taking, running=running)
 
 
-def _merge(nodes: Sequence[NodeFiles], reading: ReadOptions, taking: SourceOptions) -> StoreSource:
+def _merge(nodes: Sequence[NodeFiles], reading: ReadOptions, taking: SourceOptions, *, running: bool) -> StoreSource:
+    from stantools.cli.opening import check_stopped
     from stantools.cli.progress import Progress
     from stantools.migration.source import open_merged
 
-    _warn_of_uses(path for node in nodes for path in (node.raft, node.data) if path)
+    check_stopped(nodes, force=running)
     with Progress("read") as shown:
         return open_merged(nodes, reading, taking, progress=shown.advance)
-
-
-def _warn_of_uses(directories: Iterable[Path]) -> None:
-    from stantools.store.locks import check_not_in_use
-
-    for each in directories:
-        for use in check_not_in_use(each, force=True):
-            console.warning(
-                f"{use.detail}: what it writes from now on is not migrated", "stop it for a complete migration"
-            )
 
 
 def _read_source(store: Datastore, taking: SourceOptions) -> StoreSource:
     from stantools.cli.progress import Progress
     from stantools.migration.workflow import read_source
+    from stantools.store.locks import check_not_in_use
 
-    _warn_of_uses([store.path])
+    for use in check_not_in_use(store.path, force=True):
+        console.warning(f"{use.detail}: what it writes from now on is not migrated", "stop it for a complete migration")
     names = store.chosen(taking.patterns)
     with Progress("read", store.data_size(names)) as shown:
         return read_source(store, taking, progress=shown.advance)

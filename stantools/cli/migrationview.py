@@ -151,7 +151,7 @@ def show_outcome(plan: Plan, results: Sequence[StreamResult], file: Path | None,
     from stantools.migration.workflow import exit_code
 
     if console.output() == "json":
-        print_json(_as_json(plan, results) | (_cutover_as_json(cutover) if cutover else {}))
+        print_json(_as_json(plan, results) | (cutover_as_json(cutover) if cutover else {}))
     else:
         _show_results(results)
         if cutover:
@@ -181,13 +181,15 @@ def _show_cutover(cutover: Cutover) -> None:
             f"removed: {console.escape(name)}: {counted(removed.count(), 'message')} before they were read, by the "
             f"server's limits: {describe_ranges(removed)}"
         )
+    usually = "" if cutover.delay is None else f", each about {cutover.delay:.1f} s after it was stored"
     click.echo(
-        f"{counted(cutover.appended, 'message')} carried while the server went on; {cutover.why}; nothing was served "
-        f"for {cutover.seconds:.1f} s, until {format_time(round(cutover.ready * 1e9))}"
+        f"{counted(cutover.appended, 'message')} carried while the server went on{usually}; {cutover.why}; nothing was "
+        f"served for {cutover.seconds:.1f} s, until {format_time(round(cutover.ready * 1e9))}"
     )
 
 
-def _cutover_as_json(cutover: Cutover) -> dict[str, Any]:
+def cutover_as_json(cutover: Cutover) -> dict[str, Any]:
+    """Returns how it was cut over with stable names for programs."""
     return {
         "cutover": {
             "why": cutover.why,
@@ -195,6 +197,8 @@ def _cutover_as_json(cutover: Cutover) -> dict[str, Any]:
             "ready": cutover.ready,
             "seconds": round(cutover.seconds, 3),
             "carried": cutover.appended,
+            "delay": None if cutover.delay is None else round(cutover.delay, 3),
+            "longest_delay": round(max(cutover.delays), 3) if cutover.delays else None,
             "removed": {name: removed.as_json() for name, removed in sorted(cutover.removed.items())},
             "written_since": cutover.written,
         }

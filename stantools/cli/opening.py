@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.store import options
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore, open_datastore
+from stantools.store.locks import check_not_in_use, log_lock_holder
 from stantools.store.mapping import Buffer
 from stantools.store.nodes import NodeFiles, find_node, node_of
 from stantools.store.options import ReadOptions, polynomial_name, resolve_file_crc
@@ -21,6 +23,7 @@ from stantools.store.options import ReadOptions, polynomial_name, resolve_file_c
 #: The variable that names the store to work on where the command line names none.
 STORE_VARIABLE = "STANTOOLS_STORE"
 _NODES = "stantools.nodes"
+_WRITTEN = "what is being written may look damaged"
 
 
 def usual_store(ctx: click.Context) -> str | None:
@@ -78,6 +81,8 @@ def describe_node(ctx: click.Context, text: str) -> str:
 def node_at(path: Path, *, history: bool = False) -> NodeFiles | None:
     """Returns the clustered node that has its directories at or below a path; None if that is a store, or nothing.
 
+    A view of a running node is told to be one: what its server is writing may look damaged.
+
     Args:
         path: The path.
         history: Single records are asked for.
@@ -85,16 +90,28 @@ def node_at(path: Path, *, history: bool = False) -> NodeFiles | None:
     Raises:
         UsageError: They are asked for of a node.
     """
-    described: dict[Path, NodeFiles] = click.get_current_context().meta.get(_NODES, {})
-    node = described.get(path) or find_node(path)
+    node = _node_at(path)
     if node and history:
         raise UsageError(
             "a clustered node keeps no history of single records",
             "stantools records FILE prints the entries of its raft.log",
         )
+    if node and node.raft and (pid := log_lock_holder(node.raft)) is not None:
+        console.warning(f"{console.escape(str(node.path))}: process {pid} runs this node: {_WRITTEN}")
+    return node
+
+
+def _node_at(path: Path) -> NodeFiles | None:
+    described: dict[Path, NodeFiles] = click.get_current_context().meta.get(_NODES, {})
+    node = described.get(path) or find_node(path)
     if node and console.is_verbose():
         console.note(f"a clustered node: Raft directory {node.raft}, file store {node.data or 'not here'}")
     return node
+
+
+def are_nodes(paths: Sequence[Path]) -> bool:
+    """Returns whether paths are to be taken for parts of one cluster: several, or one that holds a Raft log."""
+    return len(paths) > 1 or _node_at(paths[0]) is not None
 
 
 def part_of_node(path: Path) -> NodeFiles:
@@ -103,12 +120,46 @@ def part_of_node(path: Path) -> NodeFiles:
     Raises:
         StoreUnreadableError: There is neither.
     """
-    if node := node_at(path):
+    if node := _node_at(path):
         return node
     if path.is_dir() and all(each.is_dir() for each in path.rglob("*")):
         return NodeFiles(path, None, None)
     stores = [path] if (path / SERVER_FILE).exists() else sorted(each.parent for each in path.glob(f"*/{SERVER_FILE}"))
     return NodeFiles(path, None, open_datastore(stores[0] if len(stores) == 1 else path).path)
+
+
+def check_stopped(nodes: Iterable[NodeFiles], *, force: bool) -> None:
+    """Refuses to go on if a server seems to be using a node; of one that runs, every part is at another place.
+
+    Args:
+        nodes: The nodes.
+        force: Only say so.
+
+    Raises:
+        RefusedError: One is in use.
+    """
+    for node in nodes:
+        for path in (node.raft, node.data):
+            for use in check_not_in_use(path, force=force) if path else ():
+                console.warning(f"{use.detail}: {_WRITTEN}")
+
+
+def store_of_node(node: NodeFiles, why: str) -> Path:
+    """Returns the file store of a node.
+
+    Args:
+        node: The node.
+        why: Why there has to be one, for people.
+
+    Raises:
+        StoreUnreadableError: There is none.
+    """
+    if node.data is None:
+        raise StoreUnreadableError(
+            f"{node.path}: the file store of the node is not here, and {why}",
+            "stantools info, subs and verify show its Raft log",
+        )
+    return node.data
 
 
 def file_crc(path: Path, buffer: Buffer, reading: ReadOptions) -> Crc:

@@ -311,8 +311,8 @@ class StoreArgument(click.Argument):
         """Returns the store that was named, or the usual one."""
         value, source = super().consume_value(ctx, opts)
         if described := opts.get("nodes"):
-            value = self._with_nodes(ctx, value, described)
-        elif not ctx.resilient_parsing and (lacking := self._lacking(ctx, opts)) is not None:
+            value = self._with_nodes(ctx, value, opts)
+        elif self.required and not ctx.resilient_parsing and (lacking := self._lacking(ctx, opts)) is not None:
             from stantools.cli.opening import usual_store
 
             if usual := usual_store(ctx):
@@ -324,10 +324,14 @@ class StoreArgument(click.Argument):
             console.set_store(ctx, named[0])
         return value, source
 
-    def _with_nodes(self, ctx: click.Context, value: Any, described: Sequence[str]) -> Any:
-        """Returns what was named together with the nodes that were described; verbs find them by `opening.node_at`."""
+    def _with_nodes(self, ctx: click.Context, value: Any, opts: Mapping[str, Any]) -> Any:
+        """Returns what was named together with the nodes that were described; verbs find them by `opening.node_at`.
+
+        Where a verb takes two, the nodes come first.
+        """
         from stantools.cli.opening import describe_node
 
+        described = opts["nodes"]
         try:
             paths = [describe_node(ctx, each) for each in described]
         except ValueError as error:
@@ -336,9 +340,14 @@ class StoreArgument(click.Argument):
             console.set_store(ctx, f"--node={described[0]}")
         if self.nargs != 1:
             return (*(value if isinstance(value, tuple) else ()), *paths)
-        if isinstance(value, str) or len(paths) > 1:
-            raise click.UsageError("this verb takes one store, or one node", ctx)
-        return paths[0]
+        others = [each for each in ctx.command.params if isinstance(each, click.Argument) and each is not self]
+        words = [each for each in (value, *(opts.get(each.name) for each in others)) if isinstance(each, str)]
+        first, *rest = *paths, *words
+        if len(rest) > len(others):
+            one = "two stores, or nodes" if others else "one store, or one node"
+            raise click.UsageError(f"this verb takes {one}", ctx)
+        cast(dict[str, Any], opts).update(zip((each.name for each in others), rest, strict=False))
+        return first
 
     def _lacking(self, ctx: click.Context, opts: Mapping[str, Any]) -> click.Parameter | None:
         """Returns the last positional argument if the command line has no word for it."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli.connecting import connection_options
-from stantools.cli.options import reading_options, verb, workers_option
-from stantools.errors import ExitCode, StoreUnreadableError, UsageError
+from stantools.cli.options import StoreArgument, node_option, reading_options, verb, workers_option
+from stantools.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from stantools.nats.options import ConnectOptions
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 @verb("tui")
-@click.argument("store", type=click.Path(readable=False, path_type=Path), metavar="[STORE]", required=False)
+@click.argument(
+    "store", cls=StoreArgument, type=click.Path(readable=False, path_type=Path), metavar="[STORE]", required=False
+)
+@node_option
 @click.option("--monitor", metavar="URL", help="Watch a running server: its monitoring, such as http://host:8222.")
 @connection_options
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Keys and theme; see the TUI guide.")
@@ -62,17 +65,12 @@ def command(
     except ImportError as error:
         remedy = "install the extra: pip install 'stantools[tui]'"
         raise UsageError(f"the browser cannot run: {error}", remedy) from error
-    from stantools.cli.opening import node_at
+    from stantools.cli.opening import node_at, store_of_node
     from tui.keys import read_settings
     from tui.session import StoreSession
 
     node = node_at(store) if store is not None else None
-    if node and node.data is None:
-        raise StoreUnreadableError(
-            f"{node.path}: the file store of the node is not here, and the browser shows stores",
-            "stantools info, subs and verify show its Raft log",
-        )
-    path = node.data if node else store
+    path = store_of_node(node, "the browser shows stores") if node else store
     session = StoreSession(path, reading, workers=workers, files=node) if path is not None else None
     server = connecting if connecting.servers or connecting.context else None
     settings = read_settings(config or _usual_config(), must_exist=config is not None)

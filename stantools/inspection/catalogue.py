@@ -479,6 +479,10 @@ _SEQUENCES = (
 )
 
 _AGAIN = "delete the stream and migrate its channels again"
+_LOOK_AT_NODES = (
+    "`stantools merge NODE... --dry-run` says which one counts, of all nodes that there are; `stantools records FILE` "
+    "prints the entries of a raft.log"
+)
 _LOOK_AT_BOTH = "find out which of the two was changed; `stantools messages STORE CHANNEL` prints messages of a store"
 _DELIVERS = "nats-server delivers what is in the stream; nothing tells consumers that it is not what was stored"
 
@@ -634,6 +638,30 @@ _DIFFERENCES = (
         "the identity of two stores differs",
         "they belong to different clusters, or server.dat was made anew",
         "clients have to connect with the cluster id in server.dat",
+        "nothing has to be done",
+    ),
+    Entry(
+        "entry-differs",
+        _E,
+        "an entry of which the Raft logs of two nodes have different copies, though index and term are the same",
+        _BITROT + "; or they are nodes of different clusters",
+        "it applies the copy that it has, so that its state is not that of the others",
+        _LOOK_AT_NODES,
+    ),
+    Entry(
+        "entry-branch",
+        _W,
+        "entries of one node's Raft log in place of which the other has entries of a later term",
+        "the node was the leader when it wrote them, and went before a majority had them",
+        "it throws them away when it hears of the later leader",
+        _LOOK_AT_NODES,
+    ),
+    Entry(
+        "log-behind",
+        _I,
+        "the Raft log of one node ends before that of the other",
+        "the node stopped earlier, or was behind",
+        "the leader sends it what it lacks, or a snapshot",
         "nothing has to be done",
     ),
 )

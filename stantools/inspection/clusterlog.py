@@ -18,6 +18,8 @@ from stantools.errors import RefusedError
 from stantools.format.encryption import DecryptError, raft_cipher
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import Entry, EntryError, EntryType, decode_operation, is_encrypted
+from stantools.inspection.catalogue import finding
+from stantools.inspection.findings import Finding
 from stantools.inspection.node import NodeReport
 from stantools.inspection.subscribers import text
 from stantools.notation import counted
@@ -407,6 +409,35 @@ def _adopt(group: QueueGroup) -> None:
     heir.pending |= {each for each in group.orphans if each <= group.last_sent} - held
     heir.state.last_sent = max(heir.state.last_sent, group.last_sent)
     group.orphans = set()
+
+
+def log_differences(reports: Sequence[NodeReport], names: Sequence[str], key: bytes | None = None) -> list[Finding]:
+    """Compares the Raft logs of nodes, as far as several have the same entry.
+
+    Args:
+        reports: The nodes, of which each has a Raft log.
+        names: What they are called.
+        key: The encryption key, if there is one.
+
+    Raises:
+        StoreUnreadableError: A log cannot be read.
+    """
+    history = History(reports, names, key)
+    try:
+        log = history.fold()
+    except RefusedError as error:
+        return [finding("entry-differs", error.message)]
+    found = [finding("entry-differs", str(each), seq=each.index) for each in log.conflicts]
+    if log.conflict_count > len(found):
+        found.append(finding("entry-differs", f"{log.conflict_count - len(found)} more of this kind"))
+    for name, count in log.branches.items():
+        text_ = f"{name}: {counted(count, 'entry', 'is/are')} of a branch that was given up"
+        found.append(finding("entry-branch", text_))
+    for report, name in zip(reports, names, strict=True):
+        if (end := _end(report)) < (log.term, log.index):
+            text_ = f"{name} ends with entry {end[1]} of term {end[0]}, {log.winner} with {log.index} of {log.term}"
+            found.append(finding("log-behind", text_, seq=end[1]))
+    return found
 
 
 def describe_tail(log: ClusterLog, stored: Mapping[bytes, int]) -> list[str]:

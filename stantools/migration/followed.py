@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
 from stantools.errors import RefusedError
 from stantools.escaping import shell_word
@@ -138,6 +139,8 @@ class Cutover:
     why: str  #: how that was seen
     ready: float  #: when all streams were ready
     appended: int = 0  #: messages that were published while the server went on
+    #: Seconds from when a message was stored to when its stream had it, of the oldest one each time: the newest ones.
+    delays: Sequence[float] = ()
     #: Sequences that limits removed before they were read, by channel.
     removed: dict[str, Ranges] = field(default_factory=dict)
     written: bool = False  #: somebody has written to the store since
@@ -146,6 +149,11 @@ class Cutover:
     def seconds(self) -> float:
         """For how long nobody was served."""
         return max(self.ready - self.since, 0.0)
+
+    @property
+    def delay(self) -> float | None:
+        """How long messages were on their way while the server went on, usually; None if none came."""
+        return median(self.delays) if self.delays else None
 
 
 def open_journal(file: Path, plan: Plan) -> Journal:
@@ -197,7 +205,7 @@ async def follow(following: Following, source: FollowedStore, ending: Ending) ->
                 break
         spent = time.time() - now
         await asyncio.sleep(min(max(_EVERY - spent, 2 * spent), _LONGEST))
-    before = source.written()
+    before, delays = source.written(), tuple(following.delays)
     results = await following.finish()
     ready = time.time()
     assert following.plan
@@ -208,6 +216,7 @@ async def follow(following: Following, source: FollowedStore, ending: Ending) ->
         ending.why,
         ready,
         sum(each.appended for each in following.streams.values()),
+        delays,
         {name: each.removed for name, each in following.streams.items() if each.removed},
         source.written() > before,
     )

@@ -1,7 +1,7 @@
 """Streams that follow a store while its server goes on: loaded, then appended to, finished when it has stopped.
 
-Nothing here knows of sockets or of the clock: what is read comes from a `Source`, what is written goes to a `Target`,
-and whoever drives it says what time it is. There is no record of how far it is but the streams themselves: each says by
+Nothing here knows of sockets: what is read comes from a `Source`, what is written goes to a `Target`, and whoever
+drives it says what time it is. There is no record of how far it is but the streams themselves: each says by
 its last sequence what it lacks, and every message which one it expects before it. So a run that was killed anywhere is
 gone on with by the next one.
 
@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -43,6 +45,8 @@ UNSEEN_SECONDS = 10.0
 STOPPED_SECONDS = 0.3
 #: Looks in a row at which a channel could not be read, until that is an error.
 _MOST_TROUBLE = 25
+#: The newest delays that are kept, one for each time that a stream got something.
+_MOST_DELAYS = 1000
 
 
 @dataclass(frozen=True)
@@ -165,12 +169,16 @@ class Following:
         source: The store.
         target: Where the streams are.
         watch: Told what happens.
+        clock: Says when something is done, in seconds since 1970.
     """
 
-    def __init__(self, source: Source, target: Target, watch: Watch) -> None:
+    def __init__(self, source: Source, target: Target, watch: Watch, clock: Callable[[], float] = time.time) -> None:
         self._source = source
         self._target = target
         self._watch = watch
+        self._clock = clock
+        #: Seconds from when a message was stored to when its stream had it, of the oldest message each time.
+        self.delays: deque[float] = deque(maxlen=_MOST_DELAYS)
         self.streams: dict[str, Followed] = {}  #: the streams by channel
         self.failed: dict[str, StreamResult] = {}  #: what became of streams that could not be loaded, by channel
         self.plan: Plan | None = None  #: the plan that was carried out in the end
@@ -335,12 +343,15 @@ class Following:
             return
         part = channel.narrowed(channel.sequences & Ranges.of([(held.last + 1, channel.last)]))
         self._tell_removed(followed, held.last)
+        stored = part.first_timestamp / 1e9
         try:
             followed.held = await self._target.append(replace(stream, source=stream_source([(part, subject)])), held)
         except RefusedError as problem:
             self._give_up(followed, problem)
         else:
             followed.appended += part.count
+            if part.count:
+                self.delays.append(self._clock() - stored)
 
     def _tell_removed(self, followed: Followed, last: int) -> None:
         """Tells of messages behind the last one that was read which are not in the channel any more."""

@@ -30,7 +30,7 @@ from stantools.store.durable import unwritable
 #: How long a store must have been left alone, in seconds.
 QUIET_SECONDS = 2.0
 
-_WATCHED = (SERVER_FILE, CLIENTS_FILE, SUBS_FILE)
+_WATCHED = (SERVER_FILE, CLIENTS_FILE, SUBS_FILE, RAFT_LOG_FILE)
 _ACCESS_MODE = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
 _BUSY = (errno.EAGAIN, errno.EACCES, errno.EINTR, errno.ENOLCK)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +303,7 @@ def test_merge_of_a_data_directory_and_of_a_raft_directory(run: Run, golden_clus
     apart = run("merge", "--node", f"a:data={node / 'data'},raft={node / 'raft'}", "--dry-run", "-o", "json").json()
     assert apart == whole
     # Verbs that take stores only say how to make one.
-    for words in (("messages", node, "orders"), ("diff", node, node), ("replay", node, "--to", "nats://127.0.0.1:1")):
+    for words in (("messages", node, "orders"), ("replay", node, "--to", "nats://127.0.0.1:1")):
         refused = run(*words)
         assert refused.code == 3 and f"stantools merge {node} --out {node}.salvaged" in " ".join(refused.err.split())
     store = run("merge", node / "data", "--dry-run", "-o", "json")
@@ -328,3 +331,73 @@ def test_an_empty_node_does_no_harm_and_is_not_enough(run: Run, golden_clusters:
     assert lost.code == 0
     assert [each["sequences"] for each in lost.json()["channels"]] == [each["sequences"] for each in whole["channels"]]
     assert lost.json()["subscriptions"] == whole["subscriptions"]
+
+
+def test_diff_of_two_nodes_names_what_differs(run: Run, golden_clusters: Path, tmp_path: Path) -> None:
+    def found(case: str, one: str = "a", other: str = "c") -> dict[str, set[str]]:
+        nodes = golden_clusters / case / "nodes"
+        outcome = run("diff", nodes / one, nodes / other, "-o", "json")
+        codes: dict[str, set[str]] = {}
+        for each in outcome.json()["findings"]:
+            codes.setdefault(each["code"], set()).add(each["channel"] or each["detail"])
+        assert outcome.code == any(each["severity"] != "info" for each in outcome.json()["findings"])
+        return codes
+
+    assert found("snapshots") == found("five_nodes", "a", "b") == {}
+    assert found("store_rolled_back") == {"channel-missing": {"later"}, "message-missing": {"orders"}}
+    hurt = found("damaged_values")
+    assert {each.partition(":")[0] for each in hurt["entry-differs"]} == {"entry 38", "entry 77"}
+    assert "entry-differs" not in found("damaged_values", "a", "a")
+    left = found("conflicting_tail")
+    assert left["entry-branch"] == {"a: 1 entry is of a branch that was given up"}
+    assert left["log-behind"] == {"a ends with entry 150 of term 2, c with 166 of 4"}
+    assert left["client-differs"] == {"client later: only in the second store"}
+    assert (left["channel-extra"], left["subscription-differs"]) == ({"new.one"}, {"orders"})
+
+    # However they are named, and against what was merged of them, too.
+    nodes = golden_clusters / "conflicting_tail" / "nodes"
+    a, c = (f"{name}:data={nodes / name / 'data'},raft={nodes / name / 'raft'}" for name in "ac")
+    whole = run("diff", nodes / "a", nodes / "c", "-o", "json").json()["findings"]
+    for words in (("--node", a, "--node", c), ("--node", a, nodes / "c")):
+        assert run("diff", *words, "-o", "json").json()["findings"] == whole
+    assert run("diff", "--node", a, "--node", c, nodes).code == 2
+    assert run("merge", *sorted(nodes.iterdir()), "--out", tmp_path / "new").code == 0
+    # A merge may have more pending, never less.
+    merged = run("diff", nodes / "c", tmp_path / "new", "-o", "json").json()["findings"]
+    assert {each["code"] for each in merged} == {"subscription-differs", "server-differs"}
+    only = run("diff", nodes / "a", nodes / "c", "--channel", "new.one", "-o", "json").json()["findings"]
+    assert [each["code"] for each in only] == ["channel-extra"]
+    gone = run("diff", golden_clusters / "lost_store" / "nodes" / "b", nodes / "a")
+    assert gone.code == 3 and "the file store of the node is not here" in gone.err
+    others = run("diff", nodes / "a", golden_clusters / "churn_1" / "nodes" / "a")
+    assert others.code == 1 and "these are nodes of different clusters" in " ".join(others.out.split())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="locks of others are seen on Linux only")
+def test_a_running_node_is_looked_at_and_not_taken(
+    run: Run, golden_clusters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nodes = sorted((golden_clusters / "snapshots" / "nodes").iterdir())
+    log = nodes[1] / "raft" / "trio" / "raft.log"
+    with log.open("rb") as running:
+        fcntl.flock(running, fcntl.LOCK_EX)
+        who = f"process {os.getpid()}"
+        views = [(verb, nodes[1]) for verb in ("info", "verify", "subs", "clients")]
+        for words in (*views, ("forecast", *nodes), ("diff", *nodes[:2])):
+            outcome = run(*words)
+            assert outcome.code == 0
+            assert f"{who} runs this node: what is being written may look damaged" in " ".join(outcome.err.split())
+        assert f"{who} holds the lock of raft.log" in run("info", nodes[1]).out
+        planned = run("merge", *nodes, "--dry-run"), run("migrate", *nodes, "--out", "backups", "--dry-run")
+        for outcome in (*planned, run("migrate", "plan", *nodes, "--out", "backups", "--plan", "plan.yaml")):
+            assert outcome.code == 0 and f"{who} holds the lock of raft.log: what is being" in outcome.err
+        apply = ("migrate", "apply", "plan.yaml", "--yes")
+        for words in (("merge", *nodes, "--out", "new"), ("migrate", *nodes, "--out", "backups", "--yes"), apply):
+            outcome = run(*words)
+            assert outcome.code == 4 and f"is in use: {who} holds the lock of raft.log" in " ".join(outcome.err.split())
+            assert not (tmp_path / "new").exists() and not (tmp_path / "backups").exists()
+        assert run("merge", *nodes, "--out", "new", "--force").code == 0
+        assert run(*apply, "--force").code == 0
+    assert run("merge", *nodes, "--out", "newer").code == 0
+    assert "runs this node" not in run("info", nodes[1]).err

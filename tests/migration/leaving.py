@@ -70,7 +70,7 @@ class Publisher:
 
     Attributes:
         acked: Numbers that a server has acknowledged, in order.
-        pause: The longest time between two acknowledgements, in seconds.
+        moved: Seconds between the last acknowledgement of the one server and the first of the other.
         idle: It has stopped to publish to the streaming server.
         repeated: Numbers that were published again, as no acknowledgement came: a server may hold them twice.
     """
@@ -79,15 +79,13 @@ class Publisher:
     channel: str = CHANNEL
     acked: list[int] = field(default_factory=list)
     number: int = 0
-    pause: float = 0.0
+    moved: float = 0.0
     repeated: set[int] = field(default_factory=set)
     idle: bool = False
     _last: float = 0.0
 
     def _took(self) -> None:
-        now = time.monotonic()
-        self.pause = max(self.pause, now - self._last if self._last else 0.0)
-        self._last = now
+        self._last = time.monotonic()
         self.acked.append(self.number)
 
     async def to_streaming(self, stop: Callable[[], bool], every: float = 0.002) -> None:
@@ -115,6 +113,7 @@ class Publisher:
         for _ in range(count):
             self.number += 1
             await js.publish(self.channel, b"%d" % self.number, timeout=WAIT)
+            self.moved = self.moved or time.monotonic() - self._last
             self._took()
 
 

@@ -10,12 +10,16 @@ import random
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from stantools.errors import RefusedError
 from stantools.format.crc import IEEE, Crc
+from stantools.migration import followed
 from stantools.migration.followed import FollowedStore
 from stantools.migration.following import PROVE_EVERY, STOPPED_SECONDS, UNSEEN_SECONDS, Ending, Following, Holding
 from stantools.migration.journal import Outcome, StreamResult, Watch
@@ -165,7 +169,7 @@ class History:
         """A new run, as the same command begins it."""
         source = FollowedStore(open_datastore(self.root, CRC), SourceOptions(workers=1), PlanOptions())
         first = source.first(ended=self.target.has_ended)
-        self.following = Following(source, self.target, self.told)
+        self.following = Following(source, self.target, self.told, lambda: self.now)
         self.runs += 1
         await self.following.begin(prepare(source.plan(first), first))
 
@@ -282,6 +286,53 @@ def test_sequences_that_begin_again(tmp_path: Path) -> None:
         assert len(history.target.streams["orders_generation-1"].messages) == 10
 
     asyncio.run(main())
+
+
+def test_what_is_new_is_in_its_stream_after_one_look(tmp_path: Path) -> None:
+    """So that it is there within a second: between two looks there is half of one at most."""
+
+    async def main() -> None:
+        history = History(tmp_path / "store", 0)
+        (server,) = history.servers
+        server.publish(10)
+        await history.look()
+        assert history.following
+        assert not history.following.delays, "what is loaded was there before"
+        for delay in (0.1, 0.4, 0.0):
+            server.publish(1)
+            history.now = server.clock / 1e9 + delay
+            await history.look()
+            assert history.target.streams["orders"].last == server.sequence
+            assert history.following.delays[-1] == pytest.approx(delay, abs=1e-5)
+        assert len(history.following.delays) == 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("takes", [0.0, 0.05, 0.2, 0.4])
+def test_a_look_follows_the_other(monkeypatch: pytest.MonkeyPatch, takes: float) -> None:
+    now = 1000.0
+    looks: list[float] = []
+
+    class Looks:
+        async def step(self, at: float) -> None:
+            nonlocal now
+            looks.append(at)
+            now += takes
+            if len(looks) == 5:
+                raise Killed
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(followed, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(followed, "time", SimpleNamespace(time=lambda: now))
+    with pytest.raises(Killed):
+        asyncio.run(followed.follow(cast(Any, Looks()), cast(Any, None), Ending()))
+    # What was stored behind one look is in its stream when the next one is done.
+    spans = [after - before for before, after in pairwise(looks)]
+    assert all(max(0.2, takes) - 1e-6 <= each <= takes + 0.5 + 1e-6 for each in spans)
 
 
 def test_when_it_is_over() -> None:

@@ -205,3 +205,13 @@ def test_settings_from_where_the_desktop_has_them(place: Path, terminals: list[T
     terminal.until("✓ clean".encode())
     terminal.press(b"x")
     assert terminal.wait() == 0
+
+
+@pytest.mark.golden
+def test_a_node_whose_directories_lie_apart(tmp_path: Path, golden_clusters: Path, terminals: list[Terminal]) -> None:
+    node = golden_clusters / "snapshots" / "nodes" / "a"
+    terminal = Terminal("--node", f"somewhere:data={node / 'data'},raft={node / 'raft'}", cwd=tmp_path)
+    terminals.append(terminal)
+    terminal.until(b"late.channel")
+    terminal.press(b"q")
+    assert terminal.wait() == 0

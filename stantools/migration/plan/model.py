@@ -105,7 +105,7 @@ class Places:
         kind=Path,
         metavar="DIR",
     )
-    force: bool = FORCE.field(help="With --jetstream-store: go on although a server seems to use the directory.")
+    force: bool = FORCE.field(help="Go on although a server seems to use a node, or --jetstream-store's directory.")
 
     def __post_init__(self) -> None:
         if self.out and self.jetstream_store:

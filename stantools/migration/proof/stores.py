@@ -1,10 +1,12 @@
 """Whether two stores hold the same: channels, messages with all their fields, subscriptions, clients, identity.
 
-What is compared is what is intact, as salvage would take it; how it is laid out in files does not matter.
+What is compared is what is intact, as salvage would take it; how it is laid out in files does not matter. Of a
+clustered node clients and subscriptions are those of its Raft log.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +20,7 @@ from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
+from stantools.inspection.node import fold
 from stantools.migration.batches import Batch, texts
 from stantools.migration.source import ChannelSource, SourceOptions, StoreSource, open_source
 from stantools.notation import counted, describe_ranges
@@ -25,6 +28,7 @@ from stantools.progress import Progress
 from stantools.store.clientlog import salvage_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, Datastore
 from stantools.store.mapping import mapped
+from stantools.store.raftstate import ClusterState
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
 from stantools.store.sublog import StoredSubscription, salvage_subs
@@ -167,10 +171,50 @@ class StoresDifference:
     damaged: tuple[bool, bool] = (False, False)
 
 
+@dataclass(frozen=True)
+class Side:
+    """One of the two stores."""
+
+    store: Datastore  #: where its messages are
+    #: Of a clustered node, what its Raft log comes to; None for a store by itself.
+    state: ClusterState | None = None
+
+    def server(self) -> pb.ServerInfo | None:
+        """Returns its identity; None if it has none."""
+        if self.store.server is None:
+            return None
+        with mapped(self.store.server) as buffer:
+            return read_server_info(memoryview(bytes(buffer)), self.store.crc).info
+
+    def clients(self) -> Mapping[bytes, pb.ClientInfo]:
+        """Returns the registered clients, by id."""
+        if self.state is not None:
+            return self.state.clients
+        if self.store.clients is None:
+            return {}
+        with mapped(self.store.clients) as buffer:
+            return salvage_clients(buffer, self.store.crc).clients
+
+    def subscriptions(self, channel: str) -> Mapping[int, StoredSubscription]:
+        """Returns the subscriptions of a channel, by id."""
+        if self.state is not None:
+            known = self.state.channels.get(os.fsencode(channel))
+            return fold(known).subscriptions if known else {}
+        try:
+            files = self.store.channel(channel)
+        except StoreUnreadableError:
+            return {}  # its messages lie in the directory of another channel
+        if files.subs is None:
+            return {}
+        with mapped(files.subs) as buffer:
+            return salvage_subs(buffer, self.store.crc).subscriptions
+
+
 def compare_stores(
     first: Datastore,
     second: Datastore,
     *,
+    states: tuple[ClusterState | None, ClusterState | None] = (None, None),
     patterns: Sequence[str] = (),
     workers: int = 2,
     progress: Progress | None = None,
@@ -180,6 +224,7 @@ def compare_stores(
     Args:
         first: What should be.
         second: What is compared with it.
+        states: What the Raft logs of clustered nodes come to.
         patterns: Channels to compare, with NATS wildcards; none compares all of both, and clients and identity.
         workers: Slices that are scanned at the same time.
         progress: Told the number of bytes as they are scanned, and once more as they are compared.
@@ -193,14 +238,14 @@ def compare_stores(
         for store in (first, second)
     )
     result = StoresDifference(damaged=(a.lossy, b.lossy))
-    stores = (first, second)
+    sides = Side(first, states[0]), Side(second, states[1])
     if not patterns:
-        result.findings += root_differences(*stores)
+        result.findings += root_differences(*sides)
     finish = first.key is not None or second.key is not None
     for one, other in channel_pairs(a, b):
         if one and other:
             compared = compare_messages(one.read(finish=finish), other.read(finish=finish), progress)
-            add_channel(result, stores, one, compared)
+            add_channel(result, sides, one, compared)
         else:
             result.findings.append(only_in_one(one, other))
     return result
@@ -213,7 +258,7 @@ def channel_pairs(a: StoreSource, b: StoreSource) -> Iterator[tuple[ChannelSourc
     return ((ones.get(name), others.get(name)) for name in sorted(ones.keys() | others.keys()))
 
 
-def root_differences(first: Datastore, second: Datastore) -> list[Finding]:
+def root_differences(first: Side, second: Side) -> list[Finding]:
     """Compares what two stores hold besides channels: identity and clients."""
     return [*_identity(first, second), *_clients(first, second)]
 
@@ -226,9 +271,7 @@ def only_in_one(a: ChannelSource | None, b: ChannelSource | None) -> Finding:
     return finding(_ONLY[a is None], detail, channel=only.name)
 
 
-def add_channel(
-    result: StoresDifference, stores: tuple[Datastore, Datastore], channel: ChannelSource, compared: Compared
-) -> None:
+def add_channel(result: StoresDifference, sides: tuple[Side, Side], channel: ChannelSource, compared: Compared) -> None:
     """Adds what the comparison of a channel's messages came to, and compares its subscriptions."""
     result.channels += 1
     result.messages += compared.both
@@ -236,7 +279,7 @@ def add_channel(
         detail = f"{counted(ranges.count(), 'message')}: {describe_ranges(ranges)}"
         result.findings.append(finding(_CODES[kind], detail, channel=channel.name, seq=ranges.first))
     if not channel.origin:
-        result.findings += _subscriptions(stores, channel.name)
+        result.findings += _subscriptions(sides, channel.name)
 
 
 _ONLY = {False: "channel-missing", True: "channel-extra"}
@@ -249,35 +292,24 @@ _CODES = {
 }
 
 
-def _identity(first: Datastore, second: Datastore) -> Iterator[Finding]:
-    a, b = (_server(store) for store in (first, second))
-    for text in _field_differences(a, b):
+def _identity(first: Side, second: Side) -> Iterator[Finding]:
+    a, b = first.server(), second.server()
+    # Two nodes of a cluster have different ids.
+    without = ("node_id",) if first.state is not None and second.state is not None else ()
+    for text in _field_differences(a, b, without):
         yield finding("server-differs", text, file=SERVER_FILE)
 
 
-def _server(store: Datastore) -> pb.ServerInfo | None:
-    if store.server is None:
-        return None
-    with mapped(store.server) as buffer:
-        return read_server_info(memoryview(bytes(buffer)), store.crc).info
-
-
-def _clients(first: Datastore, second: Datastore) -> Iterator[Finding]:
-    a, b = (_registered(store) for store in (first, second))
+def _clients(first: Side, second: Side) -> Iterator[Finding]:
+    a, b = first.clients(), second.clients()
+    file = CLIENTS_FILE if first.state is None and second.state is None else None
     for name in sorted(a.keys() | b.keys()):
         for text in _field_differences(a.get(name), b.get(name)):
-            yield finding("client-differs", f"client {name.decode('utf-8', 'replace')}: {text}", file=CLIENTS_FILE)
+            yield finding("client-differs", f"client {name.decode('utf-8', 'replace')}: {text}", file=file)
 
 
-def _registered(store: Datastore) -> Mapping[bytes, pb.ClientInfo]:
-    if store.clients is None:
-        return {}
-    with mapped(store.clients) as buffer:
-        return salvage_clients(buffer, store.crc).clients
-
-
-def _subscriptions(stores: tuple[Datastore, Datastore], channel: str) -> Iterator[Finding]:
-    a, b = (_folded(store, channel) for store in stores)
+def _subscriptions(sides: tuple[Side, Side], channel: str) -> Iterator[Finding]:
+    a, b = (each.subscriptions(channel) for each in sides)
     for number in sorted(a.keys() | b.keys()):
         one, other = a.get(number), b.get(number)
         state = (one or other or next(iter(a.values()))).state
@@ -287,17 +319,6 @@ def _subscriptions(stores: tuple[Datastore, Datastore], channel: str) -> Iterato
         if texts:
             detail = f"subscription {number} ({_named(state)}): {'; '.join(texts)}"
             yield finding("subscription-differs", detail, channel=channel, seq=number)
-
-
-def _folded(store: Datastore, channel: str) -> Mapping[int, StoredSubscription]:
-    try:
-        files = store.channel(channel)
-    except StoreUnreadableError:
-        return {}  # its messages lie in the directory of another channel
-    if files.subs is None:
-        return {}
-    with mapped(files.subs) as buffer:
-        return salvage_subs(buffer, store.crc).subscriptions
 
 
 def _named(state: pb.SubState) -> str:
@@ -314,7 +335,7 @@ def _pending_difference(a: set[int], b: set[int]) -> str:
     return f"pending messages: {', '.join(texts)}"
 
 
-def _field_differences(a: Any, b: Any) -> Iterator[str]:
+def _field_differences(a: Any, b: Any, without: Sequence[str] = ()) -> Iterator[str]:
     """Compares two messages of the same type field by field; None is one that is not there."""
     if a is None and b is None:
         return
@@ -323,7 +344,7 @@ def _field_differences(a: Any, b: Any) -> Iterator[str]:
         return
     for each in a.DESCRIPTOR.fields:
         one, other = getattr(a, each.name), getattr(b, each.name)
-        if one != other:
+        if one != other and each.name not in without:
             yield f"{each.name} is {_value(other)} instead of {_value(one)}"
 
 

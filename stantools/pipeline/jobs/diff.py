@@ -20,6 +20,7 @@ from stantools.inspection.findings import Severity
 from stantools.inspection.survey import ChannelRef
 from stantools.migration.proof.stores import (
     Compared,
+    Side,
     StoresDifference,
     add_channel,
     channel_pairs,
@@ -242,13 +243,14 @@ class _OpenPair:
     def finished(self, *, everything: bool) -> PairDifference:
         """Puts the findings together, in the order of the local verb."""
         found = StoresDifference(damaged=self.damaged)
+        sides = Side(self.sides[0]), Side(self.sides[1])
         if everything:
-            found.findings += root_differences(*self.sides)
+            found.findings += root_differences(*sides)
         for channel, (one, other) in enumerate(self.matched):
             if one is None or other is None:
                 found.findings.append(only_in_one(one, other))
             elif channel in self.compared:
-                add_channel(found, self.sides, one, self.compared[channel])
+                add_channel(found, sides, one, self.compared[channel])
         return PairDifference(self.pair, found)
 
 
