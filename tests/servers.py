@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import itertools
 import json
 import os
 import platform
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +94,42 @@ def _debian(folder: Path) -> Path | None:
     return None
 
 
+#: Ports that outgoing connections do not get, in blocks. Each process that runs tests has one of its own, so that no
+#: port is given away twice before a server listens there.
+_PORTS = range(10000, 32000)
+_BLOCK = 100
+_block: tuple[int, Iterator[int]] | None = None
+
+
+def _own_block() -> Iterator[int]:
+    """Iterates over the ports of a block that is locked as long as this process lives, again and again."""
+    global _block
+    if _block is None or _block[0] != os.getpid():
+        folder = Path(tempfile.gettempdir(), "stantools-ports")
+        folder.mkdir(exist_ok=True)
+        starts = list(range(_PORTS.start, _PORTS.stop, _BLOCK))
+        random.shuffle(starts)
+        for start in starts:
+            descriptor = os.open(folder / str(start), os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                continue
+            _block = os.getpid(), itertools.cycle(range(start, start + _BLOCK))
+            break
+        else:
+            raise RuntimeError(f"{folder}: every block of ports is taken")
+    return _block[1]
+
+
 def free_port() -> int:
-    """A port that was free a moment ago, not one of those that outgoing connections get."""
-    while True:
-        port = random.randrange(10000, 32000)
+    """A port that was free a moment ago, which no other process that runs tests is given."""
+    for port in _own_block():
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+    raise AssertionError("a circle has no end")
 
 
 class NatsServer:

@@ -76,7 +76,7 @@ def test_a_subscriber_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_streaming_subscriber_that_does_not_read(tmp_path: Path) -> None:
-    words = ("-c", config(tmp_path, 'max_pending: 2MB\nwrite_deadline: "1s"\n'), "-mb", 0, "-mm", 2000)
+    words = ("-c", config(tmp_path, 'max_pending: 2MB\nwrite_deadline: "1s"\n'), "-mb", 0, "-mm", 400)
     with (
         Broker(tmp_path, *words, "-hbi", "200ms", "-hbt", "200ms", "-hbf", 10) as broker,
         Watch(broker, growth=96 * _MEGABYTE) as watch,
@@ -85,10 +85,11 @@ def test_a_streaming_subscriber_that_does_not_read(tmp_path: Path) -> None:
         slow.listen(b"data", slow.inbox + b".data")
         with RawClient(broker.port, "good") as good:
             good.listen(b"data", good.inbox + b".data")
-            publisher = Publisher(broker.port, "loud", [b"data"], size=10_000)
+            # So few messages fill the buffers of its connection long before it is missed for its heartbeats.
+            publisher = Publisher(broker.port, "loud", [b"data"], size=100_000)
             publisher.start()
             got = 0
-            while got < 3000:
+            while got < 300:
                 subject, _, _ = good.message()
                 got += subject.endswith(b".data")
             publisher.stopping.set()

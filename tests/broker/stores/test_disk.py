@@ -66,7 +66,7 @@ def test_a_sync_that_takes_long_is_not_waited_for(files):
     told, woken, going_on = [], threading.Event(), threading.Event()
     disk.wake = woken.set
     assert disk.sync(files[:2], told.append)
-    assert disk.conclude()
+    assert disk.conclude(60)
     assert told == [None]
 
     released = threading.Event()
