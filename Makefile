@@ -62,7 +62,7 @@ test: $(INSTALLED) $(SERVERS) $(CLIENTS)
 	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) --dist loadgroup -m "not slow" $(ARGS)
 
 FAST := tests/format tests/store tests/property tests/nats tests/broker/streaming tests/broker/hot \
-  tests/migration/plan tests/migration/archive
+  tests/migration/plan tests/streamfiles
 
 test-fast: $(INSTALLED)
 	@$(BIN)/python -m pytest -q -n 2 -m "not (slow or server or spark or tui or interop)" $(FAST) $(ARGS)

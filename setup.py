@@ -11,7 +11,7 @@ from setuptools import Extension, setup
 MODULES = [
     "broker.streaming.hot._native",
     "stantools.format._native",
-    "stantools.migration.archive._native",
+    "stantools.streamfiles._native",
     "stantools.migration.proof._native",
     "stantools.migration.publish._native",
     "stantools.nats._native",

@@ -10,9 +10,9 @@ import stores
 from measure import MB, race, reread, table, verdict
 from streams import Options, prepared
 
-from stantools.migration.archive import highway, plain
-from stantools.migration.archive import kernels as archive_kernels
 from stantools.migration.prepared import PreparedStream
+from stantools.streamfiles import highway, plain
+from stantools.streamfiles import kernels as archive_kernels
 
 _KEY = bytes(range(32))
 #: What the hash of a record goes over: with subjects and headers of usual length, payloads of 128, 1024 and 10 KiB.

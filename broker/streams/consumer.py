@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.streams.requests import time_text
-from stantools.migration.archive.meta import ConsumerState
+from stantools.streamfiles.meta import ConsumerState
 
 if TYPE_CHECKING:
     from broker.streams.consumerconfig import ConsumerConfig

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from broker.streams import publishing
 from broker.streams.errors import ApiError, bad_request, no_message, sealed, store_failed
 from broker.streams.requests import time_text
-from stantools.migration.archive.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
 from stantools.nats.subjects import valid_pattern
+from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,7 +20,7 @@ from stantools.format.choice import VARIABLE
 KERNELS = (
     "broker.streaming.hot",
     "stantools.format",
-    "stantools.migration.archive",
+    "stantools.streamfiles",
     "stantools.migration.proof",
     "stantools.migration.publish",
     "stantools.nats",

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import repeat
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,72 +24,13 @@ from stantools.format.crc import Crc
 from stantools.format.encryption import OVERHEAD, ChannelCipher, Cipher, DecryptError
 from stantools.format.layout import Flag
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.headers import safe_value
 from stantools.recovery.salvage.model import Copy, Rewrite, Step
 from stantools.store.mapping import WINDOW, Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.reading import BATCH_ROWS, among, scan_slice
 from stantools.store.resync import Damage
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Messages of one channel, in rising order. Valid until the next batch is asked for."""
-
-    channel: bytes  #: the channel's name as it is stored; for a generation split off, the name that it goes by
-    subject: bytes  #: the subject that they have, or get, in the stream
-    buffer: Buffer  #: What `data_start` and `reply_start` of the columns point into. Payloads in it are decrypted.
-    #: One row a message; `sequence` is the one in the channel. Every reply can be a header value as it is.
-    columns: MessageColumns
-    #: The sequence of each row in the stream: `columns.sequence` itself unless the stream is renumbered.
-    sequence: npt.NDArray[np.uint64]
-
-    def __len__(self) -> int:
-        return len(self.sequence)
-
-    def data(self, row: int) -> bytes:
-        """Returns the payload of a row."""
-        start = int(self.columns.data_start[row])
-        return bytes(self.buffer[start : start + int(self.columns.data_size[row])])
-
-    def reply(self, row: int) -> bytes:
-        """Returns the reply subject of a row, empty if it has none."""
-        start = int(self.columns.reply_start[row])
-        return bytes(self.buffer[start : start + int(self.columns.reply_size[row])])
-
-    def part(self, low: int, high: int) -> Batch:
-        """Returns the rows from `low` up to but without `high`."""
-        columns = self.columns.part(low, high)
-        return Batch(self.channel, self.subject, self.buffer, columns, self.sequence[low:high])
-
-    def messages(self) -> Iterator[tuple[int, int, bytes, bytes]]:
-        """Iterates over the rows: sequence in the channel, time in nanoseconds since 1970, reply subject, payload."""
-        columns = self.columns
-        replies = (
-            texts(self.buffer, columns.reply_start, columns.reply_size) if columns.reply_size.any() else repeat(b"")
-        )
-        payloads = texts(self.buffer, columns.data_start, columns.data_size)
-        return zip(columns.sequence.tolist(), columns.timestamp.tolist(), replies, payloads, strict=False)
-
-
-class Messages(Protocol):
-    """Messages with rising sequences, as they are or should be in a stream: what there is to write, or to compare."""
-
-    @property
-    def count(self) -> int:
-        """How many messages there are."""
-
-    @property
-    def first(self) -> int:
-        """The sequence of the first message, 0 if there is none."""
-
-    @property
-    def last(self) -> int:
-        """The last sequence that ever was, also where there is no message with it."""
-
-    def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
-        """Yields the messages with sequences above `after`, up to `until`, in rising order."""
-
+from stantools.streamfiles.batch import Batch, texts
+from stantools.streamfiles.headers import safe_value
 
 #: Bytes of records in one batch, at most; a longer record comes alone.
 BATCH_BYTES = WINDOW
@@ -289,12 +228,6 @@ class Finisher:
                 else "a server with this key could not deliver them either: they were stored with another key, or "
                 "plain and only look encrypted; leave their payloads as they are stored, or leave the channel out",
             )
-
-
-def texts(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> Iterator[bytes]:
-    """Iterates over parts of a buffer, given by where they begin and how many bytes they have."""
-    ends = (starts + sizes).tolist()
-    return (bytes(buffer[start:end]) for start, end in zip(starts.tolist(), ends, strict=True))
 
 
 def _sealed(content: _U8, columns: MessageColumns) -> _Rows:

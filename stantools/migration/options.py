@@ -173,7 +173,7 @@ class Applying:
         if self.replace and self.append_missing:
             raise UsageError("--replace and --append-missing exclude each other", "give one of them")
         if self.compress:
-            from stantools.migration.archive.framing import SNAPPY, Framer
+            from stantools.streamfiles.framing import SNAPPY, Framer
 
             Framer(SNAPPY)
 

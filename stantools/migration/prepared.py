@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import StantoolsError, StoreUnreadableError
-from stantools.migration.archive.layout import HEADER_LENGTH_SIZE
-from stantools.migration.archive.meta import ConsumerState
-from stantools.migration.archive.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
-from stantools.migration.batches import Batch
 from stantools.migration.plan.consumers import placed
 from stantools.migration.plan.model import ConsumerPlan, Level, Note, Plan, Position, StreamPlan
 from stantools.migration.proof.stream import ExpectedStream
@@ -21,6 +17,10 @@ from stantools.migration.source import StoreSource
 from stantools.migration.stream_source import StreamSource, stream_source
 from stantools.progress import Progress
 from stantools.recovery.place import check_room
+from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.layout import HEADER_LENGTH_SIZE
+from stantools.streamfiles.meta import ConsumerState
+from stantools.streamfiles.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
 
 #: About what headers with the origin add to a message.
 _HEADER_BYTES = 150

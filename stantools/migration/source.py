@@ -16,7 +16,7 @@ from stantools.format.crc import Crc
 from stantools.format.encryption import master_key
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import ChannelSurvey
-from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, Batch, Finisher, StepReader, looks_encrypted
+from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, Finisher, StepReader, looks_encrypted
 from stantools.progress import Progress
 from stantools.recovery.merge import plan_merge
 from stantools.recovery.options import MergeOptions
@@ -28,6 +28,7 @@ from stantools.store.options import ReadOptions
 from stantools.store.ranges import Ranges
 from stantools.store.reading import BATCH_ROWS
 from stantools.store.sublog import StoredSubscription
+from stantools.streamfiles.batch import Batch
 
 #: Stands for a cluster id that is lost: a migration needs none, so that a lost server.dat is no obstacle.
 _NO_CLUSTER = "lost"

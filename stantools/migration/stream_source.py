@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import UsageError
-from stantools.migration.batches import Batch, Messages
 from stantools.migration.source import ChannelSource
+from stantools.streamfiles.batch import Batch, Messages
 
 _U64 = npt.NDArray[np.uint64]
 _I64 = npt.NDArray[np.int64]

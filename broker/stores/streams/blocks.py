@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.stores.interface import StorageError
-from stantools.migration.archive import highway
+from stantools.streamfiles import highway
 
 #: Blocks that are open at a time, of all streams.
 _MOST_OPEN: Final = 256

@@ -20,8 +20,8 @@ from broker.stores.streams.interface import Stored
 from broker.stores.streams.memory import Unkept
 from broker.stores.streams.metafiles import KeptConsumers
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.headers import header_block, safe_value
 from stantools.nats.subjects import matches
+from stantools.streamfiles.headers import header_block, safe_value
 
 #: Messages, and bytes of them, that are read at a time when they are read one after the other.
 _AHEAD: Final = 256

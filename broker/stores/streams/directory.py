@@ -20,7 +20,7 @@ from broker.stores.streams.files import FileStream
 from broker.stores.streams.interface import StreamStore
 from broker.stores.streams.memory import MemoryStream
 from broker.stores.streams.metafiles import META, read_meta
-from stantools.migration.archive import highway
+from stantools.streamfiles import highway
 
 _ACCOUNT: Final = "$G"
 _LOCK: Final = "streams.lock"

@@ -24,11 +24,11 @@ from broker.stores.streams.interface import Stored
 from broker.stores.streams.metafiles import KeptConsumers, write_meta
 from broker.stores.streams.opening import forget_indexes, open_messages
 from stantools.errors import StantoolsError
-from stantools.migration.archive import highway
-from stantools.migration.archive.layout import EMPTY_RECORD_SIZE
-from stantools.migration.archive.meta import full_stream_meta
-from stantools.migration.archive.records import decode_record, encode_record, erased, record_size, tombstone
 from stantools.store.durable import replace_file
+from stantools.streamfiles import highway
+from stantools.streamfiles.layout import EMPTY_RECORD_SIZE
+from stantools.streamfiles.meta import full_stream_meta
+from stantools.streamfiles.records import decode_record, encode_record, erased, record_size, tombstone
 
 #: Bytes of a block, and how many of them have to be in use: otherwise it is written anew.
 BLOCK_SIZE: Final = 8 << 20

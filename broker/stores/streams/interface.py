@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from broker.stores.streams.contents import Contents, Filter
-from stantools.migration.archive.meta import ConsumerState
+from stantools.streamfiles.meta import ConsumerState
 
 
 class Stored(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from broker.stores.streams.contents import Contents, Filter
 from broker.stores.streams.interface import Stored, StreamStore
-from stantools.migration.archive.meta import ConsumerState
+from stantools.streamfiles.meta import ConsumerState
 
 #: Rows of a segment.
 _SEGMENT: Final = 65536

@@ -17,17 +17,17 @@ from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.stores.streams.interface import StreamStore
 from stantools.errors import StantoolsError
-from stantools.migration.archive import highway
-from stantools.migration.archive.layout import ArchiveError
-from stantools.migration.archive.meta import (
+from stantools.notation import parse_moment
+from stantools.store.durable import fsync_directory, replace_file
+from stantools.streamfiles import highway
+from stantools.streamfiles.layout import ArchiveError
+from stantools.streamfiles.meta import (
     ConsumerState,
     decode_consumer,
     encode_consumer,
     full_consumer_meta,
     meta_sum,
 )
-from stantools.notation import parse_moment
-from stantools.store.durable import fsync_directory, replace_file
 
 META: Final = "meta.inf"
 META_SUM: Final = "meta.sum"

@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp
 
-from stantools.migration._headers cimport header_size as block_size, write_header
+from stantools.streamfiles._headers cimport header_size as block_size, write_header
 
 NAME = "native"
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from stantools.errors import UsageError
 from stantools.escaping import escape
-from stantools.migration.headers import SEQUENCE
 from stantools.migration.plan.consumers import placed, plan_consumers, sort_subscriptions
 from stantools.migration.plan.model import ConsumerKind, ConsumerPlan
 from stantools.migration.plan.names import stream_name
@@ -21,6 +20,7 @@ from stantools.migration.proof.stream import ExpectedStream
 from stantools.migration.source import ChannelSource, SourceOptions, StoreSource
 from stantools.migration.stream_source import stream_source
 from stantools.nats.jetstream import JetStream
+from stantools.streamfiles.headers import SEQUENCE
 
 _DESCRIPTION = "NATS Streaming channel "
 _GENERATION = re.compile(r"(.+)\.generation-\d+")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stantools.migration.headers import END_LINE, VERSION_LINE, header_block
+from stantools.streamfiles.headers import END_LINE, VERSION_LINE, header_block
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import NDArray
 
-    from stantools.migration.batches import Batch
     from stantools.nats.columns import FrameColumns
+    from stantools.streamfiles.batch import Batch
 
 NAME: Final = "plain"
 

@@ -21,7 +21,6 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.inspection.node import fold
-from stantools.migration.batches import Batch, texts
 from stantools.migration.source import ChannelSource, SourceOptions, StoreSource, open_source
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
@@ -32,6 +31,7 @@ from stantools.store.raftstate import ClusterState
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
 from stantools.store.sublog import StoredSubscription, salvage_subs
+from stantools.streamfiles.batch import Batch, texts
 
 _U64 = npt.NDArray[np.uint64]
 

@@ -24,8 +24,6 @@ import numpy.typing as npt
 from stantools.format.choice import use
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
-from stantools.migration.batches import Batch
-from stantools.migration.headers import header_block
 from stantools.migration.plan.model import ConsumerPlan, Position
 from stantools.migration.proof.plain import Mark
 from stantools.migration.proof.readback import Readback
@@ -35,6 +33,8 @@ from stantools.nats.jetstream import JetStream
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.store.ranges import Ranges
+from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.headers import header_block
 
 if TYPE_CHECKING:
     from stantools.migration.proof.plain import compare_messages

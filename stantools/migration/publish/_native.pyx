@@ -9,7 +9,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from stantools.migration._headers cimport header_size, unsigned_decimal_size, write_header, write_unsigned_decimal
+from stantools.streamfiles._headers cimport header_size, unsigned_decimal_size, write_header, write_unsigned_decimal
 
 NAME = "native"
 

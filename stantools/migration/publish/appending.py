@@ -29,8 +29,8 @@ from stantools.migration.publish.resume import NotOursError, compare
 from stantools.migration.publish.retry import Patience
 
 if TYPE_CHECKING:
-    from stantools.migration.batches import Batch, Messages
     from stantools.nats.jetstream import JetStream
+    from stantools.streamfiles.batch import Batch, Messages
 
 _HOW: Final = Publishing()
 _MARK: Final = re.compile(

@@ -33,10 +33,10 @@ from stantools.nats.errors import ApiError, NoAnswerError
 from stantools.store.directory import subject_matches
 
 if TYPE_CHECKING:
-    from stantools.migration.batches import Messages
     from stantools.nats.inbox import Received
     from stantools.nats.jetstream import JetStream
     from stantools.store.ranges import U64
+    from stantools.streamfiles.batch import Messages
 
 #: Description of a consumer that is being made.
 UNFINISHED: Final = "stantools: not finished yet"

@@ -22,8 +22,8 @@ from stantools.migration.publish.resume import AT_ONCE, REMEDY, NotOursError, co
 from stantools.nats.errors import ApiError, NatsError, PermissionDeniedError
 
 if TYPE_CHECKING:
-    from stantools.migration.batches import Messages
     from stantools.nats.jetstream import JetStream
+    from stantools.streamfiles.batch import Messages
 
 _T = TypeVar("_T")
 

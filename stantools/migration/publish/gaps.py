@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stantools.errors import RefusedError
-from stantools.migration.batches import Batch, Messages
 from stantools.store.ranges import U64
+from stantools.streamfiles.batch import Batch, Messages
 
 
 def missing(source: Messages) -> int:

@@ -18,22 +18,22 @@ from typing import TYPE_CHECKING, Final
 
 from stantools.errors import StantoolsError
 from stantools.format.choice import use
-from stantools.migration import headers
 from stantools.migration.publish import plain
 from stantools.migration.publish.resume import AT_ONCE, delete_fillers
 from stantools.migration.publish.retry import OutOfStepError
 from stantools.nats.errors import ApiError, ConnectionLostError, NatsError
 from stantools.nats.jetstream import read_answer
 from stantools.nats.subjects import subject_problem
+from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
     import asyncio
 
-    from stantools.migration.batches import Batch, Messages
     from stantools.migration.publish.plain import check_answers, encode_publishes
     from stantools.nats.connection import Connection
     from stantools.nats.inbox import Inbox, Received
     from stantools.nats.jetstream import JetStream
+    from stantools.streamfiles.batch import Batch, Messages
 
 use("stantools.migration.publish", globals(), ("check_answers", "encode_publishes"))
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from stantools.migration import headers
+from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-    from stantools.migration.batches import Batch
     from stantools.nats.columns import FrameColumns
+    from stantools.streamfiles.batch import Batch
 
 NAME: Final = "plain"
 

@@ -14,12 +14,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError
-from stantools.migration import headers
 from stantools.nats.jetstream import MESSAGE_NOT_FOUND
+from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
-    from stantools.migration.batches import Messages
     from stantools.nats.jetstream import JetStream
+    from stantools.streamfiles.batch import Messages
 
 #: Servers before this version undo a deletion without erasing when they are killed (seen: 2.9.10).
 _LASTING_FROM: Final = (2, 10, 0)

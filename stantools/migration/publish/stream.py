@@ -28,8 +28,8 @@ from stantools.migration.publish.loader import Acks, Publishing
 from stantools.migration.publish.retry import Patience
 
 if TYPE_CHECKING:
-    from stantools.migration.batches import Messages
     from stantools.nats.jetstream import JetStream
+    from stantools.streamfiles.batch import Messages
 
 _HOW: Final = Publishing()
 #: Seconds in which servers write down what they have acknowledged (seen: a tenth).

@@ -16,8 +16,6 @@ import json
 from collections import Counter, deque
 from typing import Any
 
-from stantools.migration import headers
-from stantools.migration.batches import Batch
 from stantools.migration.replay.publisher import Destination, Publisher, header_text, origin_fields
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import ReplayState
@@ -27,6 +25,8 @@ from stantools.nats.client import Message
 from stantools.nats.connection import Connection
 from stantools.nats.errors import ApiError, NatsError, NobodyListensError, PermissionDeniedError
 from stantools.nats.jetstream import MESSAGE_NOT_FOUND, JetStream
+from stantools.streamfiles import headers
+from stantools.streamfiles.batch import Batch
 
 MESSAGE_ID = "Nats-Msg-Id"
 #: Requests to the API at a time.

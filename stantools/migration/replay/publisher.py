@@ -13,8 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stantools.migration import headers
-from stantools.migration.batches import Batch
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import Ledger, ReplayState
 from stantools.migration.replay.subjects import shown
@@ -22,6 +20,8 @@ from stantools.nats import encoding
 from stantools.nats.connection import Connection
 from stantools.nats.errors import NatsError
 from stantools.notation import counted
+from stantools.streamfiles import headers
+from stantools.streamfiles.batch import Batch
 from stantools.streaming.session import DISCOVER_PREFIX
 
 #: Seconds without any confirmation after which a target counts as silent.
@@ -61,7 +61,7 @@ class Destination:
 
 
 def origin_fields(channel: str, sequence: int, timestamp: int) -> dict[str, str]:
-    """Returns the headers that say where a message comes from, as migrated ones have them (`migration.headers`)."""
+    """Returns the headers that say where a message comes from, as migrated ones have them (`streamfiles.headers`)."""
     return {headers.CHANNEL: channel, headers.SEQUENCE: str(sequence), headers.TIMESTAMP: str(timestamp)}
 
 

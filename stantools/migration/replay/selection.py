@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from stantools.errors import RefusedError, UsageError
-from stantools.migration.batches import Batch
 from stantools.migration.replay.state import Position
 from stantools.migration.replay.subjects import SubjectRules, channel_problem, replay_problem, shown
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.migration.stream_source import stream_source
 from stantools.store.ranges import Ranges
+from stantools.streamfiles.batch import Batch
 
 _MAX_SEQUENCE = 2**64 - 1
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1

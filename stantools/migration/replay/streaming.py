@@ -10,12 +10,12 @@ import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
 from stantools.errors import StantoolsError
-from stantools.migration.batches import Batch
 from stantools.migration.replay.publisher import Destination, Publisher
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import ReplayState
 from stantools.nats.connection import Connection
 from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, NobodyListensError
+from stantools.streamfiles.batch import Batch
 from stantools.streaming import session as streaming
 from stantools.streaming.session import SessionState
 

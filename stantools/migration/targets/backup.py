@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import RefusedError
-from stantools.migration.archive.meta import ArchiveState, stream_meta
 from stantools.migration.journal import UNWATCHED, Outcome, Stage, Watch
 from stantools.migration.plan.model import Level, Note, StreamPlan, TargetKind, TargetRef
 from stantools.migration.plan.names import name_problem
@@ -27,6 +26,7 @@ from stantools.progress import Progress
 from stantools.recovery.place import check_room
 from stantools.store.atomic import absolute, clear_leftovers, new_directory
 from stantools.store.durable import fsync_directory, write_all, writing
+from stantools.streamfiles.meta import ArchiveState, stream_meta
 
 
 class BackupDirectory(FileDestination):

@@ -17,11 +17,6 @@ from typing import Any, ClassVar
 from stantools.errors import StantoolsError, StoreUnreadableError
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
-from stantools.migration.archive.framing import MAX_FILE_SIZE, TarFile
-from stantools.migration.archive.layout import ArchiveError
-from stantools.migration.archive.meta import ArchiveState, ConsumerState, consumer_meta, stream_meta
-from stantools.migration.archive.reader import ArchiveReader, Records, StreamReader
-from stantools.migration.archive.writer import ConsumerEntry
 from stantools.migration.journal import UNWATCHED, Outcome, Stage, Steps, StreamResult, StreamState, Watch
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.stream import Comparison, Proof, compare_consumer, setting_differences
@@ -29,6 +24,11 @@ from stantools.migration.targets.loading import DEFAULTS, ApplyOptions
 from stantools.nats.columns import FrameColumns
 from stantools.nats.inbox import Received
 from stantools.progress import Progress
+from stantools.streamfiles.framing import MAX_FILE_SIZE, TarFile
+from stantools.streamfiles.layout import ArchiveError
+from stantools.streamfiles.meta import ArchiveState, ConsumerState, consumer_meta, stream_meta
+from stantools.streamfiles.reader import ArchiveReader, Records, StreamReader
+from stantools.streamfiles.writer import ConsumerEntry
 from stantools.work import Threads
 
 #: The files of a backup.

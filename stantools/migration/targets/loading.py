@@ -26,7 +26,6 @@ from typing import Any
 from stantools.errors import RefusedError, StantoolsError
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
-from stantools.migration.archive.writer import ArchiveState
 from stantools.migration.journal import (
     UNWATCHED,
     Outcome,
@@ -48,6 +47,7 @@ from stantools.migration.stream_source import Prefix
 from stantools.migration.tasks import in_parallel
 from stantools.nats.errors import ApiError, ConnectionLostError, is_full
 from stantools.nats.jetstream import JetStream
+from stantools.streamfiles.writer import ArchiveState
 
 #: Seconds before something is tried again because the connection broke.
 _PAUSE = 1.0

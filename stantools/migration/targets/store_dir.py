@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from stantools.errors import RefusedError
-from stantools.migration.archive.meta import ArchiveState
 from stantools.migration.journal import UNWATCHED, Outcome, Stage, Watch
 from stantools.migration.plan.model import Level, Note, StreamPlan, TargetKind, TargetRef
 from stantools.migration.plan.names import name_problem
@@ -40,6 +39,7 @@ from stantools.progress import Progress
 from stantools.recovery.place import check_room
 from stantools.store.atomic import absolute
 from stantools.store.locks import QUIET_SECONDS
+from stantools.streamfiles.meta import ArchiveState
 
 #: Looking for servers takes as long as placing a small stream; it is not done more often than this.
 RECHECK_SECONDS = 0.5

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stantools.errors import RefusedError, UsageError
-from stantools.migration.headers import safe_value
 from stantools.pipeline.spark.jetstream_options import Damaged, SinkOptions
 from stantools.pipeline.spark.jetstream_spool import Spool, Texts
+from stantools.streamfiles.headers import safe_value
 
 #: What a row must have, and what it may have.
 REQUIRED = {"channel": "text", "seq": "a whole number", "data": "binary or text"}

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from stantools.errors import StoreUnwritableError
 from stantools.format.columns import MessageColumns
-from stantools.migration.batches import Batch
+from stantools.streamfiles.batch import Batch
 
 #: Rows, and payload bytes, of one block. A longer payload is a block of its own.
 _ROWS = 4096

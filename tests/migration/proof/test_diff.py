@@ -141,7 +141,7 @@ def test_durables(run: Run, start_server: Callable[..., Any], tmp_path: Path) ->
 
 def test_several_channels_in_one_stream(run: Run, start_server: Callable[..., Any], tmp_path: Path) -> None:
     """Numbered anew, in the order of time, with their origin in headers."""
-    from stantools.migration.headers import header_block
+    from stantools.streamfiles.headers import header_block
 
     server = start_server()
     a = [(n, T0 + 10 * n, b"", b"a%d" % n) for n in range(5, 25)]

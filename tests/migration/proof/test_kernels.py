@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from stantools.format import kernels as format_kernels
 from stantools.format.columns import MessageColumns
-from stantools.migration.batches import Batch
-from stantools.migration.headers import header_block
 from stantools.migration.proof import plain, stream
 from stantools.migration.proof.plain import Mark, is_extended
 from stantools.nats import kernels as nats
 from stantools.nats.columns import FrameColumns
 from stantools.nats.frames import frame_table
+from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.headers import header_block
 
 try:
     native: ModuleType | None = importlib.import_module("stantools.migration.proof._native")

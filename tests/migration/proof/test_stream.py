@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.headers import header_block
 from stantools.migration.plan.model import ConsumerPlan, Position
 from stantools.migration.proof import readback
 from stantools.migration.proof.stream import ExpectedStream, Proof
 from stantools.migration.stream_source import SingleSource
 from stantools.nats.jetstream import JetStream
 from stantools.progress import Progress
+from stantools.streamfiles.headers import header_block
 from tests.migration.proof.stores import Record, fill, records, single, stored, with_js, write_store
 from tests.migration.publish.conftest import peer
 

@@ -12,12 +12,12 @@ import numpy as np
 from nats.aio.client import Client
 
 from stantools.format.columns import MessageColumns
-from stantools.migration import headers
-from stantools.migration.batches import Batch
 from stantools.nats.connection import connect
 from stantools.nats.errors import NoAnswerError
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
+from stantools.streamfiles import headers
+from stantools.streamfiles.batch import Batch
 from tests import natsclient
 
 Result = TypeVar("Result")

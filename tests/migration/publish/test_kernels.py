@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stantools.migration import headers
 from stantools.migration.publish import plain
 from stantools.nats.columns import FrameColumns
+from stantools.streamfiles import headers
 from tests.migration.publish.conftest import Item, make_batch
 
 try:

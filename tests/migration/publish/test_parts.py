@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.migration import headers
 from stantools.migration.publish import settings as configurations
 from stantools.migration.publish.gaps import extent, gaps, missing
 from stantools.migration.publish.resume import _wanted
 from stantools.migration.publish.retry import Patience, passes
 from stantools.nats.errors import ApiError, ConnectionLostError, NoAnswerError, PermissionDeniedError
+from stantools.streamfiles import headers
 from tests.migration.publish.conftest import FakeSource, Item
 
 sources = st.builds(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from stantools.format.crc import CASTAGNOLI, Crc
-from stantools.migration.archive import highway
+from stantools.streamfiles import highway
 
 _crc32c = Crc(CASTAGNOLI).function
 START_NS = 1_600_000_000_123_456_789

@@ -11,11 +11,11 @@ from stantools.format import gogo, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import IEEE, Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.batches import Batch
 from stantools.migration.source import ChannelSource, SourceOptions, StoreSource, open_source
 from stantools.store.directory import open_datastore
 from stantools.store.mapping import mapped
 from stantools.store.reading import scan_slice
+from stantools.streamfiles.batch import Batch
 
 CRC = Crc(IEEE)
 

@@ -18,10 +18,11 @@ from stantools.errors import StoreUnreadableError, UsageError
 from stantools.format.columns import MessageColumns
 from stantools.format.encryption import ChannelCipher, Cipher, DecryptError
 from stantools.format.layout import Flag
-from stantools.migration.batches import Batch, Finisher
-from stantools.migration.headers import is_safe_value, safe_value
+from stantools.migration.batches import Finisher
 from stantools.migration.source import ChannelSource
 from stantools.store import reading
+from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.headers import is_safe_value, safe_value
 from tests.migration.source.contents import Message, Record, contents, only, opened, write_slices
 
 KEY = b"a key for tests"

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from stantools.migration import headers
 from stantools.pipeline.spark.jetstream_options import SinkOptions, sink_options
 from stantools.pipeline.tables.schema import MESSAGES
+from stantools.streamfiles import headers
 from tests.migration.publish.conftest import Message, read_back, run
 
 START = 1_700_000_000_000_000_000

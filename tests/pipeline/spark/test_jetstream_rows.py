@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, StoreUnwritableError, UsageError
-from stantools.migration.headers import safe_value
 from stantools.pipeline.spark import jetstream_spool
 from stantools.pipeline.spark.jetstream_options import sink_options
 from stantools.pipeline.spark.jetstream_rows import Rows
+from stantools.streamfiles.headers import safe_value
 from tests.pipeline.spark.sinking import batches, options, rows
 
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The kernels of stream archives, compiled. What each does is documented in `stantools.migration.archive.plain`.
+"""The kernels of stream archives, compiled. What each does is documented in `stantools.streamfiles.plain`.
 
 Every call releases the interpreter lock while it works. The hash of a record is made from the copy in the block: the
 source is a mapped file that a running server may write to, and a hash that does not fit its record would cut the stream
@@ -13,13 +13,13 @@ from libc.string cimport memcpy
 from stantools.format._bytes cimport (
     crc_by_multiplication, crc_by_tables, has_multiplication, load32, load64, store32, store64
 )
-from stantools.migration._headers cimport header_size, write_header
-from stantools.migration.archive._highway cimport HashPart, has_avx2, highway_avx2, highway_portable
+from stantools.streamfiles._headers cimport header_size, write_header
+from stantools.streamfiles._highway cimport HashPart, has_avx2, highway_avx2, highway_portable
 
 import numpy as np
 
 from stantools.format.crc import CASTAGNOLI, Crc
-from stantools.migration.archive import layout
+from stantools.streamfiles import layout
 
 NAME = "native"
 
@@ -122,7 +122,7 @@ cdef inline uint64_t hash_record(
 
 
 def hash64(data, key, bint portable=False):
-    """See `stantools.migration.archive.plain.hash64`; `portable`: as on a processor without AVX2."""
+    """See `stantools.streamfiles.plain.hash64`; `portable`: as on a processor without AVX2."""
     cdef Bytes text = Bytes(data)
     cdef Bytes keys = checked(key)
     cdef HashPart part
@@ -150,7 +150,7 @@ def hash_parts(parts, key, bint portable=False):
 
 
 def crc32c(data):
-    """See `stantools.migration.archive.plain.crc32c`."""
+    """See `stantools.streamfiles.plain.crc32c`."""
     cdef Bytes view = Bytes(data)
     cdef uint32_t value
     with nogil:
@@ -159,7 +159,7 @@ def crc32c(data):
 
 
 def frame(data, out, int64_t position):
-    """See `stantools.migration.archive.plain.frame`."""
+    """See `stantools.streamfiles.plain.frame`."""
     cdef Bytes view = Bytes(data)
     cdef uint8_t[::1] target = writable(out)
     cdef uint64_t chunks = (view.size + CHUNK_SIZE - 1) // CHUNK_SIZE
@@ -198,7 +198,7 @@ cdef inline uint8_t* write_skip(
 
 
 def encode_skips(block, uint64_t sequence, uint64_t count, int64_t timestamp):
-    """See `stantools.migration.archive.plain.encode_skips`."""
+    """See `stantools.streamfiles.plain.encode_skips`."""
     cdef uint8_t[::1] target = writable(block.content)
     cdef Bytes keys = checked(block.key)
     cdef int64_t position = block.position
@@ -226,7 +226,7 @@ cdef enum Wrong:
 
 
 def encode_records(batch, Py_ssize_t first, block, bint origin):
-    """See `stantools.migration.archive.plain.encode_records`."""
+    """See `stantools.streamfiles.plain.encode_records`."""
     columns = batch.columns
     cdef bytes channel = batch.channel, subject = batch.subject
     cdef Bytes source = Bytes(batch.buffer)
@@ -328,7 +328,7 @@ def encode_records(batch, Py_ssize_t first, block, bint origin):
 
 
 def scan_records(block, int64_t position, key, columns):
-    """See `stantools.migration.archive.plain.scan_records`."""
+    """See `stantools.streamfiles.plain.scan_records`."""
     cdef Bytes view = Bytes(block)
     cdef Bytes keys = checked(key)
     cdef uint64_t[::1] numbers = columns.sequence

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stantools.migration.archive import highway, kernels, meta
-from stantools.migration.archive.framing import Pull, TarFile, read_files, unframe
-from stantools.migration.archive.layout import ArchiveError, Flaw, RecordColumns
-from stantools.migration.archive.meta import ArchiveState, ConsumerState, Tally, decode_consumer
-from stantools.migration.archive.writer import ConsumerEntry
+from stantools.streamfiles import highway, kernels, meta
+from stantools.streamfiles.framing import Pull, TarFile, read_files, unframe
+from stantools.streamfiles.layout import ArchiveError, Flaw, RecordColumns
+from stantools.streamfiles.meta import ArchiveState, ConsumerState, Tally, decode_consumer
+from stantools.streamfiles.writer import ConsumerEntry
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -12,9 +12,9 @@ import pytest
 
 from stantools.errors import UsageError
 from stantools.format.crc import CASTAGNOLI, Crc
-from stantools.migration.archive import framing
-from stantools.migration.archive.framing import SNAPPY, STORED, Framer, unframe
-from stantools.migration.archive.layout import ArchiveError
+from stantools.streamfiles import framing
+from stantools.streamfiles.framing import SNAPPY, STORED, Framer, unframe
+from stantools.streamfiles.layout import ArchiveError
 
 HELLO = bytes.fromhex("ff060000734e61507059 01 090000 bb1f1c19 68656c6c6f".replace(" ", ""))
 

@@ -1,4 +1,4 @@
-"""The header block of a migrated message in C: exactly the bytes of `stantools.migration.headers.header_block`.
+"""The header block of a migrated message in C: exactly the bytes of `stantools.streamfiles.headers.header_block`.
 
 `header_size` says how many bytes `write_header` writes, 0 for a message that needs no block; `write_header` returns the
 place behind them. Nothing is read but `channel_len` and `reply_len` bytes. `decimal_size` and `write_decimal` do the

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stantools.errors import RefusedError
-from stantools.migration.archive import framing, highway, kernels, meta
-from stantools.migration.archive.framing import STORED, Framer
-from stantools.migration.archive.layout import (
+from stantools.streamfiles import framing, highway, kernels, meta
+from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.framing import STORED, Framer
+from stantools.streamfiles.layout import (
     EMPTY_RECORD_SIZE,
     MAX_RECORD_SIZE,
     MAX_SEQUENCE,
@@ -27,8 +28,7 @@ from stantools.migration.archive.layout import (
     Stop,
     record_sizes,
 )
-from stantools.migration.archive.meta import ArchiveState, ConsumerState, Tally, encode_consumer, measure
-from stantools.migration.batches import Batch
+from stantools.streamfiles.meta import ArchiveState, ConsumerState, Tally, encode_consumer, measure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from stantools.migration.archive import highway, plain
-from stantools.migration.archive.layout import (
+from stantools.streamfiles import highway, plain
+from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.layout import (
     MAX_RECORD_SIZE,
     MAX_SEQUENCE,
     MAX_SKIPS,
@@ -23,9 +24,8 @@ from stantools.migration.archive.layout import (
     RecordColumns,
     Stop,
 )
-from stantools.migration.batches import Batch
-from tests.migration.archive.conftest import native_kernels
-from tests.migration.archive.making import TIME, Message, batch, numbered, record_content
+from tests.streamfiles.conftest import native_kernels
+from tests.streamfiles.making import TIME, Message, batch, numbered, record_content
 
 KEY = highway.block_key("ORDERS", 1)
 SLACK = 30 * MAX_SKIPS

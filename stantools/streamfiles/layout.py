@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from stantools.errors import StantoolsError
-from stantools.migration import headers
+from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.errors import UsageError
-from stantools.migration.archive.layout import ArchiveError
-from stantools.migration.archive.meta import ConsumerState, decode_consumer, encode_consumer
+from stantools.streamfiles.layout import ArchiveError
+from stantools.streamfiles.meta import ConsumerState, decode_consumer, encode_consumer
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000

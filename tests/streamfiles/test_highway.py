@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stantools.migration.archive import highway, plain
-from tests.migration.archive.conftest import native_kernels
+from stantools.streamfiles import highway, plain
+from tests.streamfiles.conftest import native_kernels
 
 KEY = bytes(range(32))
 #: Section 16: data 00, 01, 02, …

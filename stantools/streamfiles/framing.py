@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stantools.errors import UsageError
-from stantools.migration.archive import kernels
-from stantools.migration.archive.layout import CHUNK_HEAD_SIZE, CHUNK_SIZE, ArchiveError
+from stantools.streamfiles import kernels
+from stantools.streamfiles.layout import CHUNK_HEAD_SIZE, CHUNK_SIZE, ArchiveError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

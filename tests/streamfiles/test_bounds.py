@@ -18,10 +18,10 @@ import pytest
 
 from stantools.errors import UsageError
 from stantools.format.choice import VARIABLE, use
-from stantools.migration.archive import plain
-from stantools.migration.archive.layout import Flaw, OpenBlock, RecordColumns, Stop
-from tests.migration.archive.making import TIME, Message, batch
-from tests.migration.archive.test_records import KEY, RECORD_5, RECORD_6, SKIP_7
+from stantools.streamfiles import plain
+from stantools.streamfiles.layout import Flaw, OpenBlock, RecordColumns, Stop
+from tests.streamfiles.making import TIME, Message, batch
+from tests.streamfiles.test_records import KEY, RECORD_5, RECORD_6, SKIP_7
 
 
 @contextmanager
@@ -110,17 +110,17 @@ def test_writing(native: ModuleType, at_end: bool, origin: bool) -> None:
 class TestChoice:
     @pytest.mark.parametrize(("variable", "name"), [("plain", "plain"), ("native", "native"), ("", "native")])
     def test_variable(self, native: ModuleType, variable: str, name: str) -> None:
-        code = "from stantools.migration.archive import kernels; print(kernels.NAME)"
+        code = "from stantools.streamfiles import kernels; print(kernels.NAME)"
         environment = {**os.environ, "STANTOOLS_KERNELS": variable}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == name
 
     def test_not_built(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "stantools.migration.archive._native", None)
+        monkeypatch.setitem(sys.modules, "stantools.streamfiles._native", None)
         for wanted in ("", "plain"):
             monkeypatch.setenv(VARIABLE, wanted)
             found: dict[str, Any] = {}
-            assert use("stantools.migration.archive", found, ["frame"]) == "plain" and found["frame"] is plain.frame
+            assert use("stantools.streamfiles", found, ["frame"]) == "plain" and found["frame"] is plain.frame
         monkeypatch.setenv(VARIABLE, "native")
         with pytest.raises(UsageError, match="not built"):
-            use("stantools.migration.archive", {}, ["frame"])
+            use("stantools.streamfiles", {}, ["frame"])

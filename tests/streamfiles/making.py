@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stantools.format.columns import MessageColumns
-from stantools.migration.archive.reader import ArchiveReader, Records
-from stantools.migration.batches import Batch
-from stantools.migration.headers import header_block
+from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.headers import header_block
+from stantools.streamfiles.reader import ArchiveReader, Records
 
 TIME = 1_600_000_000_123_456_789
 

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, UsageError
 from stantools.format.columns import MessageColumns
-from stantools.migration.archive import writer
-from stantools.migration.archive.framing import unframe
-from stantools.migration.archive.layout import MAX_RECORD_SIZE, MAX_SEQUENCE, MAX_SKIPS
-from stantools.migration.archive.meta import ConsumerState
-from stantools.migration.archive.reader import ArchiveReader
-from stantools.migration.archive.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
-from stantools.migration.batches import Batch
-from tests.migration.archive.making import TIME, Message, batch, contents, numbered, record_content
+from stantools.streamfiles import writer
+from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.framing import unframe
+from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SEQUENCE, MAX_SKIPS
+from stantools.streamfiles.meta import ConsumerState
+from stantools.streamfiles.reader import ArchiveReader
+from stantools.streamfiles.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
+from tests.streamfiles.making import TIME, Message, batch, contents, numbered, record_content
 
 CREATED = 1_500_000_000_000_000_001
 

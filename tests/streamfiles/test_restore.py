@@ -17,13 +17,13 @@ from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.errors import ServerError
 
-from stantools.migration.archive import kernels
-from stantools.migration.archive.layout import MAX_RECORD_SIZE, MAX_SKIPS
-from stantools.migration.archive.meta import CONSUMER_FIELDS, STREAM_FIELDS, ConsumerState
-from stantools.migration.archive.writer import ConsumerEntry, StreamArchive
-from stantools.migration.headers import header_block
+from stantools.streamfiles import kernels
+from stantools.streamfiles.headers import header_block
+from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SKIPS
+from stantools.streamfiles.meta import CONSUMER_FIELDS, STREAM_FIELDS, ConsumerState
+from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
 from tests import natsclient, servers
-from tests.migration.archive.making import TIME, Message, batch, numbered
+from tests.streamfiles.making import TIME, Message, batch, numbered
 
 NOW = time.time_ns()
 PIECE = 128 << 10

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from stantools.migration.archive import kernels
-from stantools.migration.archive.layout import (
+from stantools.streamfiles import kernels
+from stantools.streamfiles.layout import (
     EMPTY_RECORD_SIZE,
     HAS_HEADERS,
     HASH_SIZE,

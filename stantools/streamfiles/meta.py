@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, UsageError
-from stantools.migration.archive import highway, kernels
-from stantools.migration.archive.layout import ArchiveError, record_sizes
-from stantools.migration.batches import Batch
 from stantools.notation import format_time
+from stantools.streamfiles import highway, kernels
+from stantools.streamfiles.batch import Batch
+from stantools.streamfiles.layout import ArchiveError, record_sizes
+from stantools.streamfiles.varints import Numbers, put, zigzag
 
 if TYPE_CHECKING:
     import numpy as np
@@ -235,7 +236,6 @@ def measure(batches: Iterable[Batch], *, origin: bool, last: int = 0) -> Archive
 
 _BEGIN: Final = b"\x16\x02"
 _SECOND: Final = 1_000_000_000
-_MAX_VARINT: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,19 +278,19 @@ def encode_consumer(state: ConsumerState) -> bytes:
         raise UsageError(f"a consumer's state is not possible: {problem}", "correct its position in the plan")
     out = bytearray(_BEGIN)
     for number in (*state.ack_floor, *state.delivered, len(state.pending)):
-        _put(out, number)
+        put(out, number)
     floor = state.ack_floor
     if state.pending:
         base = max(time // _SECOND for _, time in state.pending.values())
-        _put(out, _zigzag(base))
+        put(out, zigzag(base))
         for sequence, (number, time) in sorted(state.pending.items()):
-            _put(out, sequence - floor[1])
-            _put(out, number - floor[0])
-            _put(out, _zigzag(base - time // _SECOND))
-    _put(out, len(state.redelivered))
+            put(out, sequence - floor[1])
+            put(out, number - floor[0])
+            put(out, zigzag(base - time // _SECOND))
+    put(out, len(state.redelivered))
     for sequence, count in sorted(state.redelivered.items()):
-        _put(out, sequence - floor[1])
-        _put(out, count)
+        put(out, sequence - floor[1])
+        put(out, count)
     return bytes(out)
 
 
@@ -302,7 +302,7 @@ def decode_consumer(data: bytes) -> ConsumerState:
     """
     if data[:2] != _BEGIN:
         raise ArchiveError(f"a consumer's state begins with {data[:2].hex()!r} instead of {_BEGIN.hex()!r}")
-    numbers = _Numbers(data, len(_BEGIN))
+    numbers = Numbers(data, len(_BEGIN), "a consumer's state")
     floor = (numbers.take(), numbers.take())
     delivered = (numbers.take(), numbers.take())
     pending: dict[int, tuple[int, int]] = {}
@@ -322,44 +322,3 @@ def decode_consumer(data: bytes) -> ConsumerState:
     if problem:
         raise ArchiveError(f"a consumer's state is not possible: {problem}")
     return state
-
-
-class _Numbers:
-    """Varints one after the other."""
-
-    def __init__(self, data: bytes, position: int) -> None:
-        self._data = data
-        self.position = position
-
-    def take(self) -> int:
-        value = shift = 0
-        for byte in self._data[self.position : self.position + _MAX_VARINT]:
-            self.position += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                if value >> 64:
-                    break
-                return value
-        raise ArchiveError(f"a consumer's state has no number before byte {self.position} of {len(self._data)}")
-
-    def signed(self) -> int:
-        value = self.take()
-        return value >> 1 ^ -(value & 1)
-
-    def bounded(self, count: int, size: int) -> int:
-        """The count, if that many entries of at least `size` bytes can follow."""
-        if count > (len(self._data) - self.position) // size:
-            raise ArchiveError(f"a consumer's state claims {count} entries and ends at byte {len(self._data)}")
-        return count
-
-
-def _put(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def _zigzag(value: int) -> int:
-    return value << 1 if value >= 0 else (-value << 1) - 1

@@ -8,9 +8,9 @@ import tarfile
 
 import pytest
 
-from stantools.migration.archive import framing
-from stantools.migration.archive.framing import Pull, file_header, read_files, whole_file
-from stantools.migration.archive.layout import ArchiveError
+from stantools.streamfiles import framing
+from stantools.streamfiles.framing import Pull, file_header, read_files, whole_file
+from stantools.streamfiles.layout import ArchiveError
 
 NAMES = ("meta.inf", "msgs/1.blk", "obs/é/o.dat", f"obs/{'n' * 100}/meta.inf", f"obs/{'n' * 255}/meta.inf")
 

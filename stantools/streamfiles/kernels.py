@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stantools.format.choice import use
 
 if TYPE_CHECKING:
-    from stantools.migration.archive.plain import (
+    from stantools.streamfiles.plain import (
         crc32c,
         encode_records,
         encode_skips,
@@ -22,4 +22,4 @@ if TYPE_CHECKING:
 __all__ = ["crc32c", "encode_records", "encode_skips", "frame", "hash64", "scan_records"]
 
 #: Which kernels are in use: "native" or "plain".
-NAME: str = use("stantools.migration.archive", globals(), __all__)
+NAME: str = use("stantools.streamfiles", globals(), __all__)

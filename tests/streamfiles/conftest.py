@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from stantools.migration.archive import kernels, plain
+from stantools.streamfiles import kernels, plain
 
 FUNCTIONS = ("crc32c", "encode_records", "encode_skips", "frame", "hash64", "scan_records")
 
@@ -15,7 +15,7 @@ FUNCTIONS = ("crc32c", "encode_records", "encode_skips", "frame", "hash64", "sca
 def native_kernels() -> ModuleType | None:
     """The compiled kernels, None where they are not built."""
     try:
-        return importlib.import_module("stantools.migration.archive._native")
+        return importlib.import_module("stantools.streamfiles._native")
     except ImportError:
         return None
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError
-from stantools.migration.archive import highway
-from stantools.migration.archive.meta import consumer_meta, meta_sum, stream_meta
 from stantools.notation import format_time
+from stantools.streamfiles import highway
+from stantools.streamfiles.meta import consumer_meta, meta_sum, stream_meta
 
 CREATED = 1_600_000_000_123_456_789
 STREAM: dict[str, Any] = {

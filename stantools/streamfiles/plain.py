@@ -1,6 +1,6 @@
 """The kernels of stream archives in Python and numpy: always there, and the reference for the compiled ones.
 
-Use them through `stantools.migration.archive.kernels`. All work on whole batches or blocks. `ValueError` only tells of
+Use them through `stantools.streamfiles.kernels`. All work on whole batches or blocks. `ValueError` only tells of
 wrong use; what the bytes of an archive are is never a reason to raise.
 """
 
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stantools.format.crc import CASTAGNOLI, Crc
-from stantools.migration.archive import highway
-from stantools.migration.archive.layout import (
+from stantools.streamfiles import highway
+from stantools.streamfiles.headers import header_block
+from stantools.streamfiles.layout import (
     CHUNK_HEAD_SIZE,
     CHUNK_SIZE,
     EMPTY_RECORD_SIZE,
@@ -31,14 +32,13 @@ from stantools.migration.archive.layout import (
     Stop,
     record_sizes,
 )
-from stantools.migration.headers import header_block
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import NDArray
 
     from stantools.format.columns import MessageColumns
-    from stantools.migration.batches import Batch
+    from stantools.streamfiles.batch import Batch
 
 #: From this size on it is faster to copy a piece on its own.
 _LARGE: Final = 256

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stantools.migration.archive import framing, highway, kernels, meta, reader
-from stantools.migration.archive.framing import STORED, Framer, unframe
-from stantools.migration.archive.layout import ArchiveError, OpenBlock
-from stantools.migration.archive.meta import ConsumerState
-from stantools.migration.archive.reader import ArchiveReader
-from stantools.migration.archive.writer import ConsumerEntry, StreamArchive
-from tests.migration.archive.making import batch, contents, numbered
+from stantools.streamfiles import framing, highway, kernels, meta, reader
+from stantools.streamfiles.framing import STORED, Framer, unframe
+from stantools.streamfiles.layout import ArchiveError, OpenBlock
+from stantools.streamfiles.meta import ConsumerState
+from stantools.streamfiles.reader import ArchiveReader
+from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
+from tests.streamfiles.making import batch, contents, numbered
 
 CONFIG = {"subjects": ["foo.bar"]}
 

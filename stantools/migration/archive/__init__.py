@@ -1,1 +1,0 @@
-"""Stream archives: the bytes that a JetStream server takes a whole stream from. Pure functions over buffers."""
