@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 _EVENT: Final = "$JS.EVENT."
 _TYPE: Final = "io.nats.jetstream."
 #: Names in subjects, of events of a consumer.
-_SUBJECTS: Final = {"max_deliver": "MAX_DELIVERIES", "nak": "MSG_NAKED", "terminated": "MSG_TERMINATED"}
+_SUBJECTS: Final = {
+    "max_deliver": "MAX_DELIVERIES",
+    "nak": "MSG_NAKED",
+    "terminated": "MSG_TERMINATED",
+    "consumer_pause": "PAUSE",
+}
 _PAST: Final = {"create": "CREATED", "modify": "UPDATED", "delete": "DELETED"}
 
 
@@ -45,7 +50,7 @@ class Advisories:
         self._say(f"ADVISORY.CONSUMER.{_PAST[action]}.{place}", "advisory.v1.consumer_action", said)
 
     def about(self, consumer: Consumer, name: str, said: dict[str, Any]) -> None:
-        """Something happened to a message of a consumer."""
+        """Something happened to a consumer, or to a message of it."""
         place = {"stream": consumer.stream.name, "consumer": consumer.name}
         subject = f"ADVISORY.CONSUMER.{_SUBJECTS[name]}.{consumer.stream.name}.{consumer.name}"
         self._say(subject, f"advisory.v1.{name}", {**place, **said})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from broker.stores.interface import StorageError
@@ -11,6 +11,7 @@ from broker.streams.account import Account
 from broker.streams.configuration import StreamConfig
 from broker.streams.consumercalls import ConsumerCalls
 from broker.streams.consumers import Consumers
+from broker.streams.delivery import status
 from broker.streams.errors import ApiError, bad_request, name_mismatch, store_failed, unavailable
 from broker.streams.ports import Clock
 from broker.streams.requests import (
@@ -90,32 +91,36 @@ class Api:
             b"STREAM.LIST": ("stream_list", self._list, {**_NO_PAGE, "streams": []}),
         }
 
-    def answer(self, subject: bytes, header: bytes, body: bytes) -> tuple[bytes, bytes] | None:
-        """Returns header block and payload of the answer to a request; None where servers say nothing."""
+    def answers(self, subject: bytes, header: bytes, body: bytes) -> Iterable[tuple[bytes, bytes]]:
+        """Returns header blocks and payloads of what answers a request; nothing where servers say nothing."""
         call = subject[len(PREFIX) :]
         if call.startswith(b"DIRECT.GET."):
             self.total += 1
             return self._direct(call[len(b"DIRECT.GET.") :], body)
+        answer = self._answer(call, header, body)
+        return ((b"", answer),) if answer else ()
+
+    def _answer(self, call: bytes, header: bytes, body: bytes) -> bytes:
         found = self._plain_calls.get(call)
         if found is not None:
             kind, plain, otherwise = found
-            return b"", self._carry_out(kind, header, lambda: plain(body), otherwise)
+            return self._carry_out(kind, header, lambda: plain(body), otherwise)
         if call.startswith(_CONSUMER):
             about = self._consumer_calls.find(call[len(_CONSUMER) :])
             if about is None:
-                return None
+                return b""
             kind, consumer_call, otherwise = about
-            return b"", self._carry_out(kind, header, lambda: consumer_call(body), otherwise)
+            return self._carry_out(kind, header, lambda: consumer_call(body), otherwise)
         action, _, name = call.rpartition(b".")
         named = self._calls.get(action)
         if named is None or not name:
-            return None
+            return b""
         kind, of_stream, otherwise = named
         try:
             text = name.decode()
         except UnicodeDecodeError:
             text = ""
-        return b"", self._carry_out(kind, header, lambda: of_stream(text, body), otherwise)
+        return self._carry_out(kind, header, lambda: of_stream(text, body), otherwise)
 
     def _carry_out(
         self, kind: str, header: bytes, call: Callable[[], dict[str, Any]], otherwise: Mapping[str, Any]
@@ -237,15 +242,12 @@ class Api:
 
     # Messages themselves
 
-    def _direct(self, rest: bytes, body: bytes) -> tuple[bytes, bytes]:
+    def _direct(self, rest: bytes, body: bytes) -> Iterable[tuple[bytes, bytes]]:
         name, _, subject = rest.partition(b".")
         stream = self._account.streams.get(name.decode(errors="replace"))
         if stream is None or not stream.config.allow_direct or stream.failure:
-            return reading.status("503"), b""
-        try:
-            return reading.direct(stream, subject.decode(errors="replace"), body)
-        except StorageError:
-            return reading.status("404 Message Not Found"), b""
+            return ((status("503"), b""),)
+        return reading.direct(stream, subject.decode(errors="replace"), body)
 
 
 def _check_level(header: bytes) -> None:

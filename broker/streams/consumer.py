@@ -59,6 +59,7 @@ class Consumer:
         self.pending: OrderedDict[int, Pending] = OrderedDict()
         self.repeats: dict[int, int] = {}  #: deliveries beyond the first, by stream sequence
         self.changed = True  #: something is to be kept
+        self._paused = False
         self._event = event
         self._filter = stream.store.contents.filter(config.filters)
         self._again: OrderedDict[int, None] = OrderedDict()
@@ -149,6 +150,9 @@ class Consumer:
 
     def next(self, now: int) -> tuple[int, int] | None:
         """Returns the sequence of what is to be delivered next and which delivery of it that is; None for nothing."""
+        self._paused = self.config.pause_until > now
+        if self._paused:
+            return None
         self._collect_due(now)
         most = self.config.max_deliver
         while self._again:
@@ -178,6 +182,11 @@ class Consumer:
             if not self._ahead:
                 self._left = 0
                 return None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether messages may be there that are not to be delivered now: it is full, or was paused last time."""
+        return self.full or self._paused
 
     @property
     def full(self) -> bool:
@@ -250,7 +259,9 @@ class Consumer:
 
     @property
     def due(self) -> int:
-        """When (nanoseconds since 1970) a message comes again at the earliest; 0 for never."""
+        """When (nanoseconds since 1970) a message comes again at the earliest, or the pause ends; 0 for never."""
+        if self._paused:
+            return self.config.pause_until
         while self._due and self._due[0][1] not in self.pending:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else 0
@@ -380,4 +391,10 @@ class Consumer:
             "num_waiting": 0,
             "num_pending": self.num_pending,
             "ts": time_text(now),
+            **self.pause(now),
         }
+
+    def pause(self, now: int) -> dict[str, Any]:
+        """Returns what answers say of a pause; nothing without one."""
+        left = self.config.pause_until - now
+        return {"paused": True, "pause_remaining": left} if left > 0 else {}

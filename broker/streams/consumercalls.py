@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.streams.consumers import Consumers, read_request
 from broker.streams.errors import ApiError, unavailable
-from broker.streams.requests import INT, expect_empty, members, parse
+from broker.streams.requests import INT, TIME, expect_empty, members, parse, time_text
 
 if TYPE_CHECKING:
     from broker.streams.account import Account
@@ -20,6 +20,8 @@ _INFOS: Final = 256
 _PAGE: Final[Mapping[str, str]] = {"offset": INT}
 #: What stands in failed answers of lists.
 _NO_PAGE: Final[Mapping[str, Any]] = {"total": 0, "offset": 0, "limit": 0, "consumers": []}
+_PAUSE: Final[Mapping[str, str]] = {"pause_until": TIME}
+_NO_PAUSE: Final[Mapping[str, Any]] = {"paused": False, "pause_until": time_text(0)}
 _PATHS: Final = ("/", "\\")
 
 #: Kind of the answer, what makes its members of the body, and those of a failed answer.
@@ -57,6 +59,8 @@ class ConsumerCalls:
                 return "consumer_info", partial(self._info, stream, name), {}
             case ["DELETE", stream, name]:
                 return "consumer_delete", partial(self._delete, stream, name), {}
+            case ["PAUSE", stream, name]:
+                return "consumer_pause", partial(self._pause, stream, name), _NO_PAUSE
             case ["NAMES", stream]:
                 return "consumer_names", partial(self._names, stream), _NO_PAGE
             case ["LIST", stream]:
@@ -91,6 +95,10 @@ class ConsumerCalls:
         expect_empty(body)
         self._consumers.remove(self._find(stream, name))
         return {"success": True}
+
+    def _pause(self, stream: str, name: str, body: bytes) -> dict[str, Any]:
+        wanted = members(parse(body), _PAUSE, "JSApiConsumerPauseRequest", strict=True)
+        return self._consumers.pause(self._find(stream, name), wanted.get("pause_until", 0))
 
     def _page(self, stream: str, body: bytes) -> tuple[Stream, list[str], int]:
         wanted = members(parse(body), _PAGE, "JSApiConsumersRequest", strict=True)

@@ -1,6 +1,6 @@
 """Configurations of consumers: what may stand in them, what is filled in, what is refused, and what may change.
 
-Facts: jetstream-server.md sections 9 and 10. Pause and priority groups are not there: members that are not known.
+Facts: jetstream-server.md sections 9 and 10. Priority groups are not there: members that are not known.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "mem_storage": BOOL,
     "direct": BOOL,
     "metadata": MAP,
+    "pause_until": TIME,
 }
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "deliver_policy": ("all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"),
@@ -113,6 +114,7 @@ class ConsumerConfig:
     mem_storage: bool = False
     direct: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict)
+    pause_until: int = 0
 
     @classmethod
     def read(cls, values: Mapping[str, Any], stream: StreamConfig) -> ConsumerConfig:
@@ -166,8 +168,9 @@ class ConsumerConfig:
             for each in fields(self)
             if (value := getattr(self, each.name)) or each.name in _ALWAYS
         }
-        if self.opt_start_time:
-            found["opt_start_time"] = time_text(self.opt_start_time)
+        for name, time in (("opt_start_time", self.opt_start_time), ("pause_until", self.pause_until)):
+            if time:
+                found[name] = time_text(time)
         return found
 
     def check(self, stream: StreamConfig) -> None:

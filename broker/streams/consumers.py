@@ -25,7 +25,7 @@ from broker.streams.delivery import Delivery, status
 from broker.streams.errors import ApiError, store_failed
 from broker.streams.pulling import PullDelivery
 from broker.streams.pushing import PushDelivery
-from broker.streams.requests import OBJECT, STRING, members
+from broker.streams.requests import OBJECT, STRING, members, time_text
 from stantools.nats.subjects import is_literal, overlap
 
 if TYPE_CHECKING:
@@ -147,6 +147,8 @@ class Consumers:
 
     def _change(self, consumer: Consumer, config: ConsumerConfig, action: str) -> Consumer:
         old = consumer.config
+        # Only a request of its own ends a pause.
+        config = replace(config, pause_until=config.pause_until or old.pause_until)
         if action == "create" and (config != old or not old.durable_name):
             raise ApiError(400, 10148, "consumer already exists")
         if config == old:
@@ -167,6 +169,21 @@ class Consumers:
             self.touch(delivery)
         self._review(consumer.stream)
         return consumer
+
+    def pause(self, consumer: Consumer, until: int) -> dict[str, Any]:
+        """Pauses a consumer until a time (ns since 1970), or lets it go on. Returns what the answer says.
+
+        Raises:
+            StorageError: That cannot be kept.
+        """
+        config = replace(consumer.config, pause_until=until)
+        if not config.mem_storage:
+            consumer.stream.store.keep_consumer(config.name, config.as_json(), consumer.created)
+        consumer.config = config
+        self.touch(self._deliveries[consumer])
+        said = {"paused": False, "pause_until": time_text(until), **consumer.pause(self._clock.wall())}
+        self._advisories.about(consumer, "consumer_pause", {name: said[name] for name in ("paused", "pause_until")})
+        return said
 
     def _check_unique(self, stream: Stream, config: ConsumerConfig) -> None:
         if stream.config.retention != "workqueue":

@@ -135,7 +135,7 @@ class PullDelivery(Delivery):
             raise RefusedError(f"409 Exceeded MaxRequestMaxBytes of {config.max_bytes}")
         if request.no_wait and not request.expires:
             if self.consumer.next(now) is None:
-                if not self.consumer.full:
+                if not self.consumer.stopped:
                     raise RefusedError("404 No Messages")
             elif self._requests and sum(each.batch for each in self._requests) >= self.consumer.num_pending + len(
                 self.consumer.pending
@@ -181,7 +181,7 @@ class PullDelivery(Delivery):
         else:
             if self._requests:
                 return True
-        if self._hasty and not self.consumer.full and self._not_before <= now:
+        if self._hasty and not self.consumer.stopped and self._not_before <= now:
             for request in [each for each in self._requests if each.no_wait and (each.served or not each.expires)]:
                 self._forget(request)
                 self._say(request.reply, status("404 No Messages"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.stores.interface import StorageError
+from broker.streams.delivery import status
 from broker.streams.errors import ApiError, bad_request, no_message
 from broker.streams.requests import BOOL, INT, STRING, STRINGS, TIME, UINT, members, parse, time_text
 
@@ -26,6 +28,24 @@ _GET: Final[Mapping[str, str]] = {
     "up_to_time": TIME,
     "no_hdr": BOOL,
 }
+#: What says where a direct get begins, and what cannot go together.
+_STARTS: Final = frozenset(("seq", "last_by_subj", "next_by_subj", "start_time", "multi_last"))
+_CONFLICTS: Final = tuple(
+    frozenset(pair)
+    for pair in (
+        ("seq", "last_by_subj"),
+        ("seq", "start_time"),
+        ("start_time", "last_by_subj"),
+        ("last_by_subj", "next_by_subj"),
+        ("last_by_subj", "batch"),
+        ("last_by_subj", "multi_last"),
+        ("next_by_subj", "multi_last"),
+        ("up_to_seq", "up_to_time"),
+    )
+)
+#: Messages and bytes of a batch.
+_MOST_BATCH: Final = 1024
+_MOST_BATCH_BYTES: Final = 4 << 20
 _DELETE: Final[Mapping[str, str]] = {"seq": UINT, "no_erase": BOOL}
 _LINE: Final = b"NATS/1.0"
 _END: Final = b"\r\n\r\n"
@@ -83,43 +103,111 @@ def delete(stream: Stream, body: bytes) -> None:
     stream.delete_message(wanted.get("seq", 0), erase=not wanted.get("no_erase", False))
 
 
-def status(line: str) -> bytes:
-    """Returns a header block that has a status only."""
-    return b"%b %b%b" % (_LINE, line.encode(), _END)
-
-
-def direct(stream: Stream, subject: str, body: bytes) -> tuple[bytes, bytes]:
-    """Returns header block and payload of the answer to a direct get of one message.
+def direct(stream: Stream, subject: str, body: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Iterates over header blocks and payloads of the answers to a direct get.
 
     Args:
         stream: The stream.
-        subject: The last message of this subject is asked for; empty: the body says which one.
+        subject: The last message of this subject is asked for; empty: the body says which ones.
         body: The request.
     """
+    try:
+        yield from _found(stream, _wanted(subject, body))
+    except _RefusedError as refused:
+        yield status(str(refused)), b""
+    except (ApiError, StorageError):
+        yield status("404 Message Not Found"), b""
+
+
+class _RefusedError(Exception):
+    """A direct get is answered by a status only."""
+
+
+def _wanted(subject: str, body: bytes) -> dict[str, Any]:
     if subject and body:
-        return status("408 Bad Request"), b""
+        raise _RefusedError("408 Bad Request")
     if not subject and not body:
-        return status("408 Empty Request"), b""
+        raise _RefusedError("408 Empty Request")
     try:
-        wanted = {"last_by_subj": subject} if subject else members(parse(body), _GET, "JSApiMsgGetRequest")
+        found = {"last_by_subj": subject} if subject else members(parse(body), _GET, "JSApiMsgGetRequest")
     except ApiError:
-        return status("408 Malformed Request"), b""
-    bare = bool(wanted.pop("no_hdr", False))
-    asked = {name for name, value in wanted.items() if value}
-    if not asked:
-        return status("408 Empty Request"), b""
-    if asked not in ({"seq"}, {"last_by_subj"}, {"next_by_subj"}, {"seq", "next_by_subj"}, {"start_time"}):
-        return status("408 Bad Request"), b""
-    try:
+        raise _RefusedError("408 Malformed Request") from None
+    wanted = {name: value for name, value in found.items() if value}
+    if not _STARTS & set(wanted):
+        raise _RefusedError("408 Empty Request")
+    if any(pair <= set(wanted) for pair in _CONFLICTS):
+        raise _RefusedError("408 Bad Request")
+    return wanted
+
+
+def _found(stream: Stream, wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, bytes]]:
+    if "multi_last" in wanted:
+        yield from _batch(stream, _last_ones(stream, wanted), wanted)
+    elif wanted.get("batch", 0) > 0:
+        contents = stream.store.contents
+        begin = contents.first_since(wanted["start_time"]) if "start_time" in wanted else wanted.get("seq", 0)
+        pattern = wanted.get("next_by_subj")
+        wanted_here = contents.filter((pattern.encode(),)) if pattern else None
+        most = min(wanted["batch"], _MOST_BATCH)
+        sequences: list[int] = []
+        while len(sequences) < most and (more := contents.matching(wanted_here, begin, most - len(sequences))):
+            sequences += more
+            begin = more[-1] + 1
+        left = contents.count(wanted_here, begin)
+        contents.release(wanted_here)
+        if not sequences:
+            raise no_message()
+        yield from _batch(stream, (sequences, left, 0), wanted)
+    else:
         message = stream.message(_sequence(stream, wanted))
-    except ApiError:
-        return status("404 Message Not Found"), b""
-    return (b"" if bare else with_origin(stream, message)), message.payload
+        yield (b"" if wanted.get("no_hdr") else with_origin(stream, message)), message.payload
 
 
-def with_origin(stream: Stream, message: Stored) -> bytes:
-    """Returns the header block of a message with where it comes from at its end."""
-    lines = b"\r\n".join(_origin(stream, message))
+def _last_ones(stream: Stream, wanted: Mapping[str, Any]) -> tuple[list[int], int, int]:
+    """Returns the last sequences of subjects, how many more there are, and up to where was looked."""
+    contents = stream.store.contents
+    end = wanted.get("up_to_seq", 0) or contents.last
+    if "up_to_time" in wanted:
+        end = contents.first_since(wanted["up_to_time"]) - 1
+    patterns = [each.encode() for each in wanted["multi_last"]]
+    found = (contents.last_before(end + 1, entry) for entry in contents.selected(patterns))
+    sequences = sorted(each for each in found if each and each >= wanted.get("seq", 0))
+    if len(sequences) > _MOST_BATCH:
+        raise _RefusedError("413 Too Many Results")
+    if not sequences:
+        raise _RefusedError("404 No Results")
+    most = wanted.get("batch", 0) if wanted.get("batch", 0) > 0 else len(sequences)
+    return sequences[:most], max(len(sequences) - most, 0), end
+
+
+def _batch(
+    stream: Stream, found: tuple[list[int], int, int], wanted: Mapping[str, Any]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Iterates over the messages of a batch, and what closes it."""
+    sequences, left, end = found
+    room = min(wanted.get("max_bytes", 0) or _MOST_BATCH_BYTES, _MOST_BATCH_BYTES)
+    last = 0
+    for row, sequence in enumerate(sequences):
+        message = stream.store.read(sequence)
+        if message is None:
+            continue
+        pending = left + len(sequences) - row - 1
+        place = (b"Nats-Num-Pending: %d" % pending, b"Nats-Last-Sequence: %d" % last)
+        yield with_origin(stream, message, *place), message.payload
+        last = sequence
+        room -= len(message.header) + len(message.payload)
+        if room <= 0:
+            left = pending
+            break
+    headers = {"Nats_Num_Pending": left, "Nats_Last_Sequence": last}
+    if end:
+        headers["Nats_UpTo_Sequence"] = end
+    yield status("204 EOB", **headers), b""
+
+
+def with_origin(stream: Stream, message: Stored, *more: bytes) -> bytes:
+    """Returns the header block of a message with where it comes from at its end, and more lines behind that."""
+    lines = b"\r\n".join((*_origin(stream, message), *more))
     if message.header.endswith(_END):
         return b"%b\r\n%b%b" % (message.header[: -len(_END)], lines, _END)
     return b"%b\r\n%b%b" % (_LINE, lines, _END)

@@ -203,9 +203,9 @@ class StreamsServer:
             if subject.startswith(_NEXT):
                 self._next_wanted(subject[len(_NEXT) :], reply, body)
                 continue
-            found = self.api.answer(subject, header, body)
-            if found is not None and reply:
-                self._bus.publish(reply, found[1], header=found[0])
+            for block, payload in self.api.answers(subject, header, body):
+                if reply:
+                    self._bus.publish(reply, payload, header=block)
             # Whatever it was, consumers may see it.
             for stream in self.account.streams.values() if subject.startswith(_CHANGES) else ():
                 if stream.unflushed:

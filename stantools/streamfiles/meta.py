@@ -131,7 +131,7 @@ _FULL_CONSUMER_FIELDS: Final = (
     "durable_name name description deliver_policy opt_start_seq opt_start_time ack_policy ack_wait max_deliver backoff "
     "filter_subject filter_subjects replay_policy rate_limit_bps sample_freq max_waiting max_ack_pending flow_control "
     "headers_only max_batch max_expires max_bytes deliver_subject deliver_group idle_heartbeat inactive_threshold "
-    "num_replicas mem_storage direct metadata"
+    "num_replicas mem_storage direct metadata pause_until"
 )
 
 

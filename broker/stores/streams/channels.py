@@ -66,6 +66,11 @@ class Run(Contents):
         """Returns the last sequence of a subject or pattern; 0 if there is none."""
         return self.last if self.messages and matches(pattern, self._entry.name) else 0
 
+    def last_before(self, sequence: int, entry: Subject) -> int:
+        """Returns the last sequence of a subject before another one; 0 if there is none."""
+        last = min(self.last, sequence - 1)
+        return last if last >= self.first else 0
+
     def filter(self, patterns: Any) -> Filter | None:
         """Returns a filter of patterns; None if every subject matches."""
         found = super().filter(patterns)

@@ -290,6 +290,10 @@ class Contents:
         self._numbered[entry.number] = None
         self._free.append(entry.number)
 
+    def last_before(self, sequence: int, entry: Subject) -> int:
+        """Returns the last sequence of a subject before another one; 0 if there is none."""
+        return entry.last if entry.last < sequence else self._before(sequence, entry)
+
     def _before(self, sequence: int, wanted: Subject | Filter | None) -> int:
         """The message before a sequence that matches; 0 for none."""
         index = bisect_right(self._firsts, sequence) - 1

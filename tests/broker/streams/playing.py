@@ -26,6 +26,7 @@ ANYWAY = frozenset(
         "type",
         "allow_msg_ttl",
         "last_active",
+        "pause_remaining",
     )
 )
 #: Which token of an acknowledgement's subject is the time of the message.
@@ -74,7 +75,8 @@ def _delivered(message: Any, inbox: str) -> Any:
     # Neither the time in the acknowledgement's subject nor the inbox are the same twice.
     reply = ".".join(token for i, token in enumerate(message.reply.split(".")) if i != _TIME)
     shown = "inbox" if message.subject == inbox else message.subject
-    return (shown, reply, dict(message.headers or {}), message.data)
+    headers = {name: value for name, value in (message.headers or {}).items() if name != "Nats-Time-Stamp"}
+    return (shown, reply, headers, message.data)
 
 
 async def _ask(

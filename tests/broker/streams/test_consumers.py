@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stantools.notation import format_time
 from tests.broker.streams.world import World
 
 SECOND = 1_000_000_000
@@ -295,3 +296,24 @@ def test_what_cannot_be_read_is_passed_over_and_stays(tmp_path: Path) -> None:
     assert world.api("CONSUMER.INFO.S.c")["num_pending"] == 0
     assert world.state("S")["messages"] == 3
     assert world.api("STREAM.MSG.GET.S", {"seq": 2})["error"]["err_code"] == 10077
+
+
+def test_a_pause_ends_by_itself_and_outlives_the_server(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"])
+    world.publish("s", b"1")
+    until = format_time(world.time.wall() + 10 * SECOND)
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", ack_wait=2 * SECOND)
+    assert [payload for _, payload, _ in world.pull("S", "c")] == [b"1"]
+    assert world.api("CONSUMER.PAUSE.S.c", {"pause_until": until})["paused"]
+    world.restart()
+    # Neither a new message nor one that is due again comes before the time.
+    world.publish("s", b"2")
+    assert world.pull("S", "c", {"batch": 2}) == []
+    assert world.api("CONSUMER.INFO.S.c")["num_waiting"] == 1
+    world.bus.said.clear()
+    world.pass_time(9 * SECOND)
+    assert world.came() == []
+    world.pass_time(2 * SECOND)
+    assert sorted(payload for _, payload, _ in world.came()) == [b"1", b"2"]
+    assert "paused" not in world.api("CONSUMER.INFO.S.c")

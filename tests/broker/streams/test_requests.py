@@ -23,12 +23,14 @@ CALLS = (
     "STREAM.RESTORE.U", "DIRECT.GET.S", "CONSUMER.CREATE.S", "CONSUMER.CREATE.S.c", "CONSUMER.CREATE.S.d.s.a",
     "CONSUMER.DURABLE.CREATE.S.e", "CONSUMER.INFO.S.c", "CONSUMER.NAMES.S", "CONSUMER.LIST.S", "CONSUMER.DELETE.S.c",
     "CONSUMER.MSG.NEXT.S.c", "CONSUMER.MSG.NEXT.S.none",
+    "CONSUMER.PAUSE.S.c", "DIRECT.GET.S.s.a", "DIRECT.GET.none",
 )  # fmt: skip
 NAMES = (
     "name", "subjects", "max_msgs", "max_age", "storage", "retention", "discard", "seq", "last_by_subj", "next_by_subj",
     "batch", "offset", "filter", "keep", "subject", "num_replicas", "duplicate_window", "sealed", "first_seq", "mirror",
     "stream_name", "config", "action", "expires", "no_wait", "max_bytes", "idle_heartbeat",
     "sources", "allow_msg_ttl", "metadata", "consumer_limits", "start_time", "deleted_details", "subjects_filter",
+    "multi_last", "up_to_seq", "up_to_time", "no_hdr", "pause_until",
 )  # fmt: skip
 CONSUMER = (
     "name", "durable_name", "deliver_policy", "opt_start_seq", "opt_start_time", "ack_policy", "ack_wait",
