@@ -54,9 +54,9 @@ class Account:
                 NATS.error("  Stream %r is left alone: %s", values.get("name"), error.text)
                 continue
             stream = self.streams[config.name] = Stream(self.room, config, created, self._place.open(config.name))
+            stream.remember(now)
             stream.expire(now)
             stream.enforce()
-            stream.remember_ids(now)
             stream.store.flush()
 
     def find(self, name: str) -> Stream:
@@ -183,8 +183,7 @@ class Account:
             except StorageError as error:
                 stream.failure = error.message
             else:
-                stream.forget_all_ids()
-                stream.remember_ids(self._clock.wall())
+                stream.remember(self._clock.wall())
                 stream.count()
                 for follower in stream.followers:
                     follower.renew()

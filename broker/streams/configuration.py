@@ -53,6 +53,8 @@ _KINDS: Final[Mapping[str, str]] = {
     "deny_purge": BOOL,
     "allow_rollup_hdrs": BOOL,
     "consumer_limits": OBJECT,
+    "allow_msg_ttl": BOOL,
+    "subject_delete_marker_ttl": INT,
     "metadata": MAP,
 }
 #: Of 2.10 and earlier, and not there yet.
@@ -63,8 +65,8 @@ _MISSING: Final[Mapping[str, str]] = {
     "subject_transform": OBJECT,
 }
 #: Switches of later versions. They stay off, as with 2.10, which does not know them; a message that relies on one is
-#: refused. Clients set the first for every bucket.
-_OFF: Final = frozenset(("allow_msg_ttl", "allow_msg_counter", "allow_atomic", "allow_batched", "allow_msg_schedules"))
+#: refused.
+_OFF: Final = frozenset(("allow_msg_counter", "allow_atomic", "allow_batched", "allow_msg_schedules"))
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "retention": ("limits", "interest", "workqueue"),
     "discard": ("old", "new"),
@@ -73,7 +75,18 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _CONSUMER_LIMITS: Final[Mapping[str, str]] = {"inactive_threshold": INT, "max_ack_pending": INT}
 #: Members that answers have only where they say something.
-_OPTIONAL: Final = frozenset(("description", "no_ack", "placement", "first_seq", "discard_new_per_subject", "metadata"))
+_OPTIONAL: Final = frozenset(
+    (
+        "description",
+        "no_ack",
+        "placement",
+        "first_seq",
+        "discard_new_per_subject",
+        "allow_msg_ttl",
+        "subject_delete_marker_ttl",
+        "metadata",
+    )
+)
 #: Subjects that the server itself listens to.
 _OWN: Final = ("$JS.>", "$JSC.>", "$NRG.>")
 
@@ -108,6 +121,8 @@ class StreamConfig:
     deny_purge: bool = False
     allow_rollup_hdrs: bool = False
     consumer_limits: Mapping[str, int] = field(default_factory=dict)
+    allow_msg_ttl: bool = False
+    subject_delete_marker_ttl: int = 0
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -135,6 +150,8 @@ class StreamConfig:
         found["num_replicas"] = found.get("num_replicas") or 1
         age = found.get("max_age", 0)
         found["duplicate_window"] = found.get("duplicate_window") or (min(age, _WINDOW) if age > 0 else _WINDOW)
+        if found.get("subject_delete_marker_ttl", 0) > 0:
+            found |= {"allow_msg_ttl": True, "allow_rollup_hdrs": True, "deny_purge": False}
         return cls(**{"name": "", **found})
 
     def as_json(self) -> dict[str, Any]:
@@ -184,6 +201,10 @@ class StreamConfig:
             yield "discard new per subject requires discard new policy to be set"
         if self.discard_new_per_subject and self.max_msgs_per_subject <= 0:
             yield "discard new per subject requires max msgs per subject > 0"
+        if self.subject_delete_marker_ttl < 0:
+            yield "subject delete marker TTL must not be negative"
+        if 0 < self.subject_delete_marker_ttl < _SECOND:
+            yield "subject delete marker TTL must be at least 1 second"
 
     def _check_subjects(self) -> None:
         if len(self.subjects) > _MOST_SUBJECTS:
@@ -240,6 +261,8 @@ class StreamConfig:
             raise invalid_config("stream configuration update can not cancel deny message deletes")
         if self.deny_purge and not new.deny_purge:
             raise invalid_config("stream configuration update can not cancel deny purge")
+        if self.allow_msg_ttl and not new.allow_msg_ttl:
+            raise invalid_config("message TTL status can not be disabled")
         if new.num_replicas > 1:
             raise ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
         if new.sealed:

@@ -1,17 +1,21 @@
-"""What a message says about itself to the stream that stores it: expectations, its id, roll-up.
+"""What a message says about itself to the stream that stores it: expectations, its id, roll-up, how long it is kept.
 
 Facts: jetstream-server.md section 7.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from broker.streams.errors import ApiError, wrong_last_sequence
+from stantools.notation import parse_duration
+from stantools.store.limits import format_duration
 
 if TYPE_CHECKING:
     from broker.stores.streams.contents import Contents
+    from broker.streams.configuration import StreamConfig
 
 #: Bytes of headers that a message may have.
 MOST_HEADERS: Final = 64 << 10
@@ -22,11 +26,15 @@ _STREAM: Final = b"Nats-Expected-Stream"
 _LAST: Final = b"Nats-Expected-Last-Sequence"
 _LAST_OF_SUBJECT: Final = b"Nats-Expected-Last-Subject-Sequence"
 _OF_SUBJECT: Final = b"Nats-Expected-Last-Subject-Sequence-Subject"
+_LIFETIME: Final = b"Nats-TTL"
+_MARKER: Final = b"Nats-Marker-Reason"
+#: Of messages that do not go by age.
+_FOREVER: Final = -1
+_SECOND: Final = 1_000_000_000
 _LAST_ID: Final = b"Nats-Expected-Last-Msg-Id"
 #: Headers of what is not there yet, and the answer to each.
 _MISSING: Final = (
     (b"Nats-Incr", 10168, "message counters is disabled"),
-    (b"Nats-TTL", 10166, "per-message TTL is disabled"),
     (b"Nats-Batch-Id", 10174, "atomic publish is disabled"),
     (b"Nats-Schedule", 10188, "message schedules is disabled"),
 )
@@ -45,17 +53,19 @@ def said(header: bytes) -> Mapping[bytes, bytes]:
     return found
 
 
-def check(headers: Mapping[bytes, bytes], stream: str, subject: bytes, contents: Contents) -> None:
+def check(headers: Mapping[bytes, bytes], config: StreamConfig, subject: bytes, contents: Contents) -> None:
     """Checks what a message expects of its stream.
 
     Raises:
         ApiError: Something is not so.
     """
-    if (expected := headers.get(_STREAM)) and expected != stream.encode():
+    if (expected := headers.get(_STREAM)) and expected != config.name.encode():
         raise ApiError(400, 10060, "expected stream does not match")
     for name, number, text in _MISSING:
         if name in headers:
             raise ApiError(400, number, text)
+    if lifetime(headers) and not config.allow_msg_ttl:
+        raise ApiError(400, 10166, "per-message TTL is disabled")
     if (text_of := headers.get(_LAST_OF_SUBJECT)) is not None:
         last = contents.last_of(headers.get(_OF_SUBJECT, subject))
         if _number(text_of) != last:
@@ -64,6 +74,68 @@ def check(headers: Mapping[bytes, bytes], stream: str, subject: bytes, contents:
         raise ApiError(400, 10193, "missing sequence for expected last sequence per subject")
     if (text_of := headers.get(_LAST)) is not None and _number(text_of) != contents.last:
         raise wrong_last_sequence(contents.last)
+
+
+def lifetime(headers: Mapping[bytes, bytes]) -> int:
+    """Returns how long (ns) a message is to be kept: 0 for as long as its stream says, -1 for longer than that.
+
+    Raises:
+        ApiError: What it says is no such time.
+    """
+    text = headers.get(_LIFETIME, b"").decode(errors="replace")
+    if not text:
+        return 0
+    if text == "never":
+        return _FOREVER
+    try:
+        seconds = int(text) if text.isdecimal() and len(text) < 10 else parse_duration(text) // _SECOND
+    except (ValueError, OverflowError):
+        seconds = 0
+    if not 1 <= seconds < 1 << 32:
+        raise ApiError(400, 10165, "invalid per-message TTL")
+    return seconds * _SECOND
+
+
+class Lifetimes:
+    """Messages that are to be kept for another time than their stream says.
+
+    Attributes:
+        forever: Sequences of those that do not go by age.
+    """
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[int, int]] = []
+        self.forever: set[int] = set()
+
+    def note(self, sequence: int, time: int, life: int) -> None:
+        """Takes note of a message, the time when it was stored, and its lifetime."""
+        if life == _FOREVER:
+            self.forever.add(sequence)
+        elif life:
+            heapq.heappush(self._ends, (time + life, sequence))
+
+    def __bool__(self) -> bool:
+        return bool(self._ends)
+
+    def ended(self, now: int) -> Iterator[int]:
+        """Iterates over the sequences of messages whose time has come, and forgets them."""
+        while self._ends and self._ends[0][0] <= now:
+            yield heapq.heappop(self._ends)[1]
+
+
+def marker(life: int) -> bytes:
+    """Returns the header block of what is stored where the last message of a subject went by its age.
+
+    Args:
+        life: How long (ns) the marker is kept.
+    """
+    text = format_duration(life).encode()
+    return b"NATS/1.0\r\n%b: MaxAge\r\n%b: %b\r\n%b: sub\r\n\r\n" % (_MARKER, _LIFETIME, text, ROLLUP)
+
+
+def is_marker(header: bytes) -> bool:
+    """Returns whether a message stands for one that went."""
+    return _MARKER in said(header)
 
 
 def check_last_id(headers: Mapping[bytes, bytes], last_id: bytes) -> None:

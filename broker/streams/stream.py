@@ -5,6 +5,7 @@ Facts: jetstream-server.md sections 5 to 8.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -72,6 +73,7 @@ class Stream:
         self.counted = 0  #: bytes that are counted for it
         self._ids: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         self._last_id = b""
+        self._lives = publishing.Lifetimes()
         self.followers: list[Follower] = []  #: its consumers
         self.unflushed = False  #: something was taken out since it was last flushed
         self.count()
@@ -107,11 +109,12 @@ class Stream:
             raise store_failed("message is too large to be stored")
         if config.sealed:
             raise sealed()
-        message_id, replaces = b"", ""
+        message_id, replaces, life = b"", "", 0
         if header:
             headers = publishing.said(header)
             if headers:
-                publishing.check(headers, config.name, subject, contents)
+                publishing.check(headers, config, subject, contents)
+                life = publishing.lifetime(headers)
                 message_id = headers.get(publishing.MESSAGE_ID, b"")
                 if message_id and (sequence := self._seen(message_id, now)):
                     return sequence, True
@@ -131,6 +134,8 @@ class Stream:
                 self._ids[message_id] = (sequence, now)
         elif self._last_id:
             self._last_id = b""
+        if life:
+            self._lives.note(sequence, now, life)
         if replaces:
             self._roll_up(replaces, subject, sequence)
         self.enforce(subject)
@@ -152,24 +157,30 @@ class Stream:
                 return
             del self._ids[message_id]
 
-    def forget_all_ids(self) -> None:
-        """Forgets all ids of messages."""
+    def remember(self, now: int) -> None:
+        """Finds out anew what messages said about themselves: their ids as long as they count, their lifetimes."""
         self._ids.clear()
         self._last_id = b""
-
-    def remember_ids(self, now: int) -> None:
-        """Finds the ids of the messages that are younger than the duplicates window: after a start."""
+        self._lives = publishing.Lifetimes()
         contents = self.store.contents
-        sequence = contents.first_since(now - self.config.duplicate_window)
-        while found := contents.matching(None, sequence, 256):
+        young = contents.first_since(now - self.config.duplicate_window)
+        for message in self._from(contents.first if self.config.allow_msg_ttl else young):
+            headers = publishing.said(message.header)
+            if message.sequence >= young:
+                self._last_id = headers.get(publishing.MESSAGE_ID, b"")
+                if self._last_id:
+                    self._ids[self._last_id] = (message.sequence, message.time)
+            if self.config.allow_msg_ttl and headers:
+                with contextlib.suppress(ApiError):
+                    self._lives.note(message.sequence, message.time, publishing.lifetime(headers))
+
+    def _from(self, sequence: int) -> Iterator[Stored]:
+        """Iterates over the messages from a sequence on."""
+        while found := self.store.contents.matching(None, sequence, 256):
             for each in found:
                 message = self.store.read(each)
-                if message is not None and message.header:
-                    self._last_id = publishing.said(message.header).get(publishing.MESSAGE_ID, b"")
-                    if self._last_id:
-                        self._ids[self._last_id] = (each, message.time)
-                else:
-                    self._last_id = b""
+                if message is not None:
+                    yield message
             sequence = found[-1] + 1
 
     def _check_full(self, subject: bytes, size: int) -> None:
@@ -232,16 +243,44 @@ class Stream:
 
     def expire(self, now: int) -> None:
         """Takes out what is too old."""
-        contents = self.store.contents
-        if self.config.max_age and contents.messages and contents.first_time <= now - self.config.max_age:
-            self.store.drop_below(contents.first_since(now - self.config.max_age + 1))
+        contents, config = self.store.contents, self.config
+        gone: list[bytes] = []
+        for sequence in self._lives.ended(now):
+            message = self.store.read(sequence)
+            if message is not None:
+                if not publishing.is_marker(message.header):
+                    gone.append(message.subject)
+                self.take_out(sequence)
+        if config.max_age and contents.messages and contents.first_time <= now - config.max_age:
+            end = contents.first_since(now - config.max_age + 1)
+            if config.subject_delete_marker_ttl:
+                gone += [entry.name for entry in contents.subjects.values() if entry.last < end]
+            if self._lives.forever:
+                self._expire_others(end)
+            else:
+                self.store.drop_below(end)
             self._shrunk()
-            self.count()
+        life = config.subject_delete_marker_ttl
+        for subject in dict.fromkeys(gone) if life else ():
+            if subject not in contents.subjects:
+                self._lives.note(self.store.append(now, subject, publishing.marker(life), b""), now, life)
+        self.count()
+
+    def _expire_others(self, end: int) -> None:
+        """Takes out what is below a sequence, but for what does not go by age."""
+        kept = self._lives.forever = {
+            each for each in self._lives.forever if self.store.contents.locate(each) is not None
+        }
+        for message in self._from(self.store.contents.first):
+            if message.sequence >= end:
+                break
+            if message.sequence not in kept:
+                self.store.drop(message.sequence)
 
     @property
     def ages(self) -> bool:
         """Whether something goes by itself with time."""
-        return bool(self._ids) or (self.config.max_age > 0 and self.store.contents.messages > 0)
+        return bool(self._ids) or bool(self._lives) or (self.config.max_age > 0 and self.store.contents.messages > 0)
 
     def count(self) -> None:
         """Counts what it takes of what all streams may take; what is borrowed takes nothing."""

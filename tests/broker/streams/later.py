@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.broker.streams.consuming import durable, fill, info, pull
-from tests.broker.streams.conversations import API, create, of
+from tests.broker.streams.conversations import API, create, of, update
 
 SECOND = 1_000_000_000
 
@@ -69,4 +69,19 @@ PAUSES = [
     info("U", "p"),
     (f"{API}CONSUMER.PAUSE.U.p", {}),
     pull("U", "p", "1", 1),
+]
+TTLS = [
+    create("T", subjects=["t.>"], allow_msg_ttl=True, max_age=3600 * SECOND),
+    *(("t.a", "x", {"Nats-TTL": text}) for text in ("5", "1h30m", "1.5s", "never", "0", "-1", "100ms", "soon", "")),
+    of("INFO", "T"),
+    create("V", subjects=["v.>"]),
+    ("v.a", "x", {"Nats-TTL": "5"}),
+    ("v.a", "x", {"Nats-TTL": "soon"}),
+    update("T", subjects=["t.>"], max_age=3600 * SECOND),
+    create("W", subjects=["w.>"], subject_delete_marker_ttl=SECOND // 2),
+    create("W", subjects=["w.>"], subject_delete_marker_ttl=-SECOND),
+    create("W", subjects=["w.>"], subject_delete_marker_ttl=2 * SECOND, max_age=3600 * SECOND),
+    create("F", subjects=["f.>"], allow_msg_ttl=True, allow_direct=True),
+    ("f.a", "x", {"Nats-TTL": "1h"}),
+    (f"{API}DIRECT.GET.F", {"seq": 1}),
 ]

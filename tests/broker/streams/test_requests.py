@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -161,3 +162,47 @@ def test_a_directory_that_cannot_be_served_is_left_alone(tmp_path: Path) -> None
     assert world.api("STREAM.NAMES")["streams"] is None
     assert world.create("S", subjects=["s"])["error"]["err_code"] == 10077
     assert meta.exists() and before
+
+
+@pytest.mark.parametrize("storage", ["memory", "file"])
+@pytest.mark.parametrize("age", [0, 10])
+def test_messages_go_when_they_say(tmp_path: Path, storage: str, age: int) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s.>"], storage=storage, allow_msg_ttl=True, max_age=age * SECOND)
+    lives = {"s.a": "3", "s.b": "never", "s.c": "6s", "s.d": ""}
+    for subject, life in lives.items():
+        assert "seq" in world.publish(subject, b"x", Nats_TTL=life)
+    seconds = 0
+    for until, left in (
+        (2, "abcd"), (4, "bcd"), (7, "bd"), (12, "b" if age else "bd"), (100, "b" if age else "bd"),
+    ):  # fmt: skip
+        world.pass_time((until - seconds) * SECOND)
+        seconds = until
+        assert set(world.state("S").get("subjects", {})) == {f"s.{each}" for each in left}, until
+        if storage == "file":
+            world.crash()
+            assert set(world.state("S").get("subjects", {})) == {f"s.{each}" for each in left}, until
+
+
+def test_a_marker_says_that_the_last_message_of_a_subject_went(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s.>"], subject_delete_marker_ttl=5 * SECOND, max_age=20 * SECOND)
+    world.consumer("S", "c", ack_policy="none", inactive_threshold=3600 * SECOND)
+    world.publish("s.a", b"x", Nats_TTL="2")
+    world.publish("s.b", b"y", Nats_TTL="2")
+    world.publish("s.b", b"z")
+    world.pass_time(4 * SECOND)
+    # One of s.b is still there.
+    assert world.state("S")["subjects"] == {"s.a": 1, "s.b": 1}
+    header = b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\nNats-TTL: 5s\r\nNats-Rollup: sub\r\n\r\n"
+    message = world.api("STREAM.MSG.GET.S", {"last_by_subj": "s.a"})["message"]
+    assert base64.b64decode(message["hdrs"]) == header and "data" not in message
+    assert [payload for _, payload, _ in world.pull("S", "c", {"batch": 9, "no_wait": True})] == [b"z", b"", b""]
+    world.crash()
+    # A marker goes without a marker.
+    world.pass_time(6 * SECOND)
+    assert world.state("S")["subjects"] == {"s.b": 1}
+    world.pass_time(14 * SECOND)
+    assert world.api("STREAM.MSG.GET.S", {"last_by_subj": "s.b"})["message"]["seq"] == 5
+    world.pass_time(7 * SECOND)
+    assert world.state("S")["messages"] == 0
