@@ -15,7 +15,7 @@ from cpython.buffer cimport PyBUF_ND, PyBUF_SIMPLE, PyBuffer_Release, PyObject_G
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from stantools.format._bytes cimport (
     Polynomial, crc_by_tables, crc_of, load32, load64, multiply_from, put_varint, store32, store64
@@ -563,9 +563,11 @@ cdef enum:
     OVERLAP = 4
 
 
-cdef tuple told(const Published* run):
+cdef tuple told(const Published* run, Py_ssize_t row):
+    """A run that ends in front of a row."""
     name = PyBytes_FromStringAndSize(<char*>run.channel.name, <Py_ssize_t>run.channel.size)
-    return run.first_index, run.last_index, run.term, name, run.channel_id, run.first, run.last, run.size
+    row -= <Py_ssize_t>(run.last_index - run.first_index) + 1
+    return run.first_index, run.last_index, run.term, name, run.channel_id, run.first, run.last, run.size, row
 
 
 def scan_leaf(
@@ -631,7 +633,7 @@ def scan_leaf(
                         run.size += size
                         continue
                     if running:
-                        parts.append(told(&run))
+                        parts.append(told(&run, row))
                     run = one
                     run.first_index = run.last_index = key
                     run.term = term
@@ -639,16 +641,65 @@ def scan_leaf(
                     running = True
                     continue
             if running:
-                parts.append(told(&run))
+                parts.append(told(&run, row))
                 running = False
             parts.append(row)
         if running:
-            parts.append(told(&run))
+            parts.append(told(&run, count))
         if high is not None and int(before).to_bytes(8, "big") >= high:
             return None
     finally:
         PyBuffer_Release(&view)
     return parts
+
+
+cdef const uint8_t* value_of(const Py_buffer* view, int64_t at, Py_ssize_t row, uint64_t* size) noexcept nogil:
+    """An element of a leaf page: its key, and the value behind it, as many bytes as both have. NULL: it is outside."""
+    cdef uint64_t length = <uint64_t>view.len, element, place
+    if at < 0 or row < 0 or <uint64_t>at > length or <uint64_t>row > length // ELEMENT_SIZE:
+        return NULL
+    element = <uint64_t>at + PAGE_HEADER + <uint64_t>row * ELEMENT_SIZE
+    if element + ELEMENT_SIZE > length:
+        return NULL
+    place = load32(<const uint8_t*>view.buf + element + 4)
+    size[0] = <uint64_t>load32(<const uint8_t*>view.buf + element + 8)
+    size[0] += load32(<const uint8_t*>view.buf + element + 12)
+    if place + size[0] > length - element:
+        return NULL
+    return <const uint8_t*>view.buf + element + place
+
+
+def same_entries(buffer, int64_t at, Py_ssize_t row, other, int64_t other_at, Py_ssize_t other_row, Py_ssize_t count):
+    """See `stantools.format.plain.same_entries`."""
+    cdef Py_buffer view, other_view
+    cdef const uint8_t* mine
+    cdef const uint8_t* theirs
+    cdef uint64_t size = 0, other_size = 0, last = 0
+    cdef Py_ssize_t same
+    cdef Entry entry
+    cdef Published run
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(other, &other_view, PyBUF_SIMPLE)
+        try:
+            with nogil:
+                for same in range(count):
+                    mine = value_of(&view, at, row + same, &size)
+                    theirs = value_of(&other_view, other_at, other_row + same, &other_size)
+                    if mine == NULL or theirs == NULL or size != other_size or memcmp(mine, theirs, size) != 0:
+                        break
+                    if size < KEY_SIZE or not usual_entry(mine + KEY_SIZE, mine + size, &entry):
+                        break
+                    if not usual_publish(&entry, &run):
+                        break
+                    last = run.last
+                else:
+                    same = count
+        finally:
+            PyBuffer_Release(&other_view)
+    finally:
+        PyBuffer_Release(&view)
+    return same, last
 
 
 def encode_index(sequence, offset, timestamp, size, crc):

@@ -381,7 +381,7 @@ def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tupl
 
 def scan_leaf(
     buffer: ReadableBuffer, at: int, limit: int, count: int, low: bytes, high: bytes | None, term: int, bound: int
-) -> list[int | tuple[int, int, int, bytes, int, int, int, int]] | None:
+) -> list[int | tuple[int, int, int, bytes, int, int, int, int, int]] | None:
     """Reads a leaf page of a Raft log's entries as far as they are what servers write when messages are published.
 
     It only saves time, so the plain kernels do without: they leave every leaf to those who look at single elements
@@ -402,6 +402,28 @@ def scan_leaf(
         keys, the place of each element that has to be looked at, and between them runs: entries that follow each other,
         of one term, with messages of one channel that follow each other, as arguments of `raftlog.Publishes`.
     """
+
+
+def same_entries(
+    buffer: ReadableBuffer, at: int, row: int, other: ReadableBuffer, other_at: int, other_row: int, count: int
+) -> tuple[int, int]:
+    """Compares entries of two Raft logs that `scan_leaf` has put together.
+
+    Like that it only saves time: the plain kernels know of none that they are the same.
+
+    Args:
+        buffer: The file.
+        at: Where its leaf page begins.
+        row: The place of the first element.
+        other: The other file.
+        other_at: Where its leaf page begins.
+        other_row: The place of the first element there.
+        count: How many to compare.
+
+    Returns:
+        How many from the first on are byte by byte the same, and the sequence of the last message in them.
+    """
+    return 0, 0
 
 
 def encode_index(sequence: ArrayLike, offset: ArrayLike, timestamp: ArrayLike, size: ArrayLike, crc: Crc) -> bytes:

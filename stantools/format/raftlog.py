@@ -89,6 +89,17 @@ class Publishes(NamedTuple):
     first_sequence: int  #: sequence of the first message
     last_sequence: int  #: sequence of the last one
     size: int  #: bytes of their values
+    row: int  #: the place of the first one in its leaf
+    leaf: int  #: where that leaf begins in the file
+
+    def part(self, count: int, last_sequence: int) -> Publishes:
+        """Returns the first of the entries, of which it is known with which sequence they end; `size` stays."""
+        return self._replace(last=self.first + count - 1, last_sequence=last_sequence)
+
+    def behind(self, part: Publishes) -> Publishes:
+        """Returns the entries behind the first of them; `size` stays."""
+        count = part.last + 1 - self.first
+        return self._replace(first=part.last + 1, first_sequence=part.last_sequence + 1, row=self.row + count)
 
 
 class FlawKind(enum.StrEnum):
@@ -430,7 +441,7 @@ class RaftLog:
                     yield part
                     continue
                 if type(part) is tuple:
-                    found = Publishes(*part)
+                    found = Publishes._make((*part, leaf.at))
                     key, last, leaf.last = found.first, found.last, _U64.pack(found.last)
                     term = found.term
                 else:
@@ -463,6 +474,24 @@ class RaftLog:
         if entry.index != key:
             return Flaw(FlawKind.INDEX, key, key, f"entry {key} says that it is entry {entry.index}", *place)
         return entry
+
+    def expand(self, run: Publishes) -> Iterator[Entry]:
+        """Iterates over the entries of a run one by one."""
+        leaf = Leaf(run.leaf, 0, 0)
+        for row in range(run.row, run.row + run.last - run.first + 1):
+            found = self._entry(self.bolt.item(leaf, row))
+            if isinstance(found, Entry):  # else the file has changed since
+                yield found
+
+    def same(self, run: Publishes, other: RaftLog, theirs: Publishes, count: int) -> tuple[int, int]:
+        """Compares the first entries of two runs byte by byte.
+
+        Returns:
+            How many from the first on are the same, and the sequence of the last message in them.
+        """
+        if other is self and count == run.last - run.first + 1:
+            return count, run.last_sequence
+        return kernels.same_entries(self._buffer, run.leaf, run.row, other._buffer, theirs.leaf, theirs.row, count)
 
     def free_entries(self) -> Iterator[Entry]:
         """Iterates over entries in pages that the tree does not lead to: deleted ones, and older copies of others.

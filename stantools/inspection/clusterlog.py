@@ -2,22 +2,24 @@
 
 Facts: clustered-stores.md sections 6.6 and 12. Of each entry the copies are compared: nothing in a Raft log has a
 checksum, so that only another copy tells of damage. Entries of a branch that was given up have another term and do not
-count. The logs are gone through side by side, in flat memory.
+count. The logs are gone through side by side, in flat memory; entries with messages that follow each other, and are
+byte by byte the same in all of them, are taken together.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from stantools.errors import RefusedError
 from stantools.format.encryption import DecryptError, raft_cipher
 from stantools.format.proto import store_pb2 as pb
-from stantools.format.raftlog import Entry, EntryError, EntryType, decode_operation, is_encrypted
+from stantools.format.raftlog import Entry, EntryError, EntryType, Publishes, decode_operation, is_encrypted
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.inspection.node import NodeReport
@@ -53,8 +55,8 @@ class Publish(NamedTuple):
 
     channel: bytes
     channel_id: int
-    first: int
-    last: int
+    first_sequence: int
+    last_sequence: int
     node: int
     offset: int
     size: int
@@ -85,19 +87,20 @@ class ClusterLog:
 
 
 class _Cursor:
-    """The entries of one node, in order, one ahead."""
+    """The entries of one node, in order, one ahead; those that hold messages and follow each other come together."""
 
     def __init__(self, number: int, report: NodeReport, log: OpenLog) -> None:
         self.number = number
+        self.log = log
         self._most = report.stable.term
         self._behind = report.settled
-        self._entries = self._all(log)
+        self._rest = self._all()
+        self._ahead: deque[Entry | Publishes] = deque()
         self._before = 0
-        self.entry: Entry | None = None
-        self._next: Entry | None = next(self._entries, None)
-        self.advance()
+        self._look()
 
-    def _all(self, log: OpenLog) -> Iterator[Entry]:
+    def _all(self) -> Iterator[Entry | Publishes]:
+        log = self.log
         if log.bolt.meta is None:
             # No tree leads to the pages any more; of an entry that is there several times the newest counts.
             for _ in log.entries():
@@ -107,22 +110,50 @@ class _Cursor:
                 *_, last = copies
                 yield last
             return
-        for each in log.entries():
-            if isinstance(each, Entry) and each.index > self._behind:
+        for each in log.runs(self._behind):
+            if isinstance(each, Entry | Publishes) and _first(each) > self._behind:
                 yield each
 
-    def advance(self) -> None:
-        """Goes on to the next entry."""
-        if self.entry is not None and self.sound:
-            self._before = self.entry.term
-        self.entry, self._next = self._next, next(self._entries, None)
+    def _look(self) -> None:
+        ahead = self._ahead
+        while len(ahead) < 2 and (more := next(self._rest, None)):
+            ahead.append(more)
+        #: What comes next; None at the end.
+        self.head = ahead[0] if ahead else None
+        self.index = _first(ahead[0]) if ahead else 0  #: its first index
+
+    @property
+    def entry(self) -> Entry | None:
+        """The next entry, where it comes alone; None at the end."""
+        head = self.head
+        assert head is None or isinstance(head, Entry)
+        return head
+
+    def expand(self) -> None:
+        """Has entries that come together come one by one."""
+        if isinstance(self.head, Publishes):
+            run = cast(Publishes, self._ahead.popleft())
+            self._ahead.extendleft(reversed(list(self.log.expand(run))))
+            self._look()
+
+    def advance(self, part: Publishes | None = None) -> None:
+        """Goes on behind the next entry, or behind the first of those that come together."""
+        sound, head = self.sound, self._ahead.popleft()
+        if sound:
+            self._before = head.term
+        if part and isinstance(head, Publishes) and head.last > part.last:
+            self._ahead.appendleft(head.behind(part))
+        self._look()
 
     @property
     def sound(self) -> bool:
         """The term fits between those around it; else it is damaged, or one of those is."""
-        assert self.entry
-        term = self.entry.term
-        return self._before <= term and (not self._next or term <= self._next.term) and (term <= (self._most or term))
+        term, following = self._ahead[0].term, self._ahead[1].term if len(self._ahead) > 1 else None
+        return self._before <= term and (following is None or term <= following) and term <= (self._most or term)
+
+
+def _first(found: Entry | Publishes) -> int:
+    return found.index if isinstance(found, Entry) else found.first
 
 
 class History:
@@ -150,10 +181,24 @@ class History:
             newest = max(reports, key=lambda each: (bool(each.servers), each.last_term, each.last))
             self.log.voters = tuple(each.id for each in newest.servers if each.voter)
 
-    def entries(self, *, telling: bool = False) -> Iterator[tuple[Entry, pb.RaftOperation | None, int, int]]:
+    def entries(self) -> Iterator[tuple[Entry, pb.RaftOperation | None, int, int]]:
         """Iterates over the log in order: the entry, its operation, the node that it is taken from, how many have it.
 
+        Raises:
+            StoreUnreadableError: A log cannot be read any more.
+        """
+        for found, *more in self.parts(lambda _run, _copies: True):
+            assert isinstance(found, Entry)
+            yield found, *more  # type: ignore[misc]
+
+    def parts(
+        self, single: Callable[[Publishes, int], bool], stops: Sequence[int] = (), *, telling: bool = False
+    ) -> Iterator[tuple[Entry | Publishes, pb.RaftOperation | None, int, int]]:
+        """Iterates as `entries`; where entries hold messages of one channel, one behind the other, they come together.
+
         Args:
+            single: Says of such entries, and how many nodes have them, whether they have to come one by one.
+            stops: Indexes, rising, behind each of which what comes together ends.
             telling: Note in `log` what differs.
 
         Raises:
@@ -166,9 +211,21 @@ class History:
                 for number, report in enumerate(self._reports)
                 if report.files.log
             ]
-            while live := [each for each in cursors if each.entry]:
-                index = min(each.entry.index for each in live if each.entry)
-                here = [each for each in live if each.entry and each.entry.index == index]
+            while live := [each for each in cursors if each.head]:
+                index = min(each.index for each in live)
+                here = [each for each in live if each.index == index]
+                run = self._together(index, here, [each.index for each in live if each.index > index], cursors, stops)
+                if run and not single(run, len(here)):
+                    if len(here) > 1:
+                        count = run.last - run.first + 1
+                        shared.update({each.number: count for each in here})
+                        equal.update({each.number: count for each in here})
+                    yield run, None, here[0].number, len(here)
+                    for each in here:
+                        each.advance(run)
+                    continue
+                for each in here:
+                    each.expand()
                 chosen = self._chosen(here, cursors[self._best]) if index <= self.log.index else []
                 if telling:
                     for each in here:
@@ -189,19 +246,47 @@ class History:
                 "merge the nodes of one cluster only",
             )
 
+    def _together(
+        self, index: int, here: list[_Cursor], others: list[int], cursors: list[_Cursor], stops: Sequence[int]
+    ) -> Publishes | None:
+        """Returns entries of which all nodes that are here have the same; None if they have to be looked at.
+
+        Args:
+            index: The first one.
+            here: The nodes that have it.
+            others: Where the other nodes go on.
+            cursors: All nodes.
+            stops: As for `parts`.
+        """
+        heads = [each.head for each in here]
+        first, best = heads[0], cursors[self._best].head
+        # Entry 1, and terms that tell of damage or of a branch, are for `_chosen` and `_compare`.
+        if not isinstance(first, Publishes) or index == 1 or (best and best.term < first.term):
+            return None
+        stop = stops[at] if (at := bisect_left(stops, index)) < len(stops) else first.last
+        end, last = min([first.last, stop, self.log.index, *(other - 1 for other in others)]), first.last_sequence
+        if len(here) == 1 and end < first.last:
+            return None  # which is rare
+        for each, head in zip(here, heads, strict=True):
+            if not isinstance(head, Publishes) or head.term != first.term or not each.sound:
+                return None
+            count, last = here[0].log.same(first, each.log, head, min(end, head.last) - index + 1)
+            end = index + count - 1
+        return first.part(end - index + 1, last) if end >= index else None
+
     def _chosen(self, here: list[_Cursor], best: _Cursor) -> list[_Cursor]:
         """Returns the copies of an entry with the term that counts."""
         sound = [each for each in here if each.sound]
         candidates = sound or here
         if best in candidates:
-            term = best.entry.term if best.entry else 0
+            term = best.head.term if best.head else 0
             # Nobody is elected without what a majority has: then it is this log's copy that is damaged.
             counts = Counter(each.entry.term for each in candidates if each.entry)
             needed = max(len(self.log.voters) // 2 + 1, 2)
             term = max((each for each, count in counts.items() if count >= needed and each > term), default=term)
         else:
             # What is committed has the highest term at its index, and none that is higher than a later one.
-            most = best.entry.term if best.entry else max(each.entry.term for each in candidates if each.entry)
+            most = best.head.term if best.head else max(each.entry.term for each in candidates if each.entry)
             term = max((t.entry.term for t in candidates if t.entry and t.entry.term <= most), default=0)
         return [each for each in candidates if each.entry and each.entry.term == term]
 
@@ -283,12 +368,26 @@ class History:
         lacking: dict[tuple[int, int, str], list[tuple[int, int]]] = {each: [] for each in bases}
         unreadable = Counter[tuple[int, int, str]]()
         needed = len(log.voters) // 2 + 1
-        for entry, operation, node, copies in self.entries(telling=True):
+
+        def perhaps_last(run: Publishes, copies: int) -> bool:
+            return copies < needed and run.last > log.proven and len(log.tail) < _MOST_TAIL
+
+        stops = sorted({index for index, _, _ in bases})
+        for entry, operation, node, copies in self.parts(perhaps_last, stops, telling=True):
+            first = _first(entry)
+            for key, state in bases.items():
+                if first > state.index + 1:
+                    lacking[key].append((state.index + 1, first - 1))
+            if isinstance(entry, Publishes):
+                for state in bases.values():
+                    state.advance_run(entry)
+                if copies >= needed:
+                    log.proven = max(log.proven, entry.last)
+                    log.tail.clear()
+                continue
             if operation is None and entry.type == EntryType.COMMAND:
                 unreadable.update(key for key, state in bases.items() if entry.index > state.index)
-            for key, state in bases.items():
-                if entry.index > state.index + 1:
-                    lacking[key].append((state.index + 1, entry.index - 1))
+            for state in bases.values():
                 state.advance(entry, operation)
             if copies >= needed:
                 log.proven = max(log.proven, entry.index)
@@ -312,8 +411,8 @@ class History:
         Raises:
             StoreUnreadableError: A log cannot be read.
         """
-        for entry, operation, node, _ in self.entries():
-            found = _publish(entry, operation, node)
+        for entry, operation, node, _ in self.parts(lambda run, _copies: self._of_interest(run, wanted)):
+            found = _publish(entry, operation, node) if isinstance(entry, Entry) else None
             if found and self._of_interest(found, wanted):
                 yield found
 
@@ -345,12 +444,12 @@ class History:
             _, content = max((count, content) for (term, content), count in votes.items() if term == newest)
             yield places[index, newest, content]
 
-    def _of_interest(self, publish: Publish, wanted: Mapping[bytes, Ranges]) -> bool:
+    def _of_interest(self, publish: Publish | Publishes, wanted: Mapping[bytes, Ranges]) -> bool:
         channel = self.log.state.channels.get(publish.channel)
         if channel and channel.id and publish.channel_id and channel.id != publish.channel_id:
             return False
         asked = wanted.get(publish.channel)
-        return asked is not None and asked.meets(publish.first, publish.last)
+        return asked is not None and asked.meets(publish.first_sequence, publish.last_sequence)
 
 
 def _end(report: NodeReport) -> tuple[int, int]:
@@ -448,14 +547,18 @@ def describe_tail(log: ClusterLog, stored: Mapping[bytes, int]) -> list[str]:
         stored: The last sequence of each channel in any file store: what a store has was committed.
     """
     proven = max(
-        (index for index, (_, each) in log.tail.items() if each and each.first <= stored.get(each.channel, 0)),
+        (index for index, (_, each) in log.tail.items() if each and each.first_sequence <= stored.get(each.channel, 0)),
         default=log.proven,
     )
     log.proven = max(log.proven, proven)
     said = []
     for index, (copies, each) in sorted(log.tail.items()):
         if index > log.proven:
-            what = f"message {each.first} to {each.last} of {text(each.channel)!r}" if each else "no message"
+            what = (
+                f"message {each.first_sequence} to {each.last_sequence} of {text(each.channel)!r}"
+                if each
+                else "no message"
+            )
             have = f"{counted(copies, 'node', 'has/have')} it of {len(log.voters)}"
             said.append(f"entry {index} ({what}) was kept, and perhaps never acknowledged to who sent it: {have}")
     return said

@@ -50,15 +50,16 @@ def some(count: int, size: int = 20) -> boltfiles.Pairs:
 
 def assert_runs_are_entries(content: bytes, bound: int = 0) -> int:
     """Holds what comes together against the single entries; returns how many came together."""
-    single, together = RaftLog(memoryview(content)).entries(), 0
-    for each in RaftLog(memoryview(content)).runs(bound):
+    single, together, log = RaftLog(memoryview(content)).entries(), 0, RaftLog(memoryview(content))
+    for each in log.runs(bound):
         if not isinstance(each, Publishes):
             assert each == next(single)
             continue
         assert each.last <= bound or each.first > bound
-        sequence, size = each.first_sequence, 0
+        sequence, size, expanded = each.first_sequence, 0, log.expand(each)
         for index in range(each.first, each.last + 1):
             found = next(single)
+            assert next(expanded) == found
             assert isinstance(found, Entry)
             assert (found.index, found.term, found.type) == (index, each.term, EntryType.COMMAND)
             operation = decode_operation(found.data)
@@ -129,6 +130,34 @@ def test_messages_that_follow_each_other_come_together() -> None:
     for cut in range(len(pairs[3][1])):
         pairs[3] = pairs[3][0], pairs[3][1][:cut]
         assert_runs_are_entries(raft_log(pairs[:8]))
+
+
+@pytest.mark.skipif(kernels.NAME != "native", reason="the plain kernels know of none that they are the same")
+def test_the_same_entries_in_leaves_of_another_size() -> None:
+    pairs = [(key(index), entry(index, published(3 * index, 3))) for index in range(1, 41)]
+    changed = [*pairs]
+    changed[17] = key(18), pairs[17][1].replace(b"orders", b"orderz", 1)
+    one, other, hurt = (
+        RaftLog(memoryview(raft_log(each, per_leaf=per_leaf)))
+        for each, per_leaf in ((pairs, 5), (pairs, 13), (changed, 40))
+    )
+    (mine, *_), (theirs, *_), (third, *_) = ([*each.runs(0)] for each in (one, other, hurt))
+    assert isinstance(mine, Publishes) and isinstance(theirs, Publishes) and isinstance(third, Publishes)
+    assert (mine.last, theirs.last) == (5, 13)
+    assert one.same(mine, other, theirs, 5) == (5, 17)
+    assert one.same(mine, one, mine, 5) == (5, 17) and one.same(mine, one, mine, 3) == (3, 11)
+    rest = theirs.behind(theirs.part(5, 17))
+    assert [each.index for each in other.expand(rest)] == list(range(6, 14))
+    following = next(each for each in one.runs(0) if isinstance(each, Publishes) and each.first == 6)
+    assert one.same(following, other, rest, 5) == (5, 32)
+    assert one.same(following, other, theirs, 5) == (0, 0)
+    # What differs ends it, and so does the end of a file.
+    assert third.last == 17
+    assert other.same(theirs, hurt, third, 13) == (13, 41)
+    eighteenth = third._replace(row=17)
+    assert other.same(theirs._replace(row=0), hurt, eighteenth, 13) == (0, 0)
+    far = third._replace(leaf=1 << 40), third._replace(row=1 << 40), third._replace(leaf=-5), third._replace(row=-1)
+    assert [other.same(theirs, hurt, each, 13) for each in far] == [(0, 0)] * 4
 
 
 _values = st.lists(st.binary(min_size=1, max_size=30), max_size=60, unique=True).flatmap(

@@ -9,11 +9,13 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stantools.errors import RefusedError
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.clusterlog import History
 from stantools.inspection.node import examine
 from stantools.store.nodes import NodeFiles
 from stantools.store.options import ReadOptions
+from stantools.store.ranges import Ranges
 from tests.boltfiles import entry, key, raft_log
 
 NODES = 3
@@ -21,7 +23,12 @@ Log = list[tuple[int, bytes]]
 
 
 def operation(number: int) -> bytes:
-    """A command with a content of its own."""
+    """A command with a content of its own: messages, mostly."""
+    if number % 7:
+        messages = pb.RaftOperation(channel_id=3)
+        for sequence in (2 * number, 2 * number + 1):
+            messages.publish_batch.messages.add(sequence=sequence, subject=b"orders", data=b"x", timestamp=1 << 60)
+        return messages.SerializeToString()
     client = pb.AddClient(request=pb.ConnectRequest(client_id=b"client-%d" % number))
     return pb.RaftOperation(op_type=pb.RaftOperation.CONNECT, client_connect=client).SerializeToString()
 
@@ -71,9 +78,12 @@ def common(one: Log, other: Log) -> int:
 
 
 def merged(
-    directory: Path, logs: list[Log], terms: list[int], lost: dict[int, set[int]]
+    directory: Path, logs: list[Log], terms: list[int], lost: dict[int, set[int]], hurt: random.Random | None = None
 ) -> list[tuple[int, int, bytes]]:
-    """Writes the logs, without what was lost, and merges them: index, term and data of each entry."""
+    """Writes the logs, without what was lost, and merges them: index, term and data of each entry.
+
+    It makes no difference whether entries are looked at together or one by one, also where a log was hurt.
+    """
     reports, names = [], []
     for node, log in enumerate(logs):
         rows = [(key(at), entry(at, data, term=term)) for at, (term, data) in enumerate(log, 1)]
@@ -82,11 +92,32 @@ def merged(
             continue
         place = directory / f"node{node}" / "cluster"
         place.mkdir(parents=True)
-        (place / "raft.log").write_bytes(raft_log(kept, term=terms[node]))
+        # Pages are filled in another way on each node.
+        content = bytearray(raft_log(kept, term=terms[node], per_leaf=(3, 8, 20)[node]))
+        for _ in range(hurt.randint(0, 3) if hurt else 0):
+            content[hurt.randrange(len(content))] ^= 1 << hurt.randrange(8)  # type: ignore[union-attr]
+        (place / "raft.log").write_bytes(content)
         reports.append(examine(NodeFiles(place.parent, place, None), ReadOptions()))
         names.append(f"node{node}")
+    together, single = told(History(reports, names)), History(reports, names)
+    single._together = lambda *_: None  # type: ignore[method-assign]
+    assert together == told(single)
     history = History(reports, names)
     return [(each.index, each.term, bytes(each.data)) for each, _, _, _ in history.entries()]
+
+
+def told(history: History) -> tuple[object, ...]:
+    """What the logs come to, whether entries are looked at together or one by one."""
+    try:
+        log = history.fold()
+    except RefusedError as error:
+        return (error.message,)
+    return (
+        (log.winner, log.term, log.index, log.proven, log.tail, log.missing, log.conflicts, log.branches),
+        {name: (each.first, each.last) for name, each in log.state.channels.items()},
+        list(log.state.clients),
+        list(history.publishes({b"orders": Ranges.of([(5, 12)])})),
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -118,3 +149,12 @@ def test_what_one_log_lost_comes_from_another(seed: int) -> None:
         holders = [other for other in range(NODES) if logs[other][:at][at - 1 :] == [best[at - 1]]]
         if any(other != node or at not in gone for other in holders):
             assert found.get(at) == best[at - 1], at
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32))
+def test_damage_of_any_log(seed: int) -> None:
+    chance = random.Random(seed)
+    logs, _, terms = simulated(chance)
+    with tempfile.TemporaryDirectory() as directory:
+        merged(Path(directory), logs, terms, {}, chance)

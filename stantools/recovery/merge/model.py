@@ -124,7 +124,9 @@ class Places:
 
     def add(self, one: Publish) -> None:
         """Adds an entry."""
-        self._rows.extend((one.node, one.first, one.last, one.offset, one.size, one.payload, one.largest))
+        self._rows.extend(
+            (one.node, one.first_sequence, one.last_sequence, one.offset, one.size, one.payload, one.largest)
+        )
 
     @property
     def sequences(self) -> Ranges:
