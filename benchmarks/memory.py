@@ -19,6 +19,8 @@ _MEMORY, _SECONDS = 300, 2
 _DURABLES_SECONDS = 10
 #: Of a Raft log: bytes, the least that is read of it in a second, and the most memory in MiB.
 _LOG_BYTES, _LOG_RATE, _LOG_MEMORY = 500_000_000, 300, 200
+#: The channel of `stores.make_store`.
+_CHANNEL = b"orders.eu.00000"
 _MIB = 1 << 20
 
 
@@ -70,32 +72,57 @@ def durables(options: Options) -> str:
 
 
 def raft_logs(options: Options) -> str:
-    """Measures the verbs that go through the Raft log of a clustered node."""
+    """Measures the verbs that go through the Raft logs of clustered nodes."""
     rows = []
     for size in (200, 1024):
         with options.directory("raftlog") as place:
-            log = _write_raft_log(place / "raft.log", size)
+            log = _write_raft_log(place / "node" / "raft.log", size)
             for name in ("info", "verify"):
-                reread([log])
-                before = os.times()
-                seconds, most = peak_memory(stantools(name, place), accept=(0, 1))
-                after = os.times()
-                busy = after.children_user + after.children_system - before.children_user - before.children_system
-                # It is one thread: on a machine that does nothing else this is the rate on the clock.
-                rate = log.stat().st_size / busy / MB
-                target = verdict(
-                    f"≥ {_LOG_RATE} MB/s, ≤ {_LOG_MEMORY} MiB", rate >= _LOG_RATE and most.peak <= _LOG_MEMORY
-                )
-                figures = seconds, busy, f"{rate:.0f}", f"{most.peak:.0f}"
-                rows.append((f"{name}, messages of {size} bytes", *figures, target))
+                seconds, busy, rate, most = _measured([log], stantools(name, log.parent), (0, 1))
+                target = verdict(f"≥ {_LOG_RATE} MB/s, ≤ {_LOG_MEMORY} MiB", rate >= _LOG_RATE and most <= _LOG_MEMORY)
+                rows.append((f"{name}, messages of {size} bytes", seconds, busy, f"{rate:.0f}", f"{most:.0f}", target))
+            store = stores.make_store(place / "store", _sequence(_entries(size)), size)
+            nodes: list[object] = []
+            for name in "abc":
+                (raft := place / name / "bench-cluster").mkdir(parents=True)
+                os.link(log, raft / "raft.log")
+                nodes += ["--node", f"{name}:data={store},raft={raft}"]
+            words = stantools("merge", *nodes, "--dry-run")
+            seconds, busy, rate, most = _measured([log, *stores.all_files(store)], words, (0,), logs=3)
+            rows.append(
+                (f"merge of three, messages of {size} bytes", seconds, busy, f"{rate:.0f}", f"{most:.0f}", None)
+            )
     headers = ("whole command", "s", "CPU s", "MB per CPU s", "most MiB", "target")
-    return f"**A raft.log of {_LOG_BYTES / MB:.0f} MB**\n\n{table(headers, rows)}"
+    return f"**Raft logs of {_LOG_BYTES / MB:.0f} MB**\n\n{table(headers, rows)}"
+
+
+def _measured(
+    files: list[Path], words: list[str], accept: tuple[int, ...], *, logs: int = 1
+) -> tuple[float, float, float, float]:
+    """Returns seconds, those of the processor, megabytes of so many logs in each of these, and the most MiB."""
+    reread(files)
+    before = os.times()
+    seconds, most = peak_memory(words, accept=accept)
+    after = os.times()
+    busy = after.children_user + after.children_system - before.children_user - before.children_system
+    # It is one thread: on a machine that does nothing else this is the rate on the clock.
+    return seconds, busy, logs * files[0].stat().st_size / busy / MB, most.peak
+
+
+def _entries(size: int) -> int:
+    return (_LOG_BYTES // boltfiles.PAGE - 2) * (boltfiles.PAGE // (size + 160))
+
+
+def _sequence(index: int) -> int:
+    """Returns the sequence of the last message up to an entry."""
+    return index - index // 100
 
 
 def _write_raft_log(path: Path, size: int) -> Path:
     """Writes a Raft log of entries with a message each, a hundredth of which are acknowledgements instead."""
     body, per_leaf = os.urandom(size), boltfiles.PAGE // (size + 160)
     pages = _LOG_BYTES // boltfiles.PAGE
+    path.parent.mkdir()
     with path.open("wb") as file:
         level: list[tuple[bytes, int]] = []
         for number in range(2, pages):
@@ -122,11 +149,11 @@ def _entry(index: int, body: bytes) -> bytes:
     operation = pb.RaftOperation(channel_id=300)
     if index % 100:
         operation.publish_batch.messages.add(
-            sequence=index - index // 100, subject=b"orders.eu", data=body, timestamp=stores.TIME + index
+            sequence=_sequence(index), subject=_CHANNEL, data=body, timestamp=stores.TIME + index
         )
     else:
         operation.op_type = pb.RaftOperation.SEND_AND_ACK
-        operation.sub_sent_ack.channel = b"orders.eu"
+        operation.sub_sent_ack.channel = _CHANNEL
         operation.sub_sent_ack.ack.extend(range(max(index - 99, 1), index))
     return boltfiles.entry(index, operation.SerializeToString(), term=3)
 
