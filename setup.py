@@ -1,4 +1,4 @@
-"""Builds the optional compiled kernels; everything else is in pyproject.toml.
+"""Builds the optional compiled kernels and names the packages; everything else is in pyproject.toml.
 
 Without a C compiler the extension is skipped and the plain kernels are used.
 """
@@ -6,7 +6,7 @@ Without a C compiler the extension is skipped and the plain kernels are used.
 from pathlib import Path
 
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Extension, find_namespace_packages, setup
 
 MODULES = [
     "broker.streaming.hot._native",
@@ -27,5 +27,19 @@ extensions = cythonize(
 for extension in extensions:
     extension.optional = True  # cythonize does not take it over from what it is given
 
-# `make man` writes the pages; without them all else is installed.
-setup(ext_modules=extensions, data_files=[("share/man/man1", sorted(map(str, Path("build/man").glob("*.1"))))])
+#: Packages whose names Spark looks for; in the source they are where they belong.
+ENTRY = "stantools/pipeline/spark/entry"
+FORMATS = ["pyspark_jetstream", "pyspark_stan"]
+
+setup(
+    ext_modules=extensions,
+    packages=[
+        *find_namespace_packages(
+            include=["stantools*", "broker*", "tui*"], exclude=["stantools.egg-info", f"{ENTRY.replace('/', '.')}*"]
+        ),
+        *FORMATS,
+    ],
+    package_dir={name: f"{ENTRY}/{name}" for name in FORMATS},
+    # `make man` writes the pages; without them all else is installed.
+    data_files=[("share/man/man1", sorted(map(str, Path("build/man").glob("*.1"))))],
+)

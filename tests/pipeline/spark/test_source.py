@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -318,3 +321,24 @@ def test_the_class_can_be_registered_as_users_do(spark: SparkSession, store: Pat
     assert spark.sql("select count(*) from by_sql").collect()[0][0] == 6
     with pytest.raises(UsageError, match="stores are not written"), clear_errors():
         frame.write.format("stan").mode("append").save("/nowhere")
+
+
+def test_spark_finds_the_formats_that_are_installed(spark: SparkSession, store: Path) -> None:
+    """In a process with nothing of ours but the packages on the path, as a wheel puts them there."""
+    root = Path(__file__).parents[3]
+    entry = root / "stantools" / "pipeline" / "spark" / "entry"
+    program = (
+        "import sys\nfrom pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
+        "print(spark.read.format('stan').option('path', sys.argv[1]).option('columns', 'seq').load().count())\n"
+        "try: spark.range(1).write.format('jetstream').mode('append').save()\n"
+        "except Exception as problem: print(problem)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, store],
+        capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "PYTHONPATH": f"{entry}:{root}", "PYSPARK_PYTHON": sys.executable},
+    )  # fmt: skip
+    count, problem = done.stdout.split("\n", 1)
+    assert count == str(len(CHANNELS) * MESSAGES), done.stderr
+    assert "messages need the columns channel, seq, data" in problem  # the sink is there, and says what it lacks
