@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 from textual.binding import Binding
 
-from broker.config.catalogue import State, reference
+from broker.config.catalogue import Support, reference
 from stantools.cli.main import cli
 from stantools.cli.verbs import QUESTIONS
 from stantools.inspection.catalogue import GROUPS, Entry
@@ -178,7 +178,7 @@ def commands() -> str:
 
 def broker_options() -> str:
     """Returns docs/broker-options.md."""
-    states = {state.name.lower(): state.value for state in State}
+    states = {state.name.lower(): state.value for state in Support}
     _, _, tables = reference().partition("\n## ")
     head = _GENERATED.format(source="broker/config/catalogue.py") + _BROKER_OPTIONS.format_map(states)
     return f"{head}\n## {tables}".replace("\n\n\n", "\n\n").rstrip() + "\n"

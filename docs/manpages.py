@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from broker.config.catalogue import SECTIONS, State
+from broker.config.catalogue import SECTIONS, Support
 from stantools import __version__
 from stantools.cli.main import cli
 from stantools.cli.verbs import QUESTIONS, summaries
@@ -109,7 +109,7 @@ def _broker() -> str:
                 yield f".SS {_inert(section.title)}\n"
             for option in options:
                 names = ", ".join(f"-{name}" if len(name) < 4 else f"--{name}" for name in option.flags)
-                state = "" if option.state is State.WORKS else f" ({option.state.value})"
+                state = "" if option.state is Support.WORKS else f" ({option.state.value})"
                 yield _row(names, f"{option.help}{state}")
 
     return _page("stan-broker", "run a server for clients of NATS Streaming", body())

@@ -28,7 +28,7 @@ _SECOND: Final = 1_000_000_000
 _MB: Final = 1 << 20
 
 
-class State(enum.StrEnum):
+class Support(enum.StrEnum):
     """What becomes of an option."""
 
     WORKS = "works"
@@ -66,7 +66,7 @@ class Option:
     flags: tuple[str, ...]  #: its names on the command line, without dashes
     keys: tuple[str, ...]  #: its names in the file, in lower case
     default: Setting | None = None  #: what the setting is otherwise; None for what is zero, false or empty
-    state: State = State.WORKS  #: what becomes of it
+    state: Support = Support.WORKS  #: what becomes of it
     remark: str = ""  #: what else there is to know
 
     @property
@@ -110,7 +110,7 @@ def _option(
     flags: str = "",
     keys: str = "",
     default: Setting | None = None,
-    state: State = State.WORKS,
+    state: Support = Support.WORKS,
     remark: str = "",
 ) -> Option:
     return Option(to, kind, help, tuple(flags.split()), tuple(keys.split()), default, state, remark)
@@ -123,7 +123,7 @@ def _field(option: Option) -> str:
 
 _S, _B, _I, _D, _Z = Kind.STRING, Kind.BOOL, Kind.INT, Kind.DURATION, Kind.SIZE
 _M, _L = Kind.MAP, Kind.LIST
-_LATER, _WARNED, _NOT_NEEDED = State.UNAVAILABLE, State.WARNED, State.NOT_NEEDED
+_LATER, _WARNED, _NOT_NEEDED = Support.UNAVAILABLE, Support.WARNED, Support.NOT_NEEDED
 
 # fmt: off
 STREAMING: Final = Section(
@@ -178,7 +178,7 @@ STREAMING_LOGS: Final = Section(
     _option("stan_trace", _B, "Trace lines of the streaming server", "SV stan_trace", "sv stan_trace"),
     _option("SDV", _B, "-SD and -SV", "SDV"),
     _option("syslog_name", _S, "Name of the event source on Windows", "syslog_name", "syslog_name",
-            state=State.IGNORED),
+            state=Support.IGNORED),
 )
 
 STREAMING_TLS: Final = Section(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from broker.config.catalogue import JETSTREAM, NATS, NATS_LOGS, NATS_PARTS, NATS_TLS, ROUTES, Kind, Option, State
+from broker.config.catalogue import JETSTREAM, NATS, NATS_LOGS, NATS_PARTS, NATS_TLS, ROUTES, Kind, Option, Support
 from broker.config.natsauth import read_authorization
 from broker.config.settings import NatsFile
 from broker.config.values import ConfigurationError, Node, Problems, go_type, parse_duration, reason, text
@@ -106,9 +106,9 @@ def _plain(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
         if key.to in _INT32 and isinstance(value, int) and value > _MAX_INT32:
             problems.error(node, f"{name} value is too big")
         found.settings[key.to] = value
-    if key.state is State.WARNED:
+    if key.state is Support.WARNED:
         problems.warnings.append(f"{node.place}: {name} has no effect in this server")
-    elif key.state is State.UNAVAILABLE and node.value is True:
+    elif key.state is Support.UNAVAILABLE and node.value is True:
         problems.unavailable.append(f"{node.place}: {name}")
 
 
@@ -157,7 +157,7 @@ def _cluster(found: NatsFile, problems: Problems, node: Node) -> None:
     settings = found.settings
     for name, entry in problems.known(node, ROUTES.keys):
         key = ROUTES.keys[name]
-        if key.state is State.UNAVAILABLE:
+        if key.state is Support.UNAVAILABLE:
             problems.unavailable.append(f"{entry.place}: {name} of cluster")
         elif key.to == "routes.listen":
             try:
@@ -178,7 +178,7 @@ def _cluster(found: NatsFile, problems: Problems, node: Node) -> None:
                 settings["routes.timeout"] = round(who.timeout * _SECOND)
         elif key.to == "routes.tls":
             found.cluster_tls = read_tls(problems, entry)
-        elif key.state is not State.NOT_NEEDED and (value := problems.value(entry, key.kind)) is not None:
+        elif key.state is not Support.NOT_NEEDED and (value := problems.value(entry, key.kind)) is not None:
             settings[key.to] = value
 
 
@@ -193,7 +193,7 @@ def _jetstream(found: NatsFile, problems: Problems, node: Node) -> None:
     found.settings["jetstream"] = True
     for name, entry in problems.known(node, JETSTREAM.keys):
         key = JETSTREAM.keys[name]
-        if key.state is State.UNAVAILABLE:
+        if key.state is Support.UNAVAILABLE:
             problems.unavailable.append(f"{entry.place}: {name} of jetstream")
         elif (said := problems.value(entry, key.kind)) is not None:
             found.settings[key.to] = said

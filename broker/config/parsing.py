@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from broker.config.building import build, tls_options
-from broker.config.catalogue import CHANNEL_LIMITS, SECTIONS, Kind, Option, Setting, State
+from broker.config.catalogue import CHANNEL_LIMITS, SECTIONS, Kind, Option, Setting, Support
 from broker.config.flags import CommandLine, FlagError, parse_flags
 from broker.config.options import SQL, Answer, BrokerOptions, Environment, Parsed, SignalRequest
 from broker.config.settings import NatsFile, Settings, StreamingFile
@@ -231,7 +231,7 @@ def tls_help() -> str:
 
 def _notes(entry: Option) -> str:
     default = f" (default: {entry.shown_default})" if entry.shown_default not in ("", "false") else ""
-    return f"{default} [{entry.state}]" if entry.state is State.UNAVAILABLE else default
+    return f"{default} [{entry.state}]" if entry.state is Support.UNAVAILABLE else default
 
 
 def read_streaming(top: Mapping[str, Node]) -> StreamingFile:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Frames, Handler
 
 
-class State(enum.Enum):
+class ClientState(enum.Enum):
     """How far a client has come."""
 
     #: It was not told anything yet.
@@ -36,19 +36,19 @@ class State(enum.Enum):
 
 #: What each state may become.
 _NEXT: Final = {
-    State.NEW: {State.HANDSHAKE, State.GREETED, State.OPEN, State.CLOSED},
-    State.HANDSHAKE: {State.GREETED, State.OPEN, State.CLOSED},
-    State.GREETED: {State.CHECKING, State.OPEN, State.CLOSED},
-    State.CHECKING: {State.OPEN, State.CLOSED},
+    ClientState.NEW: {ClientState.HANDSHAKE, ClientState.GREETED, ClientState.OPEN, ClientState.CLOSED},
+    ClientState.HANDSHAKE: {ClientState.GREETED, ClientState.OPEN, ClientState.CLOSED},
+    ClientState.GREETED: {ClientState.CHECKING, ClientState.OPEN, ClientState.CLOSED},
+    ClientState.CHECKING: {ClientState.OPEN, ClientState.CLOSED},
     # Somebody may say who it is once more.
-    State.OPEN: {State.CHECKING, State.OPEN, State.CLOSED},
-    State.CLOSED: set[State](),
+    ClientState.OPEN: {ClientState.CHECKING, ClientState.OPEN, ClientState.CLOSED},
+    ClientState.CLOSED: set[ClientState](),
 }
 #: For hot paths: a member of an enumeration is looked up slowly (Python 3.11).
-OPEN: Final = State.OPEN
-CLOSED: Final = State.CLOSED
+OPEN: Final = ClientState.OPEN
+CLOSED: Final = ClientState.CLOSED
 #: In which states what a client sends is handled.
-HEARS: Final = (State.OPEN, State.GREETED)
+HEARS: Final = (ClientState.OPEN, ClientState.GREETED)
 
 
 class Reason(enum.StrEnum):
@@ -118,7 +118,7 @@ class Client(ABC):
     echo: bool = True  #: it gets what it publishes itself
     headers: bool = False  #: it understands headers
     no_responders: bool = False  #: it wants to know if nobody gets its requests
-    state: State = State.NEW  #: how far it has come
+    state: ClientState = ClientState.NEW  #: how far it has come
     subscriptions: dict[bytes, NatsSubscription] = field(default_factory=dict)  #: by sid
     counters: Counters = field(default_factory=Counters)  #: what it sent and got
     start: int = field(default_factory=time.time_ns)  #: when it came, ns since the epoch
@@ -132,7 +132,7 @@ class Client(ABC):
         """It is no more."""
         return self.state is CLOSED
 
-    def advance(self, state: State) -> None:
+    def advance(self, state: ClientState) -> None:
         """Goes on to another state."""
         assert state in _NEXT[self.state], f"{self.state} does not become {state}"
         self.state = state

@@ -19,7 +19,7 @@ import numpy as np
 from broker.log import NATS
 from broker.nats import tracing
 from broker.nats.auth import Credentials, Identity
-from broker.nats.client import CLOSED, HEARS, OPEN, Client, NatsSubscription, Reason, State
+from broker.nats.client import CLOSED, HEARS, OPEN, Client, ClientState, NatsSubscription, Reason
 from broker.nats.session import Session
 from stantools.nats import encoding
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, Stop
@@ -92,7 +92,7 @@ class Connection(Session, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greets the client, or takes over after the TLS handshake."""
         self._transport = cast("asyncio.Transport", transport)
-        if self.state is not State.NEW:
+        if self.state is not ClientState.NEW:
             return
         self._transport.set_write_buffer_limits(_CONGESTED, _RELAXED)
         peer = transport.get_extra_info("peername") or ("", 0)
@@ -155,7 +155,7 @@ class Connection(Session, asyncio.BufferedProtocol):
     def _end(self, reason: Reason) -> bool:
         if self.closed:
             return False
-        self.advance(State.CLOSED)
+        self.advance(ClientState.CLOSED)
         self.reason, self.stop = reason, time.time_ns()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -257,7 +257,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         if at == end or self.state is CLOSED:
             return
         left = memoryview(data)[at:end]
-        if max(need, len(left)) > LARGE and self.state is not State.CHECKING and not self._unfinished:
+        if max(need, len(left)) > LARGE and self.state is not ClientState.CHECKING and not self._unfinished:
             self._needed = max(need, len(left) + 1)
             size = max(2 * len(left), 4 * LARGE)
             self._large = bytearray(min(need, size) if need else size)

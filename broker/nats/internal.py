@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from broker.log import NATS
-from broker.nats.client import Client, NatsSubscription, State
+from broker.nats.client import Client, ClientState, NatsSubscription
 from broker.nats.options import VERSION
 from broker.nats.turns import Mailbox
 from stantools.nats import subjects
@@ -60,7 +60,7 @@ class InternalClient(Client):
         self.host = "127.0.0.1"
         self.lang = "python"
         self.version = VERSION
-        self.state = State.OPEN
+        self.state = ClientState.OPEN
 
     def __str__(self) -> str:
         return f"{self.name} - cid:{self.cid}"
@@ -187,7 +187,7 @@ class InternalClient(Client):
             return
         for subscription in list(self.subscriptions.values()):
             self.server.router.unsubscribe(subscription)
-        self.advance(State.CLOSED)
+        self.advance(ClientState.CLOSED)
         for request in self._requests.values():
             request.timer.cancel()
         self._requests.clear()

@@ -17,7 +17,7 @@ from broker.listening import BACKLOG, MAX_PORT, address, open_sockets, unspecifi
 from broker.log import NATS, out_of_files
 from broker.nats import tls
 from broker.nats.auth import Authenticator, AuthorizationError, Credentials, SlowChecks, server_id
-from broker.nats.client import Reason, State
+from broker.nats.client import ClientState, Reason
 from broker.nats.connection import ROWS, Connection
 from broker.nats.internal import InternalClient, SystemClient
 from broker.nats.options import VERSION, reload_changes
@@ -361,7 +361,7 @@ class NatsServer:
         if full:
             self._one_too_many(connection)
         elif self._context is not None:
-            connection.advance(State.HANDSHAKE)
+            connection.advance(ClientState.HANDSHAKE)
             task = asyncio.get_running_loop().create_task(self._upgrade(connection, self._context))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from broker.log import NATS, TRACE
 from broker.nats import tls, tracing
 from broker.nats.auth import Check, Credentials, Identity, nonce
-from broker.nats.client import Client, NatsSubscription, Reason, State
+from broker.nats.client import Client, ClientState, NatsSubscription, Reason
 from stantools.nats import encoding, operations, subjects
 from stantools.nats.frames import REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 
@@ -143,11 +143,11 @@ class Session(Client):
         """The client was sent INFO: the time to say who it is begins."""
         server = self.server
         if server.authenticator.required:
-            self.advance(State.GREETED)
+            self.advance(ClientState.GREETED)
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(server.options.authorization.timeout, self._too_late)
         else:
-            self.advance(State.OPEN)
+            self.advance(ClientState.OPEN)
 
     def stop_timer(self) -> None:
         """The client has said who it is, or is gone."""
@@ -173,7 +173,7 @@ class Session(Client):
             self._trace(event)
         if isinstance(event, operations.Connect):
             self._connect(event.options)
-        elif self.state is State.GREETED:
+        elif self.state is ClientState.GREETED:
             self.unauthorized()
         elif isinstance(event, operations.Sub):
             self._subscribe(event)
@@ -189,7 +189,7 @@ class Session(Client):
 
     def malformed(self, problem: operations.Malformed) -> None:
         """Ends the connection because of what the client sent."""
-        if self.state is State.GREETED:
+        if self.state is ClientState.GREETED:
             self.unauthorized()
             return
         NATS.error("%s - %s", self, problem.log)
@@ -232,7 +232,7 @@ class Session(Client):
         if not check.slow:
             self._checked(check, check.decide(), options)
             return
-        self.advance(State.CHECKING)
+        self.advance(ClientState.CHECKING)
         self.hold()
 
         def decided(passed: bool) -> None:
@@ -267,7 +267,7 @@ class Session(Client):
         self.lang = str(options.get("lang", ""))[:_NAME]
         self.version = str(options.get("version", ""))[:_NAME]
         self.become(check.identity)
-        self.advance(State.OPEN)
+        self.advance(ClientState.OPEN)
         self.stop_timer()
         self._ok()
 
@@ -332,7 +332,7 @@ class Session(Client):
             return
         options = self.server.options
         self.ping_at = now + int(options.ping_interval * _SECOND)
-        if self.state is not State.OPEN:
+        if self.state is not ClientState.OPEN:
             return
         # Who talks is alive; it is only pinged to measure the way.
         talks, self.active = self.active, False
@@ -359,7 +359,7 @@ class Session(Client):
 
     def recheck(self) -> None:
         """After a reload: the client goes if it may not stay, and loses what it may not have."""
-        if self.state is not State.OPEN and not self.subscriptions:
+        if self.state is not ClientState.OPEN and not self.subscriptions:
             return
         identity = self.server.authenticator.still(self.identity, self.credentials)
         if identity is None:

@@ -58,7 +58,8 @@ def command(
     """
     from stantools.cli.opening import open_store
     from stantools.recovery.truncate import apply_truncation, plan_truncation
-    from stantools.recovery.truncate.apply import default_backup, exit_code, refusal
+    from stantools.recovery.truncate.apply import exit_code, refusal
+    from stantools.recovery.truncate.backup import default_backup
 
     opened = open_store(store, reading)
     plan = plan_truncation(opened, server.options(opened))

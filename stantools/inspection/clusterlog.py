@@ -26,7 +26,7 @@ from stantools.inspection.node import NodeReport
 from stantools.inspection.subscribers import text
 from stantools.notation import counted
 from stantools.store.raft import OpenLog, open_log
-from stantools.store.raftstate import ClusterState, QueueGroup, Subscription
+from stantools.store.raftstate import ClusterQueueGroup, ClusterState, ClusterSubscription
 from stantools.store.ranges import Ranges
 
 #: Entries at the end of a log that are kept until it is known whether a majority has a later one.
@@ -499,9 +499,9 @@ def _never_lose(state: ClusterState, others: Sequence[ClusterState]) -> None:
             _adopt(group)
 
 
-def _adopt(group: QueueGroup) -> None:
+def _adopt(group: ClusterQueueGroup) -> None:
     """Gives what was pending on members that left to one that is there, and the group's position as well."""
-    heir: Subscription | None = group.members[0] if group.members else group.shadow
+    heir: ClusterSubscription | None = group.members[0] if group.members else group.shadow
     if heir is None:
         return
     held = set().union(*(each.pending for each in group.members))

@@ -28,7 +28,7 @@ class SubKind(enum.StrEnum):
 
 
 @dataclass(eq=False)
-class Subscription:
+class ClusterSubscription:
     """A subscription."""
 
     state: pb.SubState  #: its fields, named as in subs.dat: the name of a durable queue group is `durable:group`
@@ -42,12 +42,12 @@ class Subscription:
 
 
 @dataclass
-class QueueGroup:
+class ClusterQueueGroup:
     """A queue group of a channel."""
 
     last_sent: int = 0  #: the highest sequence that was sent to any member: the group's position
-    members: list[Subscription] = field(default_factory=list)  #: active members, in order of arrival
-    shadow: Subscription | None = None  #: keeps the place of a durable group without members
+    members: list[ClusterSubscription] = field(default_factory=list)  #: active members, in order of arrival
+    shadow: ClusterSubscription | None = None  #: keeps the place of a durable group without members
     #: Sequences that were pending on members that left, and that nobody got since.
     orphans: set[int] = field(default_factory=set)
 
@@ -68,13 +68,13 @@ class ClusterChannel:
     next_id: int = 1  #: the id that the next subscription gets
     first: int = 0  #: first sequence in the snapshot, or in the log where there is none; 0 if there is no message
     last: int = 0  #: last sequence in the log, or in the snapshot
-    subscriptions: dict[int, Subscription] = field(default_factory=dict)  #: by id
-    groups: dict[bytes, QueueGroup] = field(default_factory=dict)  #: queue groups by name
-    durables: dict[tuple[bytes, bytes], Subscription] = field(default_factory=dict, repr=False)
-    ack_inboxes: dict[bytes, Subscription] = field(default_factory=dict, repr=False)
-    inboxes: dict[bytes, Subscription] = field(default_factory=dict, repr=False)
+    subscriptions: dict[int, ClusterSubscription] = field(default_factory=dict)  #: by id
+    groups: dict[bytes, ClusterQueueGroup] = field(default_factory=dict)  #: queue groups by name
+    durables: dict[tuple[bytes, bytes], ClusterSubscription] = field(default_factory=dict, repr=False)
+    ack_inboxes: dict[bytes, ClusterSubscription] = field(default_factory=dict, repr=False)
+    inboxes: dict[bytes, ClusterSubscription] = field(default_factory=dict, repr=False)
 
-    def find(self, inbox: bytes) -> Subscription | None:
+    def find(self, inbox: bytes) -> ClusterSubscription | None:
         """Returns the active subscription with an ack inbox, or else with an inbox."""
         return self.ack_inboxes.get(inbox) or self.inboxes.get(inbox)
 
@@ -97,7 +97,7 @@ class ClusterState:
         self.term, self.index = term, index
         self.dropped = 0  #: subscriptions of the snapshot that no server keeps
         #: Active subscriptions of each client, in order of arrival.
-        self._owned: dict[bytes, dict[Subscription, ClusterChannel]] = {}
+        self._owned: dict[bytes, dict[ClusterSubscription, ClusterChannel]] = {}
         if snapshot is not None:
             self._load(snapshot)
 
@@ -114,7 +114,7 @@ class ClusterState:
     def _load_subscription(self, channel: ClusterChannel, saved: pb.SubscriptionSnapshot) -> None:
         state = pb.SubState()
         state.CopyFrom(saved.state)
-        sub = Subscription(state, set(saved.acks_pending))
+        sub = ClusterSubscription(state, set(saved.acks_pending))
         channel.next_id = max(channel.next_id, state.id + 1)
         known = state.client_id in self.clients
         if state.durable_name and (state.is_closed or not known):
@@ -124,7 +124,7 @@ class ClusterState:
         elif known:
             self._activate(channel, sub)
         elif state.q_group and state.is_durable and not state.client_id:
-            group = channel.groups.setdefault(state.q_group, QueueGroup())
+            group = channel.groups.setdefault(state.q_group, ClusterQueueGroup())
             group.last_sent = max(group.last_sent, state.last_sent)
             if group.shadow:
                 if group.shadow.state.last_sent >= state.last_sent:
@@ -228,7 +228,7 @@ class ClusterState:
         durable, queue = request.durable_name, request.q_group
         if request.client_id not in self.clients:
             return
-        existing: Subscription | None = None
+        existing: ClusterSubscription | None = None
         if queue:
             if b":" in durable:
                 return
@@ -238,7 +238,7 @@ class ClusterState:
             existing = channel.durables.get((request.client_id, durable))
             if existing and existing.active:
                 return
-        sub = existing or Subscription(self._new_state(channel, added, queue))
+        sub = existing or ClusterSubscription(self._new_state(channel, added, queue))
         state = sub.state
         state.client_id, state.is_closed = request.client_id, False
         state.inbox, state.ack_inbox = request.inbox, added.ack_inbox
@@ -259,11 +259,11 @@ class ClusterState:
             last_sent=last_sent,
         )
 
-    def _activate(self, channel: ClusterChannel, sub: Subscription) -> None:
+    def _activate(self, channel: ClusterChannel, sub: ClusterSubscription) -> None:
         state = sub.state
         if state.q_group:
             sub.kind = SubKind.QUEUE_MEMBER
-            group = channel.groups.setdefault(state.q_group, QueueGroup())
+            group = channel.groups.setdefault(state.q_group, ClusterQueueGroup())
             if group.shadow is sub:
                 group.shadow = None
             group.members.append(sub)
@@ -275,7 +275,7 @@ class ClusterState:
         channel.inboxes[state.inbox] = sub
         self._owned.setdefault(state.client_id, {})[sub] = channel
 
-    def _remove(self, channel: ClusterChannel, sub: Subscription, *, unsubscribe: bool) -> None:
+    def _remove(self, channel: ClusterChannel, sub: ClusterSubscription, *, unsubscribe: bool) -> None:
         """Takes a subscription from its client: because it unsubscribed, or because it closed it or is gone."""
         state = sub.state
         self._owned.get(state.client_id, {}).pop(sub, None)
@@ -291,7 +291,7 @@ class ClusterState:
             return
         channel.subscriptions.pop(state.id, None)
 
-    def _leave(self, channel: ClusterChannel, sub: Subscription, *, unsubscribe: bool) -> bool:
+    def _leave(self, channel: ClusterChannel, sub: ClusterSubscription, *, unsubscribe: bool) -> bool:
         """Takes a member from its queue group; returns whether it stays, as the group's shadow."""
         state = sub.state
         group = channel.groups[state.q_group]

@@ -22,7 +22,8 @@ from stantools.recovery.truncate import (
     apply_truncation,
     plan_truncation,
 )
-from stantools.recovery.truncate.apply import default_backup, exit_code, refusal, saved_bytes
+from stantools.recovery.truncate.apply import exit_code, refusal
+from stantools.recovery.truncate.backup import default_backup, saved_bytes
 from tui.cells import counted, name_text, number
 from tui.jobs import Job
 from tui.plans.form import field_of
@@ -92,14 +93,14 @@ class TruncateWizard(Wizard[TruncationPlan]):
             preview.verdict = ("no file has to be cut", "good")
             return plan
         _describe(plan, backup, preview, force)
-        room = partial(check_room, backup / "1", saved_bytes(plan))
+        room = partial(check_room, backup / "1", saved_bytes(plan.steps))
         preview.attempt(partial(check_outside, store.path, backup), room)
         return plan
 
     def question(self) -> str:
         """Says what is going to be done."""
         cut, changed = len(self.plan.cuts), len(self.plan.to_do)
-        saved = format_size(saved_bytes(self.plan))
+        saved = format_size(saved_bytes(self.plan.steps))
         store, backup = self.source.shown, name_text(self._backup)
         return (
             f"{counted(cut, 'file')} of {store} {'is' if cut == 1 else 'are'} cut, {counted(changed, 'file')} changed "
@@ -115,7 +116,7 @@ class TruncateWizard(Wizard[TruncationPlan]):
 
     def run(self, job: Job[Outcome]) -> Outcome:
         """Saves what goes, then changes the files; see `Wizard.run`."""
-        job.begin_phase("saving what goes", saved_bytes(self.plan))
+        job.begin_phase("saving what goes", saved_bytes(self.plan.steps))
 
         def advance(count: int) -> None:
             job.advance(count)
@@ -136,7 +137,7 @@ class TruncateWizard(Wizard[TruncationPlan]):
         outcome = self.outcome(exit_code(plan, result), columns, result.changed)
         outcome.changed = True
         if result.backup is not None:
-            outcome.facts = [("saved before", f"{format_size(saved_bytes(plan))} in {name_text(result.backup)}")]
+            outcome.facts = [("saved before", f"{format_size(saved_bytes(plan.steps))} in {name_text(result.backup)}")]
         if result.after.starts and not result.after.recovered:
             outcome.verdict = ("the server would start now, as if the store were empty: do not start it", "bad")
             outcome.next_text = "put back what was saved, and salvage"
@@ -168,7 +169,7 @@ def _describe(plan: TruncationPlan, backup: Path, preview: Preview, force: bool)
         preview.verdict = (f"{verdict}; no intact record would go", "good")
     preview.facts = [
         ("backup", name_text(backup)),
-        ("saved there", format_size(saved_bytes(plan))),
+        ("saved there", format_size(saved_bytes(plan.steps))),
     ]
     preview.add_free(backup / "1")
     if plan.refusals and not force:

@@ -29,7 +29,7 @@ _Content = tuple[int, bytes, bytes]
 
 
 @dataclass
-class Source:
+class NodeChannel:
     """What one node's store has of a channel."""
 
     node: MergedNode
@@ -52,7 +52,7 @@ class Source:
                     yield from step.narrowed(part).messages()
 
 
-def first_to_keep(sources: list[Source]) -> int:
+def first_to_keep(sources: list[NodeChannel]) -> int:
     """Returns the first sequence that limits have not removed, as the most advanced store has it; 0 without any.
 
     A store that was emptied is no witness: it has fewer messages than one that is hardly behind, which no limit of
@@ -86,11 +86,11 @@ class Union:
     def __init__(self, name: bytes, crc: Crc, key: bytes | None) -> None:
         self._name, self._crc = name, crc
         self._cipher = ChannelCipher(key, name) if key else None
-        self.sources: list[Source] = []  #: the stores, the most advanced first
+        self.sources: list[NodeChannel] = []  #: the stores, the most advanced first
         self.have = Ranges()  #: what they have together
         self.differing = Ranges()  #: sequences under which they may have different messages
 
-    def add(self, source: Source, floor: int) -> bool:
+    def add(self, source: NodeChannel, floor: int) -> bool:
         """Adds a store; one that is behind those added before comes after them.
 
         Args:
@@ -111,7 +111,7 @@ class Union:
         self.differing |= twice - same
         return True
 
-    def _same(self, one: Source, other: Source, both: Ranges) -> Ranges:
+    def _same(self, one: NodeChannel, other: NodeChannel, both: Ranges) -> Ranges:
         found = []
         steps = [step for step in other.plan.steps if isinstance(step, Copy)]
         for mine in one.plan.steps if both else ():
@@ -157,7 +157,7 @@ class Union:
             self.sources[number].taken |= chosen
         return told
 
-    def _contents(self, source: Source, wanted: Ranges) -> dict[int, _Content]:
+    def _contents(self, source: NodeChannel, wanted: Ranges) -> dict[int, _Content]:
         found = {}
         for message in source.messages(wanted, self._crc):
             data = message.data

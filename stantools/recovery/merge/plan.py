@@ -24,7 +24,7 @@ from stantools.inspection.node import NodeReport, examine, fold
 from stantools.inspection.subscribers import text
 from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.progress import Progress
-from stantools.recovery.merge.channel import Source, Union, first_to_keep
+from stantools.recovery.merge.channel import NodeChannel, Union, first_to_keep
 from stantools.recovery.merge.model import Logged, MergedNode, MergePlan, Places
 from stantools.recovery.options import MergeOptions, SalvageOptions
 from stantools.recovery.salvage.identity import find_identity
@@ -219,7 +219,7 @@ class _Merge:
                 if each.name == name and (reason := self._reason_against(node, name, known)):
                     self._leave(node, name, each.sequences, reason)
                 elif each.name == name:
-                    sources.append(Source(node, each))
+                    sources.append(NodeChannel(node, each))
         if known is None and not sources:
             return None
         channel = _Channel(name, Union(name, self._crc, self._key), known)

@@ -26,10 +26,10 @@ from stantools.format.crc import Crc
 from stantools.format.layout import INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
-from stantools.recovery.salvage.hashing import Digest, Hasher
-from stantools.recovery.salvage.manifest import MANIFEST_FILE, Moved, write_manifest
+from stantools.recovery.salvage.manifest import Digest, Hasher, Moved, write_manifest
 from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, SalvagePlan, Step
 from stantools.store.atomic import absolute, new_directory
+from stantools.store.directory import MANIFEST_FILE
 from stantools.store.durable import fsync_directory, sync_tree, writing
 from stantools.store.limits import ONE_SLICE
 from stantools.store.mapping import Buffer, mapped

@@ -1,19 +1,27 @@
-"""The account that a salvage leaves in the new store: what was kept, moved, changed and dropped, with hashes."""
+"""The account that a salvage leaves in the new store: what was kept, moved, changed and dropped, with hashes.
+
+Files are hashed while the rest of the store is still being written.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
+
+from blake3 import blake3
 
 from stantools import __version__
 from stantools.recovery.salvage.model import SalvagePlan
 from stantools.store.directory import MANIFEST_FILE
+from stantools.store.durable import fsync_file, writing
+from stantools.store.mapping import WINDOW, Window, mapped
 from stantools.store.ranges import Ranges
-
-__all__ = ["MANIFEST_FILE", "Moved", "write_manifest"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ def write_manifest(content: Path, plan: SalvagePlan, moved: list[Moved], files: 
         content: The new store.
         plan: What was done.
         moved: Where the messages went.
-        files: Size and hash of each file (`hashing.Hasher`).
+        files: Size and hash of each file (see `Hasher`).
     """
     text = json.dumps(describe(plan, moved) | {"files": files}, indent=1)
     (content / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
@@ -84,3 +92,64 @@ def describe(plan: SalvagePlan, moved: list[Moved]) -> dict[str, Any]:
         "changes": plan.changes,
         **plan.account(),
     }
+
+
+#: Files from this size on are made durable as soon as they are whole, so that the disk is not idle until the end.
+_BIG = 1 << 20
+
+Digest = dict[str, Any]
+
+
+class Hasher:
+    """Hashes files with BLAKE3 (`b3sum` checks it), which keeps pace with the writing as SHA-256 does not.
+
+    Files that are added are hashed while others are being written.
+
+    Args:
+        root: The directory that holds the files.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._pool = ThreadPoolExecutor(1)
+        self._begun: dict[Path, Future[Digest]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def add(self, path: Path) -> None:
+        """Begins with a file that is whole, if it is big."""
+        if path.stat().st_size >= _BIG:
+            self._begun[path] = self._pool.submit(_finish, path)
+
+    def files(self, directories: Iterable[Path]) -> dict[str, Digest]:
+        """Returns size and hash of every file in some directories, by its path below the root.
+
+        Raises:
+            StoreUnwritableError: A file cannot be made durable.
+            StoreUnreadableError: A file cannot be read.
+        """
+        digests = {}
+        for path in (path for directory in directories for path in sorted(directory.iterdir())):
+            if path.is_file():
+                begun = self._begun.get(path)
+                digests[str(path.relative_to(self._root))] = begun.result() if begun else _finish(path)
+        return digests
+
+
+def _finish(path: Path) -> Digest:
+    digest = blake3()
+    with mapped(path, sequential=True) as data:
+        size, window = len(data), Window(data)
+        for at in range(0, size, WINDOW // 2):
+            window.reach(at)
+            digest.update(data[at : at + WINDOW // 2])
+    if size >= _BIG:
+        with writing(path):
+            fsync_file(path)
+    return {"size": size, "blake3": digest.hexdigest()}

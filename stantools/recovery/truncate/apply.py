@@ -22,7 +22,7 @@ from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIn
 from stantools.inspection.forecast.slices import data_batches
 from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
-from stantools.recovery.truncate.backup import save
+from stantools.recovery.truncate.backup import save, saved_bytes
 from stantools.recovery.truncate.plan import TruncationPlan
 from stantools.store.directory import WITNESS_FILE, open_datastore
 from stantools.store.durable import fsync_directory, fsync_file, replace_file, replacing, write_all, writing
@@ -68,11 +68,11 @@ def apply_truncation(
     if plan.refusals and not force:
         raise refusal(plan)
     check_outside(root, backup_dir)
-    check_room(backup_dir / "1", _SPARE + saved_bytes(plan))
+    check_room(backup_dir / "1", _SPARE + saved_bytes(plan.steps))
     check_not_in_use(root, force=force, quiet=quiet)
     with hold_ft_lock(root):
         _check_unchanged(root, plan.steps)
-        backup = save(root, plan.steps, backup_dir, progress) if saved_bytes(plan) else None
+        backup = save(root, plan.steps, backup_dir, progress) if saved_bytes(plan.steps) else None
         crc = plan.options.crc
         for change in plan.steps:
             with writing(root / change.path, f"what was removed before is in {backup or backup_dir}"):
@@ -90,12 +90,6 @@ def refusal(plan: TruncationPlan) -> RefusedError:
     )
 
 
-def default_backup(store: Path) -> Path:
-    """Returns where backups are kept if nothing else is said: beside the store."""
-    place = store.absolute()
-    return place.with_name(f"{place.name}.truncated")
-
-
 def exit_code(plan: TruncationPlan, result: TruncationResult | None) -> ExitCode:
     """Returns the exit code that says what became of a plan, or what would become of it if it were carried out.
 
@@ -108,18 +102,6 @@ def exit_code(plan: TruncationPlan, result: TruncationResult | None) -> ExitCode
         return ExitCode.LOSS
     destroys = any(loss.how is not Harm.CUT for loss in after.destroys)
     return ExitCode.FINDINGS if destroys or not after.starts else ExitCode.CLEAN
-
-
-def saved_bytes(plan: TruncationPlan) -> int:
-    """Returns how many bytes go to the backup."""
-    return sum(_saved(change) for change in plan.steps)
-
-
-def _saved(change: Change) -> int:
-    """How many bytes of a file go to the backup."""
-    if change.before is None:
-        return 0
-    return change.before - (change.after or 0) if isinstance(change.action, Cut) else change.before
 
 
 def _check_unchanged(root: Path, steps: list[Change]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,24 @@ MANIFEST = "manifest.json"
 
 _BLOCK = 1 << 20
 _RUNS = 10_000
+
+
+def default_backup(store: Path) -> Path:
+    """Returns where backups are kept if nothing else is said: beside the store."""
+    place = store.absolute()
+    return place.with_name(f"{place.name}.truncated")
+
+
+def saved_bytes(steps: Iterable[Change]) -> int:
+    """Returns how many bytes go to the backup."""
+    return sum(_saved(change) for change in steps)
+
+
+def _saved(change: Change) -> int:
+    """How many bytes of a file go to the backup."""
+    if change.before is None:
+        return 0
+    return change.before - (change.after or 0) if isinstance(change.action, Cut) else change.before
 
 
 def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progress | None = None) -> Path:

@@ -14,7 +14,7 @@ import pytest
 
 from broker.cli import main
 from broker.config import processes
-from broker.config.catalogue import SECTIONS, State, reference
+from broker.config.catalogue import SECTIONS, Support, reference
 from broker.config.options import BrokerOptions
 from broker.config.parsing import parse
 from broker.config.processes import PortsFile, send, write_pid_file
@@ -184,7 +184,7 @@ def test_reference_names_everything() -> None:
             assert option.flags or option.keys
             assert all(f"`-{name}`" in page for name in option.flags)
             assert all(f"`{name}`" in page for name in option.keys)
-            assert option.help or option.state is not State.WORKS
+            assert option.help or option.state is not Support.WORKS
     assert "\n\n\n" not in page
 
 

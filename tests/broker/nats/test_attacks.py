@@ -18,7 +18,7 @@ import bcrypt
 import pytest
 
 from broker.nats import auth, turns
-from broker.nats.client import Reason, State
+from broker.nats.client import ClientState, Reason
 from broker.nats.options import Authorization, NatsOptions, User
 from broker.nats.server import NatsServer
 from broker.nats.views import resident_memory
@@ -287,7 +287,9 @@ def test_a_good_login_waits_for_its_turn_only(monkeypatch: pytest.MonkeyPatch) -
     async def scenario() -> None:
         async with serving(authorization=USERS) as server, flooded(server, 100):
             async with await Raw.connect(server.port, login("bob", "secret")) as good:
-                await eventually(lambda: any(c.state is State.CHECKING and c.user == "" for c in server.connections()))
+                await eventually(
+                    lambda: any(c.state is ClientState.CHECKING and c.user == "" for c in server.connections())
+                )
                 await eventually(lambda: any(line[1] == "bob" for line in server.slow_checks._lines))
                 gate.set()
                 await good.expect(b"PONG\r\n")

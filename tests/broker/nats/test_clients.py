@@ -12,7 +12,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from broker.nats.client import Reason, State
+from broker.nats.client import ClientState, Reason
 from broker.nats.options import Authorization, User
 from broker.nats.server import NatsServer
 from tests import natsclient
@@ -163,8 +163,8 @@ def test_a_client_goes_through_its_states() -> None:
 
     async def scenario() -> None:
         for options, states in (
-            ({}, [State.OPEN, State.OPEN]),
-            ({"authorization": Authorization(user="u", password="p")}, [State.GREETED, State.OPEN]),
+            ({}, [ClientState.OPEN, ClientState.OPEN]),
+            ({"authorization": Authorization(user="u", password="p")}, [ClientState.GREETED, ClientState.OPEN]),
         ):
             async with serving(**options) as server, await Raw.connect(server.port) as client:
                 [connection] = server.connections()
@@ -173,10 +173,10 @@ def test_a_client_goes_through_its_states() -> None:
                 await client.until_pong()
                 assert [*seen, connection.state] == states
                 with pytest.raises(AssertionError, match="does not become"):
-                    connection.advance(State.HANDSHAKE)
+                    connection.advance(ClientState.HANDSHAKE)
                 connection.close(Reason.CLIENT_CLOSED)
-                assert connection.closed and connection.state is State.CLOSED
+                assert connection.closed and connection.state is ClientState.CLOSED
                 with pytest.raises(AssertionError, match="does not become"):
-                    connection.advance(State.OPEN)
+                    connection.advance(ClientState.OPEN)
 
     asyncio.run(scenario())
