@@ -62,6 +62,8 @@ class EmbeddedBus:
     ) -> None:
         self._server = server
         self._clients: dict[Role, InternalClient] = {}
+        #: Returns whether much waits for a client that gets messages of a subject.
+        self.congested: Final = server.router.congested
         for role in roles:
             self._clients[role] = server.internal_client(client_name(cluster_id, role), credentials)
 
@@ -82,9 +84,9 @@ class EmbeddedBus:
             self._clients[role].publish_block(subject, block, begin, end)
         return True
 
-    def congested(self, subject: bytes) -> bool:
-        """Returns whether much waits for a client that gets messages of a subject."""
-        return self._server.router.congested(subject)
+    def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
+        """Publishes rows of a block to several subjects."""
+        self._clients[role].publish_runs([run for run in runs if is_subject(run[0])], block)
 
     def slow_down(self) -> None:
         """Reads more slowly from whoever has sent what a handler is given at the moment."""

@@ -264,6 +264,11 @@ class ExternalBus:
         """Publishes rows of a block, one message each, in one write."""
         return not is_subject(subject) or self._links[role].publish_block(subject, block, begin, end)
 
+    def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
+        """Publishes rows of a block to several subjects."""
+        for subject, begin, end in runs:
+            self.publish_block(role, subject, block, begin, end)
+
     def congested(self, subject: bytes) -> bool:
         """Returns whether much waits for the NATS server, which looks after its clients itself."""
         return self._links[Role.SEND].congested

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -124,6 +124,19 @@ class InternalClient(Client):
         size = int(block.sizes[begin]) if end - begin == 1 else int(block.sizes[begin:end].sum())
         self._sent(end - begin, size)
         return self.server.router.publish_block(self, subject, block, begin, end)
+
+    def publish_runs(self, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
+        """Publishes payloads of a block to several subjects: to each those from one row to another."""
+        if self.closed:
+            return
+        if self.permit is not None:
+            runs = [run for run in runs if self._may_publish(run[0], 0)]
+        publish, count, size = self.server.router.publish_block, 0, 0
+        for subject, begin, end in runs:
+            publish(self, subject, block, begin, end)
+            count += end - begin
+            size += int(block.sizes[begin] if end - begin == 1 else block.sizes[begin:end].sum())
+        self._sent(count, size)
 
     def _may_publish(self, subject: bytes, size: int) -> bool:
         if self.permit is not None and not self.permit.may_publish(subject):

@@ -94,6 +94,7 @@ class NatsServer:
         self.turns = Turns()  #: who has the event loop
         self.slow_checks = SlowChecks()  #: hashed passwords that are being checked
         self._mailbox = Mailbox(self.turns)
+        self.drain: Final = self._mailbox.drain  #: hands over what parts of this process have sent each other
         self._keepalive: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._context: ssl.SSLContext | None = None
@@ -508,8 +509,3 @@ class NatsServer:
     def behind(self) -> bool:
         """Something that was sent within this process still waits."""
         return bool(self._mailbox)
-
-    def drain(self) -> None:
-        """Hands over what parts of this process have sent each other."""
-        if self._mailbox:
-            self._mailbox.drain()

@@ -163,7 +163,7 @@ class Commits:
 
     def commit(self) -> None:
         """Flushes what is staged; what is stored then, or was under way and is now, is delivered and answered."""
-        if self._committing or not (self.staged or self._flushes or self._followers):
+        if self._committing:
             return
         if self._sleep is not None:
             self._timers.cancel(self._sleep)
@@ -175,8 +175,7 @@ class Commits:
         try:
             for channel, portions in touched.items():
                 self._flush(channel, portions)
-            if self._flushes or self._followers:
-                self._complete()
+            self._complete()
             for batch in batches:
                 self._acknowledge(batch)
         finally:
@@ -184,7 +183,7 @@ class Commits:
 
     def complete(self) -> None:
         """Goes on with what was under way and is stored now, without flushing more."""
-        if (self._flushes or self._followers) and not self._committing:
+        if not self._committing:
             self._committing = True
             try:
                 self._complete()
@@ -356,10 +355,8 @@ class Commits:
                 if portion.outcome is not _STORED:
                     break
             else:
-                for reply, begin, end in batch.runs:
-                    if batch.traced:
-                        _trace(batch.traced[begin:end])
-                    self._bus.publish_block(Role.SEND, reply, batch.acks, begin, end)
+                _trace(batch.traced)
+                self._bus.publish_runs(Role.SEND, batch.runs, batch.acks)
                 return
         for portion, reply, begin, end in _pieces(batch):
             queue = self._owed.get(reply)

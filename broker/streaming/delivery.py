@@ -35,6 +35,7 @@ class Delivery:
 
     def __init__(self, context: Context, sender: Sender, redelivery: Redelivery) -> None:
         self._clock = context.clock
+        self._congested = context.bus.congested
         self._sender = sender
         self._arm = redelivery.arm
 
@@ -54,7 +55,7 @@ class Delivery:
                 return False
             if subscription.last_sent >= channel.visible:
                 return False
-            if self._sender.congested(subscription):
+            if self._congested(subscription.inbox):
                 return True
         return True
 
@@ -163,7 +164,7 @@ class Serving:
 
     def __init__(self, context: Context, ready: Ready, sender: Sender, redelivery: Redelivery) -> None:
         self._ready = ready
-        self._sender = sender
+        self._bus = context.bus
         self._delivery = Delivery(context, sender, redelivery)
         self._redelivery = redelivery
 
@@ -194,9 +195,9 @@ class Serving:
 
     def _congested(self, unit: Subscription | QueueGroup) -> bool:
         if isinstance(unit, Subscription):
-            return self._sender.congested(unit)
+            return self._bus.congested(unit.state.inbox)
         # The others get what one of them does not take.
-        return bool(unit.members) and all(self._sender.congested(member) for member in unit.members)
+        return bool(unit.members) and all(self._bus.congested(member.inbox) for member in unit.members)
 
     def _release(self, subscription: Subscription) -> bool:
         if subscription.hold is Hold.NONE or not subscription.started or not subscription.active:

@@ -99,10 +99,6 @@ class Sender:
         statistics.out_bytes += int(block.sizes[begin:end].sum()) if end - begin > 1 else int(block.sizes[begin])
         return True
 
-    def congested(self, subscription: Subscription) -> bool:
-        """Returns whether much of what was sent has not been taken yet."""
-        return self._bus.congested(subscription.state.inbox)
-
 
 class Acknowledgements:
     """Takes acknowledgements, and lets those who have room again be served."""

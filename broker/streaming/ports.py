@@ -6,7 +6,7 @@ The rules call these and are called back; they open no socket, read no clock and
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -62,6 +62,9 @@ class Bus(Protocol):
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         """Publishes rows `begin` to `end`, one message each. Nothing refers to the block after the call."""
+
+    def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
+        """Publishes rows of a block to several subjects: to each the rows from one to another."""
 
     def congested(self, subject: bytes) -> bool:
         """Returns whether much waits for those who get messages of a subject, so that more is better sent later."""

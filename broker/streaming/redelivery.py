@@ -40,6 +40,7 @@ class Redelivery:
     def __init__(self, context: Context, sender: Sender, acknowledgements: Acknowledgements) -> None:
         self._clock = context.clock
         self._timers = context.timers
+        self._bus = context.bus
         self._sender = sender
         self._acknowledgements = acknowledgements
 
@@ -118,7 +119,7 @@ class Redelivery:
 
     def _congested(self, subscription: Subscription) -> bool:
         members = subscription.group.members if subscription.group is not None else ()
-        return all(self._sender.congested(each) for each in members or (subscription,))
+        return all(self._bus.congested(each.inbox) for each in members or (subscription,))
 
     def _rearm(self, subscription: Subscription, now: int, pause: int = _SOON) -> None:
         """Lets the timer fire for the next deadline, but not before a pause."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,6 +124,10 @@ class Bus:
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         assert 0 <= begin < end <= len(block)
         return all(self.publish(role, subject, block.payload(row)) for row in range(begin, end))
+
+    def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
+        for subject, begin, end in runs:
+            self.publish_block(role, subject, block, begin, end)
 
     def congested(self, subject: bytes) -> bool:
         return subject in self.full
