@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterable, Sized
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -35,7 +35,15 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.store.appending import append_records
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
-from stantools.store.durable import create_temporary, create_whole, fsync_directory, unwritable, write_all, writing
+from stantools.store.durable import (
+    create_temporary,
+    create_whole,
+    fsync_directory,
+    fsync_file,
+    unwritable,
+    write_all,
+    writing,
+)
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
@@ -47,6 +55,7 @@ _CHUNK = 1 << 20
 #: A subscription for a compaction: its full state, and the sequences that are pending.
 Live = tuple[pb.SubState, Collection[int]]
 _NOT_DURABLE = "what was written may not be durable"
+_AS_IT_WAS = "it is as it was"
 
 
 class _Log:
@@ -74,6 +83,7 @@ class _Log:
         self._buffer_size = buffer_size
         self._buffer: list[bytes] = []
         self._buffered = 0
+        self._replacement: Replacement | None = None  # while a compaction is under way
         #: There may be something behind the last record that could not be cut off yet.
         self._ragged = False
         #: When it was compacted last, in seconds of the clock that compactions go by.
@@ -166,6 +176,8 @@ class _Log:
 
     def _add(self, records: bytes) -> None:
         """Takes whole records; they are written when the buffer is full."""
+        if self._replacement is not None:
+            self._replacement.add(records)
         self._buffer.append(records)
         self._buffered += len(records)
         self.size += len(records)
@@ -209,33 +221,155 @@ class _Log:
             and now - self.compacted >= rules.interval
         )
 
-    def _replace(self, prefix: str, records: Iterable[bytes], now: float | None) -> None:
-        """Replaces the content of the log."""
-        with writing(self.path, "it is as it was"):
+    def _begin_replacement(self, prefix: str, records: Iterable[bytes]) -> Replacement:
+        """Begins to replace the content of the log.
+
+        Raises:
+            StoreUnwritableError: What was gathered cannot be written.
+        """
+        # Should it fail, the gathered records are still needed.
+        self._write_out()
+        with writing(self.path, _AS_IT_WAS):
             status = os.fstat(self._descriptor)
-            descriptor, temporary = create_temporary(self._root, prefix)
-            try:
-                size = _fill(descriptor, records)
-                os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
-                if os.geteuid() == 0:
-                    os.fchown(descriptor, status.st_uid, status.st_gid)
-                os.fsync(descriptor)
-                # The old file has everything, should the rename not happen; what is gathered is in `records`.
-                temporary.replace(self.path)
-            except BaseException:
-                os.close(descriptor)
-                temporary.unlink(missing_ok=True)
-                raise
+        self._replacement = Replacement(self._root, self.path, prefix, records, status)
+        return self._replacement
+
+    def replace(self, *, now: float | None = None) -> Callable[[], None]:
+        """Puts the replacement that was begun, and is filled, in the place of the log.
+
+        Returns:
+            What makes that durable: to be called once, by any thread, also if the log is closed.
+
+        Raises:
+            StoreUnwritableError: It cannot be written; the file is as it was, and the replacement is gone. The function
+                that is returned raises it as well.
+        """
+        replacement = self._replacement
+        assert replacement is not None
+        try:
+            # The old file has everything, should the rename not happen.
+            self._write_out()
+            descriptor = replacement.take_place()
+        except BaseException:
+            replacement.discard()
+            raise
+        finally:
+            self._replacement = None
         os.close(self._descriptor)
         self._descriptor = descriptor
-        self._buffer, self._buffered = [], 0
         self._ragged = False
-        self.size = size
+        self.size = replacement.size
         self.compacted = time.monotonic() if now is None else now
-        with writing(self.path, "the new file is complete but its name may not be durable"):
-            fsync_directory(self.path.parent)
-            if self._root != self.path.parent:
-                fsync_directory(self._root)
+
+        def sync() -> None:
+            with writing(self.path, _NOT_DURABLE):
+                fsync_file(self.path)
+            with writing(self.path, "the new file is complete but its name may not be durable"):
+                fsync_directory(self.path.parent)
+                if self._root != self.path.parent:
+                    fsync_directory(self._root)
+
+        return sync
+
+    def _finish(self, now: float | None) -> None:
+        """Does all that is left of a compaction."""
+        replacement = self._replacement
+        assert replacement is not None
+        try:
+            replacement.fill()
+        except BaseException:
+            self.give_up()
+            replacement.discard()
+            raise
+        self.replace(now=now)()
+
+    def give_up(self) -> None:
+        """Adds nothing more to the replacement that was begun, which is the caller's to discard."""
+        self._replacement = None
+
+
+class Replacement:
+    """The file that is going to be a log, which goes on meanwhile: what the log gets is added here.
+
+    In steps, so that threads can do those which wait for a disk: `fill`, and what `catching_up` returns. Then the log
+    takes it (`_Log.replace`), and what that returns makes it durable. A kill finds the old file, or the new one whole.
+
+    Args:
+        root: Where it is written.
+        path: The log.
+        prefix: Of its name until it has the log's.
+        records: What it begins with.
+        status: Of the log's file.
+    """
+
+    def __init__(self, root: Path, path: Path, prefix: str, records: Iterable[bytes], status: os.stat_result) -> None:
+        self.size = 0  #: bytes of the records in it
+        self.waiting = 0  #: bytes of those that are not written yet
+        self._root = root
+        self._path = path
+        self._prefix = prefix
+        self._records = records
+        self._status = status
+        self._since: list[bytes] = []
+        self._descriptor: int | None = None
+        self._temporary: Path | None = None
+
+    def add(self, records: bytes) -> None:
+        """Takes what the log gets."""
+        self._since.append(records)
+        self.waiting += len(records)
+
+    def fill(self) -> None:
+        """Writes and syncs what it begins with.
+
+        Raises:
+            StoreUnwritableError: It cannot be written.
+        """
+        with writing(self._path, _AS_IT_WAS):
+            self._descriptor, self._temporary = create_temporary(self._root, self._prefix)
+            self.size, self._records = _fill(self._descriptor, self._records), ()
+            os.fchmod(self._descriptor, stat.S_IMODE(self._status.st_mode))
+            if os.geteuid() == 0:
+                os.fchown(self._descriptor, self._status.st_uid, self._status.st_gid)
+            os.fsync(self._descriptor)
+
+    def catching_up(self) -> Callable[[], None]:
+        """Returns what writes and syncs what the log got until now; raises StoreUnwritableError when it is called."""
+        since = self._take()
+
+        def catch_up() -> None:
+            assert self._descriptor is not None
+            with writing(self._path, _AS_IT_WAS):
+                write_all(self._descriptor, since)
+                os.fsync(self._descriptor)
+
+        return catch_up
+
+    def take_place(self) -> int:
+        """Writes what the log got since then, and renames the file.
+
+        Returns:
+            The file's descriptor.
+
+        Raises:
+            StoreUnwritableError: It did not happen.
+        """
+        assert self._descriptor is not None and self._temporary is not None
+        with writing(self._path, _AS_IT_WAS):
+            write_all(self._descriptor, self._take())
+            self._temporary.replace(self._path)
+        return self._descriptor
+
+    def discard(self) -> None:
+        """Removes the file."""
+        if self._descriptor is not None and self._temporary is not None:
+            os.close(self._descriptor)
+            self._temporary.unlink(missing_ok=True)
+
+    def _take(self) -> bytes:
+        since, self._since, self.waiting = b"".join(self._since), [], 0
+        self.size += len(since)
+        return since
 
 
 class ClientsLog(_Log):
@@ -293,8 +427,24 @@ class ClientsLog(_Log):
         Raises:
             StoreUnwritableError: It cannot be written; the file is as it was.
         """
-        self._replace(CLIENTS_FILE, (encode_client(client, self._crc) for client in clients), now)
-        self.deletes = 0
+        self.begin_compaction(clients)
+        self._finish(now)
+
+    def begin_compaction(self, clients: Iterable[pb.ClientInfo]) -> Replacement:
+        """Begins a compaction; see `Replacement`.
+
+        Raises:
+            StoreUnwritableError: It cannot be begun.
+        """
+        records = [encode_client(client, self._crc) for client in clients]
+        self._deletes_before = self.deletes
+        return self._begin_replacement(CLIENTS_FILE, records)
+
+    def replace(self, *, now: float | None = None) -> Callable[[], None]:
+        """See `_Log.replace`."""
+        sync = super().replace(now=now)
+        self.deletes -= self._deletes_before
+        return sync
 
 
 class SubsLog(_Log):
@@ -430,18 +580,29 @@ class SubsLog(_Log):
         Raises:
             StoreUnwritableError: It cannot be written; the file is as it was.
         """
-        counted = 0
+        self.begin_compaction(subscriptions)
+        self._finish(now)
 
-        def encoded() -> Iterator[bytes]:
-            nonlocal counted
-            for state, pending in subscriptions:
-                counted += 1 + len(pending)
-                yield encode_live(state, pending, self._crc)
+    def begin_compaction(self, subscriptions: Iterable[Live]) -> Replacement:
+        """Begins a compaction; see `Replacement`.
 
-        # Should it fail, the gathered records are still needed.
-        self._write_out()
-        self._replace("subs", encoded(), now)
-        self.records, self.dead = counted, 0
+        Raises:
+            StoreUnwritableError: It cannot be begun.
+        """
+        alive, records = 0, []
+        for state, pending in subscriptions:
+            alive += 1 + len(pending)
+            records.append(encode_live(state, pending, self._crc))
+        # What is dead by then goes, and what is counted twice of what is alive.
+        self._gone = self.records - alive, self.dead
+        return self._begin_replacement("subs", records)
+
+    def replace(self, *, now: float | None = None) -> Callable[[], None]:
+        """See `_Log.replace`."""
+        sync = super().replace(now=now)
+        records, dead = self._gone
+        self.records, self.dead = self.records - records, self.dead - dead
+        return sync
 
 
 def encode_live(state: pb.SubState, pending: Collection[int], crc: Crc) -> bytes:

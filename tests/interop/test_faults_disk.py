@@ -475,6 +475,32 @@ def test_logs_that_hang(tmp_path: Path) -> None:
         calm(broker)
 
 
+def test_a_compaction_that_hangs(tmp_path: Path) -> None:
+    """While logs are written anew everything is served, the channel whose log it is, too; a kill loses nothing."""
+    directory = tmp_path / "store"
+    rules = ("--file_compact_frag", 1, "--file_compact_interval", 1, "--file_compact_min_size", 1)
+    with FailingBroker(tmp_path, *_FILE, "-dir", directory, *rules, http=True) as broker:
+        with Talker(broker.port) as one, Talker(broker.port) as two:
+            slow, fast = Client(one, "slow"), Client(two, "fast")
+            for client in (slow, fast):
+                client.store(client.id, b"first")
+            with broker.failing("fsync HANG store/subs"):
+                subscription = slow.subscribe(b"slow")
+                subscription.ack(subscription.wait(1)[0].sequence)
+                broker.wait_until_it_hangs("store/subs")
+                served(broker, two, fast, 5)
+                slow.store(b"slow", b"second")
+                subscription.ack(subscription.wait(2)[1].sequence)
+            with broker.failing("fsync HANG store/clients.dat"):
+                Client(two, "short").close()
+                broker.wait_until_it_hangs("store/clients.dat")
+                served(broker, two, fast, 5)
+                Client(two, "another")
+                broker.kill()
+        verified(directory)
+        calm(broker)
+
+
 def test_the_end_does_not_wait_for_a_disk_for_ever(tmp_path: Path) -> None:
     directory = tmp_path / "store"
     with FailingBroker(tmp_path, *_FILE, "-dir", directory) as broker:

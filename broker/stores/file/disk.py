@@ -77,6 +77,8 @@ class Disk:
         Returns:
             Whether no job is left.
         """
+        if not (self._running or self._syncs.under_way):
+            return True
         everything = patience is not None
         end = time.monotonic() + (patience if patience is not None else 0 if self.pause else _MOMENT)
         while True:

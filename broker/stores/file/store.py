@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from broker.log import STREAMING
+from broker.stores.file.compaction import RETRY, Compaction
 from broker.stores.file.locks import lock_directory, make_directory, unlock_directory
 from broker.stores.file.messages import FileMessages
 from broker.stores.file.recovery import Found, FoundChannel, recover_directory
@@ -78,6 +79,8 @@ class FileStore:
         self._clients: dict[bytes, pb.ClientInfo] = {}
         self._clients_log: ClientsLog | None = None
         self._deletes, self._clients_end = 0, FILE_HEADER_SIZE
+        self._compaction: Compaction | None = None
+        self._no_compaction_before = float("-inf")
         self._open = False
         self._lock: Path | None = None
         self._channels: dict[bytes, tuple[FileMessages, FileSubscriptions]] = {}
@@ -141,12 +144,40 @@ class FileStore:
         try:
             log = self._log()
             log.delete(client_id)
-            if log.due(len(self._clients)):
-                log.compact(self._clients.values())
         except StantoolsError as error:
             if known is not None:
                 self._clients[client_id] = known
             raise _storage_error(error) from error
+        if self._compaction is None and time.monotonic() >= self._no_compaction_before and log.due(len(self._clients)):
+            self._compact(log)
+
+    def _compact(self, log: ClientsLog) -> None:
+        disk = self._services.disk
+
+        def take_new_file() -> None:
+            self._compaction = None
+            try:
+                disk.run(log.replace(), renamed)
+            except StantoolsError as error:
+                not_compacted(error)
+
+        def renamed(problem: Exception | None) -> None:
+            if problem is not None:
+                not_compacted(problem)
+
+        def not_compacted(problem: Exception) -> None:
+            # The log is as it was.
+            self._compaction = None
+            self._no_compaction_before = time.monotonic() + RETRY
+            STREAMING.error("Unable to compact %s: %s", log.path, problem)
+
+        try:
+            new = log.begin_compaction(self._clients.values())
+        except StantoolsError as error:
+            not_compacted(error)
+            return
+        self._compaction = Compaction(log, new, disk, take_new_file, not_compacted)
+        self._compaction.begin()
 
     def _log(self) -> ClientsLog:
         if self._clients_log is None:
@@ -290,6 +321,8 @@ class FileStore:
                     problems.append(error)
         self._channels.clear()
         log, self._clients_log, self._open = self._clients_log, None, False
+        if self._compaction is not None:
+            self._compaction.drop()
         if log is not None:
             try:
                 log.close()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.log import STREAMING
+from broker.stores.file.compaction import RETRY, Compaction
 from broker.stores.file.services import Services
 from broker.stores.interface import Flush, Outcome, RecoveredSubscription, StorageError
 from stantools.errors import StantoolsError, StoreUnwritableError
@@ -24,9 +25,6 @@ from stantools.store.durable import writing
 from stantools.store.limits import ChannelLimits
 from stantools.store.logwriter import Live, SubsLog
 from stantools.store.sublog import SubsState
-
-#: Seconds until a compaction that failed is tried again.
-_RETRY = 10.0
 
 _MSG, _ACK = int(SubRecord.MSG), int(SubRecord.ACK)
 
@@ -64,6 +62,7 @@ class FileSubscriptions:
         self._stale = self._gathered = False
         self._under_way: Flush | None = None
         self._next: Flush | None = None
+        self._compaction: Compaction | None = None
         self._no_compaction_before = float("-inf")
         self._compacted = float("-inf")
 
@@ -188,11 +187,13 @@ class FileSubscriptions:
     def _synced(self, problem: Exception | None) -> None:
         """Goes on when a thread has synced the file."""
         assert self._under_way is not None
-        done, following = self._under_way, self._next
-        self._under_way = self._next = None
+        done, self._under_way = self._under_way, None
         if problem is not None:
             done.outcome, done.error = Outcome.REFUSED, self._failed(problem).message
         self._services.completed.append(done)
+        if self._compaction is not None and self._compaction.caught_up and self._take_new_file():
+            return
+        following, self._next = self._next, None
         if following is not None:
             try:
                 if problem is not None:
@@ -231,22 +232,70 @@ class FileSubscriptions:
     def _failed(self, error: Exception) -> StorageError:
         """Takes note that records were lost: the next flush writes everything that is alive anew."""
         self._stale = self._gathered = True
+        self._drop_compaction()
         return StorageError(error.message if isinstance(error, StantoolsError) else str(error))
 
     def _compact_if_due(self) -> None:
         log = self._log
-        if log is None or self._stale or not log.due():
+        if log is None or self._stale or self._compaction is not None or not log.due():
             return
-        now = time.monotonic()
-        if now < self._no_compaction_before:
+        if time.monotonic() < self._no_compaction_before:
             return
         try:
-            log.compact(self._live(), now=now)
-            self._gathered = False
+            if self._is_written(log):
+                new = log.begin_compaction(self._live())
+                self._compaction = Compaction(log, new, self._services.disk, self._take_new_file, self._not_compacted)
+                self._compaction.begin()
         except StoreUnwritableError as error:
-            # The file is as it was. The original says nothing here.
-            self._no_compaction_before = now + _RETRY
-            STREAMING.error("Unable to compact %s: %s", log.path, error)
+            self._not_compacted(error)
+
+    def _is_written(self, log: SubsLog) -> bool:
+        """Writes what is gathered. Returns whether that worked; otherwise the next flush writes everything anew."""
+        try:
+            log.flush(sync=False)
+        except StoreUnwritableError as error:
+            self._failed(error)
+            return False
+        return True
+
+    def _take_new_file(self) -> bool:
+        """Ends a compaction, as soon as no flush of the old file is under way: what is durable there has to stay so.
+
+        What is flushed from now on is durable when the new file and its name are.
+
+        Returns:
+            Whether a flush of the new file has begun.
+        """
+        log, services = self._log, self._services
+        if self._under_way is not None or log is None or not self._is_written(log):
+            return False
+        self._compaction = None
+        try:
+            job = log.replace(now=time.monotonic())
+        except StoreUnwritableError as error:
+            self._not_compacted(error)
+            return False
+        if not services.options.sync:
+            services.disk.run(job, self._renamed)
+            return False
+        self._under_way, self._next = self._next or Flush(), None
+        services.disk.run(job, self._synced)
+        return True
+
+    def _renamed(self, problem: Exception | None) -> None:
+        if problem is not None:
+            self._not_compacted(problem)
+
+    def _not_compacted(self, problem: Exception) -> None:
+        # The log is as it was. The original says nothing here.
+        self._compaction = None
+        self._no_compaction_before = time.monotonic() + RETRY
+        STREAMING.error("Unable to compact %s: %s", self._directory / SUBS_FILE, problem)
+
+    def _drop_compaction(self) -> None:
+        compaction, self._compaction = self._compaction, None
+        if compaction is not None:
+            compaction.drop()
 
     def _opened(self) -> SubsLog:
         services = self._services
@@ -272,8 +321,8 @@ class FileSubscriptions:
         return self._log
 
     def release(self) -> bool:
-        """Closes the file, unless something is gathered."""
-        if self._gathered:
+        """Closes the file, unless something is gathered, or it is being written anew."""
+        if self._gathered or self._compaction is not None:
             return False
         self._close()
         return True
@@ -295,6 +344,7 @@ class FileSubscriptions:
         self._close()
 
     def _close(self) -> None:
+        self._drop_compaction()
         log = self._log
         if log is not None:
             log.abandon()

@@ -86,6 +86,7 @@ def test_clients_are_compacted(tmp_path):
     size = (tmp_path / "clients.dat").stat().st_size
     for number in range(15):
         store.delete_client(b"c%d" % number)
+    store.settle()
     assert (tmp_path / "clients.dat").stat().st_size < size
     store.close()
     assert {each.id for each in reopened(tmp_path).clients} == {b"c%d" % number for number in range(15, 20)}

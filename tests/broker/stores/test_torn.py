@@ -188,10 +188,13 @@ def work(directory: Path, promised: Promised, rounds: int) -> None:
         channel.subscriptions.flush()
         promised.sent = promised.last
         channel.subscriptions.acked(numbers[0], range(1, first + count))
+        # Threads write logs anew; what we write at the same time would be no moment of its own.
+        store.settle()
         channel.subscriptions.flush()
         for gone in sorted(promised.clients)[:2]:
             promised.clients.discard(gone)
             store.delete_client(gone)
+            store.settle()
     store.close()
 
 
