@@ -45,7 +45,6 @@ class Account:
         Raises:
             StorageError: One of them cannot be opened.
         """
-        now = self._clock.wall()
         for values, created in self._place.streams():
             try:
                 config = StreamConfig.read(values)
@@ -53,11 +52,7 @@ class Account:
             except ApiError as error:
                 NATS.error("  Stream %r is left alone: %s", values.get("name"), error.text)
                 continue
-            stream = self.streams[config.name] = Stream(self.room, config, created, self._place.open(config.name))
-            stream.remember(now)
-            stream.expire(now)
-            stream.enforce()
-            stream.store.flush()
+            self._opened(config, created, self._place.open(config.name))
 
     def find(self, name: str) -> Stream:
         """Returns a stream.
@@ -166,6 +161,39 @@ class Account:
             raise ApiError(400, 10058, "stream name already in use with a different configuration")
         self._check_subjects(config)
         stream = self.streams[config.name] = Stream(self.room, config, created, store, borrowed=True)
+        return stream
+
+    def check_new(self, config: StreamConfig) -> None:
+        """Checks whether a stream may be restored.
+
+        Raises:
+            ApiError: There is one of that name, or with such subjects.
+        """
+        if config.name in self.streams:
+            raise ApiError(400, 10130, "stream name already in use, cannot restore")
+        if config.num_replicas > 1:
+            raise ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
+        self._check_subjects(config)
+        self._check_reservation(config, 0)
+
+    def restore(self, config: StreamConfig, created: int) -> Stream:
+        """Opens a stream whose files are there now; its configuration may be another one than theirs.
+
+        Raises:
+            StorageError: It cannot be opened.
+        """
+        store = self._place.open(config.name)
+        store.configure(config.as_json(), created)
+        return self._opened(config, created, store)
+
+    def _opened(self, config: StreamConfig, created: int, store: StreamStore) -> Stream:
+        """Makes a stream of what is there, without what is over its limits by now."""
+        now = self._clock.wall()
+        stream = self.streams[config.name] = Stream(self.room, config, created, store)
+        stream.remember(now)
+        stream.expire(now)
+        stream.enforce()
+        stream.store.flush()
         return stream
 
     def drop(self, stream: Stream) -> None:

@@ -27,6 +27,7 @@ from broker.streams.requests import (
     response_type,
 )
 from broker.streams.stream import Stream
+from broker.streams.transfers import Transfers
 
 PREFIX: Final = b"$JS.API."
 _CONSUMER: Final = b"CONSUMER."
@@ -62,11 +63,12 @@ class Api:
         self,
         account: Account,
         consumers: Consumers,
+        transfers: Transfers,
         clock: Clock,
         listen: Callable[[Stream], None],
         forget: Callable[[Stream], None],
     ) -> None:
-        self._consumers = consumers
+        self._consumers, self._transfers = consumers, transfers
         self._consumer_calls = ConsumerCalls(account, consumers)
         self._account, self._clock = account, clock
         self._listen, self._forget = listen, forget
@@ -80,8 +82,8 @@ class Api:
             b"STREAM.PURGE": ("stream_purge", self._purge, {"purged": 0}),
             b"STREAM.MSG.GET": ("stream_msg_get", self._get, {}),
             b"STREAM.MSG.DELETE": ("stream_msg_delete", self._delete_message, {}),
-            b"STREAM.SNAPSHOT": ("stream_snapshot", self._no_snapshot, {}),
-            b"STREAM.RESTORE": ("stream_restore", self._no_restore, {"deliver_subject": ""}),
+            b"STREAM.SNAPSHOT": ("stream_snapshot", self._snapshot, {}),
+            b"STREAM.RESTORE": ("stream_restore", self._restore, {"deliver_subject": ""}),
             b"STREAM.LEADER.STEPDOWN": ("stream_leader_stepdown", self._no_cluster, {}),
             b"STREAM.PEER.REMOVE": ("stream_remove_peer", self._no_cluster, {}),
         }
@@ -230,12 +232,14 @@ class Api:
         stream.store.flush()
         return {"success": True}
 
-    def _no_snapshot(self, name: str, body: bytes) -> dict[str, Any]:
-        self._account.find(name)
-        raise ApiError(500, 10064, "snapshot failed: no impl")
+    def _snapshot(self, name: str, body: bytes) -> dict[str, Any]:
+        stream = self._account.find(name)
+        for consumer in self._consumers.of(stream).values():
+            self._consumers.keep(consumer)
+        return self._transfers.snapshot(stream, body)
 
-    def _no_restore(self, name: str, body: bytes) -> dict[str, Any]:
-        raise ApiError(500, 10062, "restore failed: no impl")
+    def _restore(self, name: str, body: bytes) -> dict[str, Any]:
+        return self._transfers.restore(name, body)
 
     def _no_cluster(self, name: str, body: bytes) -> dict[str, Any]:
         raise unavailable()

@@ -359,15 +359,16 @@ class Consumers:
                 else:
                     self.remove(consumer)
                     continue
-            self._keep(consumer)
+            self.keep(consumer)
 
     def keep_all(self) -> None:
         """Keeps the states of all."""
         for consumer, delivery in self._deliveries.items():
-            self._keep(consumer)
+            self.keep(consumer)
             delivery.close("409 Server Shutdown")
 
-    def _keep(self, consumer: Consumer) -> None:
+    def keep(self, consumer: Consumer) -> None:
+        """Keeps the state of a consumer, if it has changed."""
         if consumer.changed and not consumer.config.mem_storage:
             try:
                 consumer.stream.store.keep_state(consumer.name, consumer.state())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from broker.stores.streams.interface import StreamStore
 from stantools.nats.frames import Handler
+
+T = TypeVar("T")
 
 
 class Bus(Protocol):
@@ -56,8 +58,56 @@ class Driver(Protocol):
     def commit_soon(self) -> None:
         """Calls `commit` once everything that was readable has been handed over."""
 
+    def aside(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Does something that may take long in a thread. `done` gets the result, and is never called from here."""
+
     def wake_at(self, time: int) -> None:
         """Calls `run_timers` at that time of the monotonic clock, instead of any time before."""
+
+
+class Outgoing(Protocol):
+    """The archive of a stream, to be sent."""
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        """Iterates over it, in pieces of a size but for the last.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+
+    def close(self) -> None:
+        """Forgets it."""
+
+
+class Incoming(Protocol):
+    """The archive of a stream, as it comes."""
+
+    @property
+    def created(self) -> int:
+        """When the stream was made, in nanoseconds since 1970; known when it is unpacked."""
+
+    def add(self, data: bytes) -> None:
+        """Takes a piece.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+
+    def unpack(self) -> str:
+        """Unpacks what has come; may be called in a thread. Returns what is wrong, nothing if all is well."""
+
+    def place(self) -> None:
+        """Makes a stream of it, to be opened; it goes with `close` unless `keep` is called.
+
+        Raises:
+            StorageError: There is one of that name, or it cannot be written.
+        """
+
+    def keep(self) -> None:
+        """Leaves the files to the stream, which was opened."""
+
+    def close(self) -> None:
+        """Removes what has not become a stream."""
 
 
 class Place(Protocol):
@@ -93,6 +143,20 @@ class Place(Protocol):
 
         Raises:
             StorageError: It cannot be removed.
+        """
+
+    def take(self, name: str, *, consumers: bool, time: int) -> Outgoing:
+        """Takes a stream in files as it is now, to be sent.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+
+    def expect(self, name: str) -> Incoming:
+        """Begins to take the archive of a stream.
+
+        Raises:
+            StorageError: It cannot be written.
         """
 
     def sync(self) -> None:

@@ -19,11 +19,10 @@ from broker.streams.api import PREFIX, Api
 from broker.streams.consumers import LOOK, Consumers
 from broker.streams.delivery import status
 from broker.streams.errors import ApiError, store_failed
-from broker.streams.requests import dumps
+from broker.streams.requests import dumps, rows
+from broker.streams.transfers import Transfers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from broker.stores.streams.interface import StreamStore
     from broker.streams.configuration import StreamConfig
     from broker.streams.consumer import Consumer
@@ -56,7 +55,8 @@ class StreamsServer:
         self._bus, self._place, self._clock, self._driver = bus, place, clock, driver
         self.account = Account(place, clock, limits)  #: the streams
         self.consumers = Consumers(bus, clock, driver.commit_soon)
-        self.api = Api(self.account, self.consumers, clock, self._listen, self._forget)
+        self.transfers = Transfers(bus, place, clock, driver, self.account, self._adopt)
+        self.api = Api(self.account, self.consumers, self.transfers, clock, self._listen, self._forget)
         self._heard: dict[str, dict[str, object]] = {}
         #: Streams to be flushed, and the acknowledgements that wait for it.
         self._dirty: dict[Stream, None] = {}
@@ -73,8 +73,7 @@ class StreamsServer:
         """
         self.account.load()
         for stream in self.account.streams.values():
-            self.consumers.load(stream)
-            self._listen(stream)
+            self._adopt(stream)
         self._bus.listen(PREFIX + b">", self._requested)
         self._bus.listen(acks.PREFIX + b">", self._acknowledged)
         self._bus.listen(_FLOW + b">", self._flow_answered)
@@ -86,6 +85,7 @@ class StreamsServer:
             return
         self.commit()
         self._stopped = True
+        self.transfers.close()
         self.consumers.keep_all()
         for stream in self.account.streams.values():
             try:
@@ -115,6 +115,11 @@ class StreamsServer:
                 heard[subject] = self._bus.listen(subject.encode(), partial(self._published, stream))
         self._driver.commit_soon()
 
+    def _adopt(self, stream: Stream) -> None:
+        """Goes on with a stream that is there."""
+        self.consumers.load(stream)
+        self._listen(stream)
+
     def _forget(self, stream: Stream) -> None:
         self.consumers.remove_all(stream)
         for subscription in self._heard.pop(stream.name, {}).values():
@@ -135,6 +140,10 @@ class StreamsServer:
         """Forgets such a stream, with its consumers."""
         self.account.drop(stream)
         self._forget(stream)
+        try:
+            stream.store.delete()
+        except StorageError as error:
+            NATS.error("Stream %r: %s", stream.name, error.message)
 
     def changed(self, stream: Stream) -> None:
         """Such a stream has other messages than before."""
@@ -172,6 +181,7 @@ class StreamsServer:
         for stream in self.consumers.run(perf_counter() + _TURN):
             self._dirty[stream] = None
         self._flush()
+        self.transfers.run()
         due = self.consumers.ring()
         if due:
             self._wake_later(self._clock.monotonic() + max(due - self._clock.wall(), 0))
@@ -199,7 +209,7 @@ class StreamsServer:
 
     def _requested(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         self._flush()
-        for subject, reply, header, body in _rows(buffer, frames, begin, end):
+        for subject, reply, header, body in rows(buffer, frames, begin, end):
             if subject.startswith(_NEXT):
                 self._next_wanted(subject[len(_NEXT) :], reply, body)
                 continue
@@ -226,7 +236,7 @@ class StreamsServer:
         return self.consumers.of(found).get(name) if found is not None else None
 
     def _acknowledged(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        for subject, reply, _, payload in _rows(buffer, frames, begin, end):
+        for subject, reply, _, payload in rows(buffer, frames, begin, end):
             place = acks.place(subject)
             consumer = self._consumer(place.stream, place.consumer) if place is not None else None
             if place is None or consumer is None or consumer.config.ack_policy == "none":
@@ -242,7 +252,7 @@ class StreamsServer:
         self._driver.commit_soon()
 
     def _flow_answered(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        for subject, _, _, _ in _rows(buffer, frames, begin, end):
+        for subject, _, _, _ in rows(buffer, frames, begin, end):
             tokens = subject[len(_FLOW) :].decode(errors="replace").split(".")
             consumer = self._consumer(tokens[0], tokens[1]) if len(tokens) > 1 else None
             if consumer is not None:
@@ -283,18 +293,7 @@ class StreamsServer:
             self._synced = now
             self._place.sync()
         self.consumers.look_after()
-
-
-def _rows(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
-    """Iterates over rows of a table: subject, reply, header block, payload."""
-    view = memoryview(buffer)
-    for start, size, reply, reply_size, header, at, length, _ in frames[begin:end].tolist():
-        yield (
-            bytes(view[start : start + size]),
-            bytes(view[reply : reply + reply_size]),
-            bytes(view[at : at + header]),
-            bytes(view[at + header : at + length]),
-        )
+        self.transfers.look_after()
 
 
 def _refused(error: ApiError, name: bytes) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from broker.log import NATS
 from broker.stores.interface import StorageError
+from broker.stores.streams.archives import Coming, Taken
 from broker.stores.streams.blocks import Descriptors
 from broker.stores.streams.files import FileStream
 from broker.stores.streams.interface import StreamStore
@@ -117,6 +118,22 @@ class StreamsDirectory:
         """
         self._open.pop(name, None)
         store.delete()
+
+    def take(self, name: str, *, consumers: bool, time: int) -> Taken:
+        """Takes the files of a stream as they are now, to be read.
+
+        Raises:
+            StorageError: They cannot be had.
+        """
+        return Taken(self._streams / name, consumers=consumers, time=time)
+
+    def expect(self, name: str) -> Coming:
+        """Begins to take the archive of a stream.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        return Coming(self._streams / name)
 
     def sync(self) -> None:
         """Syncs what was written, in a thread."""

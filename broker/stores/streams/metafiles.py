@@ -31,8 +31,8 @@ from stantools.streamfiles.meta import (
 
 META: Final = "meta.inf"
 META_SUM: Final = "meta.sum"
-_CONSUMERS: Final = "obs"
-_STATE: Final = "o.dat"
+CONSUMERS: Final = "obs"
+STATE: Final = "o.dat"
 #: More than any configuration.
 _MOST_META: Final = 16 << 20
 
@@ -49,7 +49,7 @@ class KeptConsumers(StreamStore, ABC):
         Raises:
             StorageError: One cannot be read.
         """
-        folder = self._directory / _CONSUMERS
+        folder = self._directory / CONSUMERS
         for directory in sorted(folder.iterdir()) if folder.is_dir() else ():
             found = read_meta(directory, highway.consumer_key(self._name, directory.name))
             if found is None:
@@ -58,13 +58,13 @@ class KeptConsumers(StreamStore, ABC):
             config["name"] = config.pop("Name", directory.name)
             state = None
             try:
-                state = decode_consumer((directory / _STATE).read_bytes())
+                state = decode_consumer((directory / STATE).read_bytes())
             except FileNotFoundError:
                 pass
             except ArchiveError as error:
-                NATS.error("%s: %s; the consumer begins anew", directory / _STATE, error.message)
+                NATS.error("%s: %s; the consumer begins anew", directory / STATE, error.message)
             except OSError as error:
-                raise StorageError(f"{directory / _STATE} cannot be read: {error.strerror}") from error
+                raise StorageError(f"{directory / STATE} cannot be read: {error.strerror}") from error
             yield config, created, state
 
     def keep_consumer(self, name: str, config: Mapping[str, Any], created: int) -> None:
@@ -74,7 +74,7 @@ class KeptConsumers(StreamStore, ABC):
             StorageError: It cannot be written.
         """
         data = full_consumer_meta(name, config, created)
-        write_meta(self._directory / _CONSUMERS / name, data, highway.consumer_key(self._name, name))
+        write_meta(self._directory / CONSUMERS / name, data, highway.consumer_key(self._name, name))
 
     def keep_state(self, name: str, state: ConsumerState) -> None:
         """Writes the state of a consumer. It is not synced: what is lost comes again.
@@ -82,7 +82,7 @@ class KeptConsumers(StreamStore, ABC):
         Raises:
             StorageError: It cannot be written.
         """
-        path = self._directory / _CONSUMERS / name / _STATE
+        path = self._directory / CONSUMERS / name / STATE
         temporary = path.with_suffix(".tmp")
         try:
             temporary.write_bytes(encode_consumer(state))
@@ -92,7 +92,7 @@ class KeptConsumers(StreamStore, ABC):
 
     def forget_consumer(self, name: str) -> None:
         """Removes what is kept of a consumer."""
-        shutil.rmtree(self._directory / _CONSUMERS / name, ignore_errors=True)
+        shutil.rmtree(self._directory / CONSUMERS / name, ignore_errors=True)
 
     def delete(self) -> None:
         """Takes the directory away, if there is one."""

@@ -21,7 +21,8 @@ SECOND = 1_000_000_000
 CALLS = (
     "INFO", "STREAM.CREATE.S", "STREAM.CREATE.T", "STREAM.UPDATE.S", "STREAM.INFO.S", "STREAM.NAMES", "STREAM.LIST",
     "STREAM.DELETE.T", "STREAM.PURGE.S", "STREAM.MSG.GET.S", "STREAM.MSG.DELETE.S", "STREAM.SNAPSHOT.S",
-    "STREAM.RESTORE.U", "DIRECT.GET.S", "CONSUMER.CREATE.S", "CONSUMER.CREATE.S.c", "CONSUMER.CREATE.S.d.s.a",
+    "STREAM.RESTORE.U", "STREAM.RESTORE.S",
+    "DIRECT.GET.S", "CONSUMER.CREATE.S", "CONSUMER.CREATE.S.c", "CONSUMER.CREATE.S.d.s.a",
     "CONSUMER.DURABLE.CREATE.S.e", "CONSUMER.INFO.S.c", "CONSUMER.NAMES.S", "CONSUMER.LIST.S", "CONSUMER.DELETE.S.c",
     "CONSUMER.MSG.NEXT.S.c", "CONSUMER.MSG.NEXT.S.none",
     "CONSUMER.PAUSE.S.c", "DIRECT.GET.S.s.a", "DIRECT.GET.none",
@@ -31,7 +32,7 @@ NAMES = (
     "batch", "offset", "filter", "keep", "subject", "num_replicas", "duplicate_window", "sealed", "first_seq", "mirror",
     "stream_name", "config", "action", "expires", "no_wait", "max_bytes", "idle_heartbeat",
     "sources", "allow_msg_ttl", "metadata", "consumer_limits", "start_time", "deleted_details", "subjects_filter",
-    "multi_last", "up_to_seq", "up_to_time", "no_hdr", "pause_until",
+    "multi_last", "up_to_seq", "up_to_time", "no_hdr", "pause_until", "deliver_subject", "chunk_size",
 )  # fmt: skip
 CONSUMER = (
     "name", "durable_name", "deliver_policy", "opt_start_seq", "opt_start_time", "ack_policy", "ack_wait",

@@ -1,0 +1,241 @@
+"""Streams that leave and come as a whole: snapshot and restore.
+
+Facts: jetstream-server.md section 17, jetstream-migration.md section 4.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.log import NATS
+from broker.stores.interface import StorageError
+from broker.streams.configuration import StreamConfig
+from broker.streams.delivery import status
+from broker.streams.errors import ApiError, bad_request, name_mismatch
+from broker.streams.requests import BOOL, INT, OBJECT, STRING, dumps, failed, members, parse, response_type, rows
+from stantools.nats.subjects import is_literal, valid_pattern
+
+if TYPE_CHECKING:
+    from broker.streams.account import Account
+    from broker.streams.ports import Bus, Clock, Driver, Incoming, Outgoing, Place
+    from broker.streams.stream import Stream
+    from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames
+
+_SNAPSHOT: Final[Mapping[str, str]] = {
+    "deliver_subject": STRING,
+    "no_consumers": BOOL,
+    "chunk_size": INT,
+    "window_size": INT,
+    "jsck": BOOL,
+}
+_RESTORE: Final[Mapping[str, str]] = {"config": OBJECT, "state": OBJECT}
+#: Bytes of a piece, and of those that are on the way.
+_PIECE: Final = 128 << 10
+_PIECES: Final = range(1 << 10, (1 << 20) + 1)
+_WINDOW: Final = 1 << 20
+#: How long (ns) a transfer waits for the other side.
+_PATIENCE: Final = 5_000_000_000
+#: Transfers at a time.
+_MOST: Final = 32
+
+
+class Transfers:
+    """Snapshots that are sent, and restores that come.
+
+    Args:
+        bus: NATS.
+        place: Where streams are kept.
+        clock: Tells the time.
+        driver: Does in a thread what takes long.
+        account: The streams.
+        adopt: Called with a stream that was restored.
+    """
+
+    def __init__(
+        self, bus: Bus, place: Place, clock: Clock, driver: Driver, account: Account, adopt: Callable[[Stream], None]
+    ) -> None:
+        self._bus, self._place, self._clock, self._driver, self._account = bus, place, clock, driver, account
+        self._adopt = adopt
+        self._open: dict[_Sending | _Receiving, None] = {}
+
+    def snapshot(self, stream: Stream, body: bytes) -> dict[str, Any]:
+        """Begins to send a stream. Returns what the answer says; the first piece follows it.
+
+        Raises:
+            ApiError: It cannot be sent.
+        """
+        wanted = members(parse(body), _SNAPSHOT, "JSApiStreamSnapshotRequest", strict=True)
+        if not wanted.get("deliver_subject"):
+            raise bad_request()
+        to = wanted["deliver_subject"].encode()
+        if not valid_pattern(to) or not is_literal(to):
+            raise ApiError(400, 10015, "deliver subject not valid")
+        if stream.borrowed or stream.config.storage != "file":
+            raise ApiError(500, 10064, "snapshot failed: no impl")
+        self._check_many(10064, "snapshot")
+        stream.flush()
+        try:
+            taken = self._place.take(
+                stream.name, consumers=not wanted.get("no_consumers", False), time=self._clock.wall()
+            )
+        except StorageError as error:
+            raise ApiError(500, 10064, f"snapshot failed: {error.message}") from error
+        size = wanted.get("chunk_size", 0)
+        sending = _Sending(self._bus, stream.name, taken, to, size if size in _PIECES else _PIECE)
+        sending.heard = self._clock.monotonic()
+        self._open[sending] = None
+        sending.listening = self._bus.listen(sending.prefix + b">", partial(self._acknowledged, sending))
+        return {"config": stream.config.as_json(), "state": stream.state()}
+
+    def restore(self, name: str, body: bytes) -> dict[str, Any]:
+        """Begins to take a stream. Returns what the answer says.
+
+        Raises:
+            ApiError: It cannot be taken.
+        """
+        if not body:
+            raise bad_request()
+        wanted = members(parse(body), _RESTORE, "JSApiStreamRestoreRequest", strict=True)
+        config = StreamConfig.read(wanted.get("config", {}))
+        if config.name != name:
+            raise name_mismatch()
+        config.check()
+        if config.storage != "file":
+            raise ApiError(500, 10062, "restore failed: a stream in memory has no archive")
+        self._account.check_new(config)
+        self._check_many(10062, "restore")
+        try:
+            coming = self._place.expect(name)
+        except StorageError as error:
+            raise ApiError(500, 10062, f"restore failed: {error.message}") from error
+        receiving = _Receiving(config, coming)
+        receiving.heard = self._clock.monotonic()
+        to = f"$JS.SNAPSHOT.RESTORE.{name}.{secrets.token_hex(6)}"
+        receiving.listening = self._bus.listen(to.encode(), partial(self._came, receiving))
+        self._open[receiving] = None
+        return {"deliver_subject": to}
+
+    def _check_many(self, number: int, what: str) -> None:
+        if len(self._open) >= _MOST:
+            raise ApiError(500, number, f"{what} failed: too many at a time")
+
+    def run(self) -> None:
+        """Sends what is to be sent."""
+        for each in [each for each in self._open if isinstance(each, _Sending)]:
+            if not each.send():
+                self._close(each)
+
+    def look_after(self) -> None:
+        """Ends the transfers of which nothing was heard for too long."""
+        now = self._clock.monotonic()
+        for each in [each for each in self._open if not each.busy and now - each.heard > _PATIENCE]:
+            NATS.warning("Stream %r: its transfer was given up, as nothing came", each.name)
+            if isinstance(each, _Sending):
+                self._bus.publish(each.to, b"", header=status("408 No Flow Response"))
+            self._close(each)
+
+    def close(self) -> None:
+        """Ends all transfers."""
+        for each in list(self._open):
+            if not each.busy:
+                self._close(each)
+
+    def _close(self, transfer: _Sending | _Receiving) -> None:
+        if transfer in self._open:
+            del self._open[transfer]
+            self._bus.unlisten(transfer.listening)
+            transfer.archive.close()
+
+    def _acknowledged(self, sending: _Sending, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        for subject, _, _, _ in rows(buffer, frames, begin, end):
+            size = subject[len(sending.prefix) :].partition(b".")[0]
+            sending.on_the_way -= int(size) if size.isdigit() and len(size) < 10 else 0
+        sending.heard = self._clock.monotonic()
+        self._driver.commit_soon()
+
+    def _came(self, receiving: _Receiving, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        receiving.heard = self._clock.monotonic()
+        for _, reply, _, payload in rows(buffer, frames, begin, end):
+            if receiving.busy or receiving not in self._open:
+                return
+            if not reply:
+                self._close(receiving)
+            elif payload:
+                receiving.size += len(payload)
+                try:
+                    self._account.room.check("file", receiving.size)
+                    receiving.archive.add(payload)
+                except (ApiError, StorageError) as error:
+                    self._end(receiving, reply, str(error))
+                else:
+                    self._bus.publish(reply, b"")
+            else:
+                receiving.busy = True
+                self._driver.aside(receiving.archive.unpack, partial(self._end, receiving, reply))
+
+    def _end(self, receiving: _Receiving, reply: bytes, problem: str) -> None:
+        """Makes a stream of what has come, if nothing is wrong with it, and says so."""
+        receiving.busy = False
+        try:
+            if problem:
+                raise ApiError(500, 10062, f"restore failed: {problem}")
+            self._account.check_new(receiving.config)
+            receiving.archive.place()
+            stream = self._account.restore(receiving.config, receiving.archive.created)
+            receiving.archive.keep()
+            self._adopt(stream)
+            answer = {"type": response_type("stream_create"), **stream.info(self._clock.wall())}
+        except ApiError as error:
+            answer = failed("stream_create", error)
+        except StorageError as error:
+            answer = failed("stream_create", ApiError(500, 10062, f"restore failed: {error.message}"))
+        self._bus.publish(reply, dumps(answer))
+        self._close(receiving)
+        self._driver.commit_soon()
+
+
+class _Receiving:
+    """An archive that comes."""
+
+    def __init__(self, config: StreamConfig, archive: Incoming) -> None:
+        self.config, self.name, self.archive = config, config.name, archive
+        self.busy = False  #: a thread has it
+        self.size = 0  #: bytes that have come
+        self.heard = 0  #: when (monotonic ns) something came last
+        self.listening: object = None
+
+
+class _Sending:
+    """An archive that is sent."""
+
+    busy = False
+
+    def __init__(self, bus: Bus, name: str, archive: Outgoing, to: bytes, size: int) -> None:
+        self._bus, self.name, self.archive, self.to = bus, name, archive, to
+        self.prefix = f"$JS.SNAPSHOT.ACK.{name}.{secrets.token_hex(4)}.".encode()
+        self.on_the_way = self._sent = 0
+        self.heard = 0  #: when (monotonic ns) something came last
+        self.listening: object = None
+        self._pieces: Iterator[bytes] = archive.pieces(size)
+
+    def send(self) -> bool:
+        """Sends what may be on the way. Returns whether there is more."""
+        if not self._bus.interested(self.to):
+            return False
+        while self.on_the_way < _WINDOW:
+            try:
+                piece = next(self._pieces, b"")
+            except StorageError as error:
+                self._bus.publish(self.to, b"", header=status(f"500 {error.message}"))
+                return False
+            if not piece:
+                self._bus.publish(self.to, b"", header=status("204"))
+                return False
+            self._sent += 1
+            self.on_the_way += len(piece)
+            self._bus.publish(self.to, piece, self.prefix + b"%d.%d" % (len(piece), self._sent))
+        return True
