@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ import click
 from stantools.cli import console, pipeline
 from stantools.cli.options import dry_run_option, given, options_of, verb
 from stantools.cli.output import print_json
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import ExitCode, StoreUnreadableError, UsageError
 from stantools.notation import counted, format_size
 from stantools.options import WORKERS, Option
 from stantools.pipeline.export.request import STDOUT, Exporting
@@ -130,11 +132,35 @@ def _carry_out(export: Export, write: Callable[[Progress], Result] | None) -> in
     from stantools.cli.progress import Progress
 
     export.check_target()
+    _tell_of_nodes(export)
     if write is None:
         return _show_plan(export)
     with Progress("export", export.size) as shown:
         result = write(shown)
     return _show_result(result, export.options)
+
+
+def _tell_of_nodes(export: Export) -> None:
+    """Says on stderr what stores of clustered nodes do not have, or have several times."""
+    from stantools.format.crc import Crc
+    from stantools.pipeline.tables.model import Table
+    from stantools.pipeline.tables.remote import is_remote
+    from stantools.recovery.salvage.identity import find_identity
+    from stantools.store.directory import open_datastore
+
+    clusters: Counter[bytes] = Counter()
+    for store in [each for each in export.plan.stores if not is_remote(each.root)][:_MANY]:
+        with suppress(StoreUnreadableError):  # a directory of slices
+            server, _ = find_identity(open_datastore(store.root, Crc(store.polynomial)), "?")
+            clusters[server.cluster_id] += bool(server.node_id)
+    nodes, table = max(clusters.values(), default=0), export.layout.table
+    if nodes and table in (Table.SUBSCRIPTIONS, Table.CLIENTS):
+        text = "clients and subscriptions of clustered nodes are in their Raft logs, and not in their stores"
+    elif nodes > 1 and table is Table.MESSAGES:
+        text = "nodes of one cluster hold the same messages, which are there once for each node"
+    else:
+        return
+    console.warning(text, "stantools merge NODE... --out NEW makes one store of them, to be exported")
 
 
 def _print(data: bytes | memoryview) -> None:

@@ -173,3 +173,21 @@ def test_pyarrow_is_missing(run, store: Path, tmp_path: Path, monkeypatch: pytes
         assert outcome.code == 3 and outcome.err.startswith(f"stantools: error: {what} needs pyarrow"), outcome.err
         assert "pip install 'stantools[arrow]'; or choose csv or ndjson" in outcome.err
     assert run("export", store, "--to", tmp_path / "out.csv.gz").code == 0
+
+
+@pytest.mark.golden
+def test_nodes_of_a_cluster_are_told_to_be_merged(run, golden_clusters: Path, tmp_path: Path) -> None:
+    nodes = golden_clusters / "snapshots" / "nodes"
+    for table, words, told in (
+        ("messages", (nodes,), "there once for each node"),
+        ("messages", (nodes / "a",), ""),
+        ("slices", (nodes,), ""),
+        ("subscriptions", (nodes / "a",), "are in their Raft logs, and not in their stores"),
+        ("clients", (nodes / "a" / "data",), "are in their Raft logs, and not in their stores"),
+    ):
+        outcome = run("export", *words, "--table", table, "--to", "-")
+        assert outcome.code == 0
+        assert (told in outcome.err) if told else not outcome.err, table
+    assert run("merge", *sorted(nodes.iterdir()), "--out", tmp_path / "new").code == 0
+    merged = run("export", tmp_path / "new", "--table", "subscriptions", "--to", "-")
+    assert merged.code == 0 and len(merged.ndjson()) == 10 and not merged.err
