@@ -14,7 +14,7 @@ from tests.migration.leaving import Rehearsal
 from tests.servers import NEWEST, NatsServer
 
 #: Seconds for which the server goes on while it is followed.
-_SECONDS = 10
+_SECONDS = 5
 _DELAY, _PAUSE = 1.0, 2.0
 
 

@@ -253,6 +253,7 @@ class Rehearsal:
             self.migration.start(*cutover)
             async with await connected(self.server.url) as client:
                 js = client.jetstream(timeout=WAIT)
+                await self.is_carried(js)  # by loading, perhaps
                 await self.is_carried(js)
                 self.over = True
                 await moving
