@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +217,26 @@ def test_a_real_server_takes_our_snapshot(tmp_path: Path) -> None:
     real = servers.NatsServer(tmp_path / "real", servers.available()[-1])
     with real, Broker(tmp_path / "ours", "-js", "-sd", tmp_path / "store") as broker:
         asyncio.run(move(broker.url, real.url))
+
+
+@pytest.mark.parametrize("way", ["restore", "publish"])
+def test_a_migration_into_the_broker_is_exact(golden: Path, tmp_path: Path, way: str) -> None:
+    store = golden / "durables" / "datastore"
+    with Broker(tmp_path, "-js", "-sd", tmp_path / "streams") as broker:
+
+        def run(*words: object) -> str:
+            command = [sys.executable, "-m", "stantools", *map(str, words)]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stdout + done.stderr
+            return done.stdout
+
+        plan = tmp_path / "plan.toml"
+        said = run("migrate", store, "--server", broker.url, "--via", way, "--plan", plan, "--yes")
+        assert "are as the plan says" in said
+        assert "are as the plan says" in run("migrate", "verify", plan, "--server", broker.url)
+        if way == "restore":
+            assert "no difference" in run("diff", store, f"{broker.url}#events")
+        # It is still so after the next start.
+        broker.stop()
+        broker.start()
+        assert "are as the plan says" in run("migrate", "verify", plan, "--server", broker.url)
