@@ -118,6 +118,24 @@ def format_time(timestamp_ns: int) -> str:
     )
 
 
+def format_moment(timestamp_ns: int) -> str:
+    """Formats nanoseconds since 1970 as servers do in what they tell: as `format_time`, without zeros at the end."""
+    seconds, rest = divmod(timestamp_ns, _SECOND)
+    fraction = f".{rest:09d}".rstrip("0") if rest else ""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
+
+
+def format_uptime(nanoseconds: int) -> str:
+    """Formats a time span as monitoring shows it: `3s`, `2m5s`, `1h0m5s`, `2d1h0m5s` or `1y2d1h0m5s`."""
+    minutes, seconds = divmod(max(nanoseconds, 0) // _SECOND, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    years, days = divmod(days, 365)
+    parts = ((years, "y"), (days, "d"), (hours, "h"), (minutes, "m"), (seconds, "s"))
+    first = next((i for i, (value, _) in enumerate(parts) if value), len(parts) - 1)
+    return "".join(f"{value}{unit}" for value, unit in parts[first:])
+
+
 def parse_size(text: str) -> int:
     """Reads a number of bytes such as `4096`, `64k` or `1GB` (powers of 1024, as the server takes them).
 

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.nats.connection import Connection
 from stantools.format.quoting import quote
 from stantools.nats import subjects
+from stantools.notation import format_moment, format_uptime
 from stantools.store.limits import format_duration
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def varz(server: NatsServer) -> Document:
         "jetstream": {},
         "tls_timeout": options.tls.timeout if options.tls is not None else 2,
         "write_deadline": round(options.write_deadline * _SECOND),
-        "start": rfc3339(server.start_time),
-        "now": rfc3339(now),
-        "uptime": uptime(now - server.start_time),
+        "start": format_moment(server.start_time),
+        "now": format_moment(now),
+        "uptime": format_uptime(now - server.start_time),
         "mem": resident_memory(),
         "cores": os.cpu_count() or 1,
         "gomaxprocs": 1,
@@ -95,7 +95,7 @@ def varz(server: NatsServer) -> Document:
         "slow_consumers": server.slow_consumers,
         "subscriptions": server.router.interest.count,
         "http_req_stats": {},
-        "config_load_time": rfc3339(server.config_time),
+        "config_load_time": format_moment(server.config_time),
         "system_account": _SYSTEM_ACCOUNT,
     }
 
@@ -141,7 +141,7 @@ def connz(server: NatsServer, query: Mapping[str, str]) -> Document:
     page = found[offset : offset + limit]
     return {
         "server_id": server.id,
-        "now": rfc3339(time.time_ns()),
+        "now": format_moment(time.time_ns()),
         "num_connections": len(page),
         "total": len(found),
         "offset": offset,
@@ -160,16 +160,16 @@ def _connection(client: Client, auth: bool, listed: bool, details: bool) -> Docu
         "type": "nats",
         "ip": client.host,
         "port": client.port,
-        "start": rfc3339(client.start),
-        "last_activity": rfc3339(client.last_activity),
+        "start": format_moment(client.start),
+        "last_activity": format_moment(client.last_activity),
     }
     if stop and socket is not None:
-        found |= {"stop": rfc3339(stop), "reason": str(socket.reason)}
+        found |= {"stop": format_moment(stop), "reason": str(socket.reason)}
     counters = client.counters
     found |= {
         "rtt": format_duration(client.rtt),
-        "uptime": uptime(until - client.start),
-        "idle": uptime(until - client.last_activity),
+        "uptime": format_uptime(until - client.start),
+        "idle": format_uptime(until - client.last_activity),
         "pending_bytes": client.pending,
         "in_msgs": counters.in_msgs,
         "out_msgs": counters.out_msgs,
@@ -238,7 +238,7 @@ def routez(server: NatsServer, query: Mapping[str, str]) -> Document:
     listed = detail or _boolean(query, "subs")
     ways = [] if server.mesh is None else server.mesh.ways
     routes = [_route(server, link, listed=listed) for link in ways]
-    return {"server_id": server.id, "now": rfc3339(time.time_ns()), "num_routes": len(routes), "routes": routes}
+    return {"server_id": server.id, "now": format_moment(time.time_ns()), "num_routes": len(routes), "routes": routes}
 
 
 def _route(server: NatsServer, link: Link, *, listed: bool) -> Document:
@@ -251,9 +251,9 @@ def _route(server: NatsServer, link: Link, *, listed: bool) -> Document:
         "is_configured": link.configured,
         "ip": link.host,
         "port": link.port,
-        "start": rfc3339(link.start),
+        "start": format_moment(link.start),
         "rtt": format_duration(link.rtt),
-        "uptime": uptime(now - link.start),
+        "uptime": format_uptime(now - link.start),
         "pending_size": link.pending,
         "in_msgs": counters.in_msgs,
         "out_msgs": counters.out_msgs,
@@ -310,7 +310,7 @@ def subsz(server: NatsServer, query: Mapping[str, str]) -> Document:
     chosen = list(islice(_subscriptions(server, test), offset, offset + limit)) if ours else []
     return {
         "server_id": server.id,
-        "now": rfc3339(time.time_ns()),
+        "now": format_moment(time.time_ns()),
         **numbers,
         "total": len(chosen),
         "offset": offset,
@@ -375,28 +375,6 @@ def _text(name: bytes) -> str:
 
 
 # Times and measurements
-
-
-def rfc3339(nanoseconds: int) -> str:
-    """Returns a time with nanoseconds, without zeros at the end: `2026-11-21T00:01:00.125821289Z`."""
-    seconds, rest = divmod(nanoseconds, _SECOND)
-    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return text + (f".{rest:09d}".rstrip("0") if rest else "") + "Z"
-
-
-def uptime(nanoseconds: int) -> str:
-    """Returns a time span as monitoring shows it: `3s`, `2m5s`, `1h0m5s`, `2d1h0m5s`, `1y2d0h0m0s`."""
-    minutes, seconds = divmod(max(nanoseconds, 0) // _SECOND, 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    years, days = divmod(days, 365)
-    if years:
-        return f"{years}y{days}d{hours}h{minutes}m{seconds}s"
-    if days:
-        return f"{days}d{hours}h{minutes}m{seconds}s"
-    if hours:
-        return f"{hours}h{minutes}m{seconds}s"
-    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
 
 
 def resident_memory() -> int:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import resource
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.streaming.names import text
 from broker.streaming.options import VERSION
+from stantools.notation import format_moment, format_uptime
 
 if TYPE_CHECKING:
     from broker.streaming.server import StreamingServer
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 #: How many entries a list has if nobody says otherwise.
 DEFAULT_LIMIT: Final = 1024
-_SECOND: Final = 1_000_000_000
 
 Json = dict[str, Any]
 
@@ -37,9 +36,9 @@ def serverz(server: StreamingServer) -> Json:
         "version": VERSION,
         "go": f"python{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}",
         "state": server.state,
-        "now": moment(now),
-        "start_time": moment(server.started_at),
-        "uptime": uptime(now - server.started_at),
+        "now": format_moment(now),
+        "start_time": format_moment(server.started_at),
+        "uptime": format_uptime(now - server.started_at),
         "clients": len(server.clients),
         "subscriptions": sum(_count(channel) for channel in server.channels),
         "channels": len(server.channels),
@@ -64,7 +63,7 @@ def storez(server: StreamingServer) -> Json:
     return {
         "cluster_id": _cluster_id(server),
         "server_id": server.server_id,
-        "now": moment(server.clock.wall()),
+        "now": format_moment(server.clock.wall()),
         "type": server.store.kind,
         "limits": shown,
         "total_msgs": messages,
@@ -126,7 +125,7 @@ def _page(server: StreamingServer, everything: list[Any], offset: int, limit: in
     return page, {
         "cluster_id": _cluster_id(server),
         "server_id": server.server_id,
-        "now": moment(server.clock.wall()),
+        "now": format_moment(server.clock.wall()),
         "offset": offset,
         "limit": limit,
         "count": len(page),
@@ -221,21 +220,3 @@ def _descriptors() -> Json:
     except OSError:
         pass
     return view
-
-
-def moment(timestamp: int) -> str:
-    """Returns a time (ns since the epoch) as RFC 3339 says it; trailing zeros of the fraction are left out."""
-    seconds, rest = divmod(timestamp, _SECOND)
-    fraction = f".{rest:09d}".rstrip("0") if rest else ""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
-
-
-def uptime(duration: int) -> str:
-    """Returns a duration (ns) as `3s`, `2m5s`, `1h0m5s`, `2d1h0m5s` or `1y2d1h0m5s`."""
-    minutes, seconds = divmod(max(duration, 0) // _SECOND, 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    years, days = divmod(days, 365)
-    parts = ((years, "y"), (days, "d"), (hours, "h"), (minutes, "m"), (seconds, "s"))
-    first = next((i for i, (value, _) in enumerate(parts) if value), len(parts) - 1)
-    return "".join(f"{value}{unit}" for value, unit in parts[first:])

@@ -10,7 +10,6 @@ does not fit the data, records are followed in the data file itself, as a starti
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +31,7 @@ from stantools.format.layout import (
     RECORD_HEADER_SIZE,
     Stop,
 )
-from stantools.store.mapping import mapped
+from stantools.store.mapping import mapped, open_regular
 from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
 
@@ -122,17 +121,11 @@ class WatchedSlice:
         self._tail: bytes | None = None
         self._index_is_torn = False
         try:
-            self._data = os.open(data, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
-        except FileNotFoundError:
+            self._data, status = open_regular(data)
+        except StoreUnreadableError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise error.__cause__ from None
             raise
-        except OSError as error:
-            raise StoreUnreadableError(
-                f"{data}: cannot be read: {error.strerror}", "check that you may read it"
-            ) from error
-        status = os.fstat(self._data)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(self._data)
-            raise StoreUnreadableError(f"{data}: is not a regular file")
         self.size, self.written = status.st_size, status.st_mtime
 
     def __enter__(self) -> Self:

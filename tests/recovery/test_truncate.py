@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from stantools.errors import RefusedError
 from stantools.inspection.forecast import ServerOptions, forecast
+from stantools.recovery import changes
 from stantools.recovery.truncate import TruncationPlan, TruncationResult, apply_truncation, backup, plan_truncation
-from stantools.recovery.truncate import apply as apply_module
 from stantools.store.directory import open_datastore
 from stantools.store.ranges import Ranges
 from tests.conftest import golden_cases, load_expected
@@ -321,7 +321,7 @@ class TestApply:
                 apply_truncation(plan, tmp_path / "backups", quiet=0)
         assert _tree(torn) == before and not (tmp_path / "backups").exists()
         with monkeypatch.context() as patch:
-            patch.setattr(apply_module, "write_all", full)
+            patch.setattr(changes, "write_all", full)
             with pytest.raises(StoreUnwritableError, match="No space left"):
                 apply_truncation(plan, tmp_path / "backups", quiet=0)
         assert not list((torn / "foo").glob(".msgs*"))

@@ -18,19 +18,17 @@ from broker.stores.file.messages import FoundSlices
 from broker.stores.interface import StorageError
 from broker.stores.options import FileOptions
 from stantools.errors import StantoolsError, StoreUnreadableError
-from stantools.format import kernels
 from stantools.format.crc import Crc
-from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast import CurrentUser, ServerOptions
-from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
 from stantools.inspection.forecast.channel import RecoveredChannel
 from stantools.inspection.forecast.recover import recover
-from stantools.inspection.forecast.slices import Recovery, Slice, data_batches
+from stantools.inspection.forecast.slices import Recovery, Slice
+from stantools.recovery.changes import carry_out
 from stantools.store.clientlog import ClientsState
 from stantools.store.directory import WITNESS_FILE, Datastore, open_datastore
-from stantools.store.durable import create_whole, fsync_file, replace_file, replacing, unwritable, write_all
+from stantools.store.durable import unwritable
 from stantools.store.limits import UNLIMITED, StoreLimits
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import read_server_info
@@ -95,7 +93,7 @@ def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) 
         for line in start.forecast.log:
             _log(line)
         for change in start.forecast.changes.values():
-            _carry_out(root, change, crc)
+            carry_out(root, change, crc)
         if not start.forecast.starts:
             raise StorageError(start.forecast.error or "the store cannot be recovered")
         if not start.forecast.recovered:
@@ -134,34 +132,6 @@ def _log(line: str) -> None:
     match = _LINE.fullmatch(line)
     if match and not _OF_THE_SERVER.fullmatch(match[2]):
         STREAMING.log(_LEVELS[match[1]], "%s", match[2])
-
-
-def _carry_out(root: Path, change: Change, crc: Crc) -> None:
-    """Makes one planned change."""
-    path, action = root / change.path, change.action
-    if isinstance(action, Cut):
-        assert change.after is not None
-        os.truncate(path, change.after)
-        fsync_file(path)
-    elif isinstance(action, Delete):
-        path.unlink(missing_ok=True)
-    elif isinstance(action, RebuildIndex):
-        _rebuild(root, path, action, crc)
-    else:
-        assert isinstance(action, Write)
-        # Neither a kill nor a full disk may leave a file without its version header.
-        if not create_whole(path, action.data):
-            replace_file(path, action.data)
-
-
-def _rebuild(root: Path, path: Path, action: RebuildIndex, crc: Crc) -> None:
-    """Writes an index anew from its data file: the old one is there until the new one is whole."""
-    data_file = root / action.data_file
-    channel = os.fsencode(data_file.parent.name)
-    with replacing(path) as descriptor, mapped(data_file) as data:
-        write_all(descriptor, FILE_HEADER_BYTES)
-        for part in data_batches(data, action.data_end, crc, channel):
-            write_all(descriptor, kernels.encode_index(part.sequence, part.offset, part.timestamp, part.size, crc))
 
 
 def _channel(root: Path, found: RecoveredChannel) -> FoundChannel:

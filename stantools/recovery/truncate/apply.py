@@ -6,28 +6,21 @@ a new plan finds what is left to do; steps that were done already are not done a
 
 from __future__ import annotations
 
-import os
-import re
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
+from stantools.errors import ExitCode, RefusedError
 from stantools.escaping import shell_word
-from stantools.format import kernels
-from stantools.format.crc import Crc
-from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.inspection.forecast import Forecast, Harm, forecast
-from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
-from stantools.inspection.forecast.slices import data_batches
+from stantools.inspection.forecast.changes import Change
 from stantools.progress import Progress
+from stantools.recovery.changes import carry_out
 from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.truncate.backup import save, saved_bytes
 from stantools.recovery.truncate.plan import TruncationPlan
-from stantools.store.directory import WITNESS_FILE, open_datastore
-from stantools.store.durable import fsync_directory, fsync_file, replace_file, replacing, write_all, writing
+from stantools.store.directory import open_datastore
+from stantools.store.durable import writing
 from stantools.store.locks import check_not_in_use, hold_ft_lock
-from stantools.store.mapping import mapped
 
 #: Room for the backup's manifest, blocks that are not full, and the longest index that is rebuilt.
 _SPARE = 1 << 20
@@ -76,7 +69,7 @@ def apply_truncation(
         crc = plan.options.crc
         for change in plan.steps:
             with writing(root / change.path, f"what was removed before is in {backup or backup_dir}"):
-                _carry_out(root, change, crc)
+                carry_out(root, change, crc)
     after = forecast(open_datastore(root), plan.options, lookups=False)
     return TruncationResult(backup, tuple(change.path for change in plan.steps), after)
 
@@ -117,53 +110,3 @@ def _check_unchanged(root: Path, steps: list[Change]) -> None:
 
 def _size(size: int | None) -> str:
     return "no content" if size is None else f"{size} bytes"
-
-
-def _carry_out(root: Path, change: Change, crc: Crc) -> None:
-    path, action = root / change.path, change.action
-    if isinstance(action, Cut):
-        assert change.after is not None
-        os.truncate(path, change.after)
-        fsync_file(path)
-    elif isinstance(action, Delete):
-        path.unlink(missing_ok=True)
-        fsync_directory(path.parent)
-    elif isinstance(action, RebuildIndex):
-        _rebuild(root, path, action, crc)
-    elif change.path == WITNESS_FILE:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-        fsync_directory(path.parent)
-    else:
-        assert isinstance(action, Write)
-        replace_file(path, action.data)
-
-
-def _rebuild(root: Path, path: Path, action: RebuildIndex, crc: Crc) -> None:
-    """Writes an index anew from its data file, beside the old one, and renames it into place."""
-    _sweep(path.parent, f".{path.name}.")
-    with replacing(path) as descriptor:
-        _write_index(descriptor, root / action.data_file, action, crc)
-
-
-def _sweep(directory: Path, prefix: str) -> None:
-    """Removes what an interrupted run left of the same file."""
-    leftover = re.compile(re.escape(prefix) + r"[0-9]{9}")
-    for entry in os.scandir(directory):
-        if leftover.fullmatch(entry.name):
-            with suppress(FileNotFoundError):
-                Path(entry.path).unlink()
-
-
-def _write_index(descriptor: int, data_file: Path, action: RebuildIndex, crc: Crc) -> None:
-    write_all(descriptor, FILE_HEADER_BYTES)
-    channel = os.fsencode(data_file.parent.name)
-    count = 0
-    with mapped(data_file) as data:
-        for batch in data_batches(data, action.data_end, crc, channel):
-            write_all(descriptor, kernels.encode_index(batch.sequence, batch.offset, batch.timestamp, batch.size, crc))
-            count += batch.capacity
-    if count != action.count:
-        raise StoreUnwritableError(
-            f"{data_file}: has {count} good records now, had {action.count} when the repair was planned",
-            "make sure that nobody writes to the store, and plan again",
-        )

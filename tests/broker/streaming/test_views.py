@@ -127,23 +127,3 @@ def test_shapes_are_the_original_ones(world: World) -> None:
                 seen.add(name)
                 compare(sample[name], view)
     assert seen == set(ours)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (0, "0s"),
-        (3, "3s"),
-        (125, "2m5s"),
-        (3605, "1h0m5s"),
-        (2 * 86400 + 3605, "2d1h0m5s"),
-        (366 * 86400, "1y1d0h0m0s"),
-    ],
-)
-def test_uptime(seconds: int, shown: str) -> None:
-    assert views.uptime(seconds * 10**9 + 5) == shown
-
-
-def test_moments() -> None:
-    assert views.moment(1_700_000_000 * 10**9) == "2023-11-14T22:13:20Z"
-    assert views.moment(1_700_000_000 * 10**9 + 120_000_000) == "2023-11-14T22:13:20.12Z"
