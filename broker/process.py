@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from broker.bus.embedded import EmbeddedBus, roles_of
 from broker.config import logs
@@ -38,8 +38,10 @@ from stantools.notation import format_size
 if TYPE_CHECKING:
     import socket
 
+    from broker.bus.jetstream import Link
     from broker.config.options import BrokerOptions
-    from broker.stores.interface import Lock, Store
+    from broker.stores.interface import Lock, Remote, Store
+    from broker.stores.jetstream.store import Backing
     from broker.streaming.ports import Audience, Bus
     from broker.streams.options import StreamsOptions
     from broker.streams.server import StreamsServer
@@ -116,6 +118,7 @@ class _Process:
         self._server_id = new_id()
         self._nats: NatsServer | None = None
         self._lock: Lock | None = None
+        self._link: Link | None = None
         self._stream_server: StreamsServer | None = None
         self._monitoring_urls: tuple[str, ...] = ()
         self._ended: asyncio.Future[int]
@@ -163,14 +166,17 @@ class _Process:
         self._introduce()
         if options.failure:
             raise StartError(options.failure)
-        store = open_store(options.store, options.file, options.limits, options.encryption, cluster_id=cluster_id)
+        driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
+        backing = self._backing(driver)
+        store = open_store(
+            options.store, options.file, options.limits, options.encryption, cluster_id=cluster_id, backing=backing
+        )
         if options.streaming.ft_group and options.file is not None:
             from broker.stores.file.locks import GroupLock, make_directory
 
             make_directory(options.file.directory)
             self._lock = GroupLock(options.file.directory, options.streaming.ft_group)
         roles = roles_of(options.streaming)
-        driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
         if options.connection.urls:
             from broker.bus.external import ExternalBus
 
@@ -192,7 +198,14 @@ class _Process:
             server = self._streaming(store, bus, driver, audience)
             await nats.start(before_listening=lambda: self._monitor(nats, server, stack))
             self._leave_traces(nats, stack)
+        if self._link is not None:
+            await self._link.connect()
+            stack.push_async_callback(self._link.close)
         stack.callback(_stop, server, driver)
+        if self._link is not None:
+            remote = cast("Remote", store)
+            await remote.prepare()
+            stack.push_async_callback(remote.finish)
         if self._stream_server is not None:
             # First of all, as it may read channels.
             stack.callback(self._stream_server.stop)
@@ -203,6 +216,20 @@ class _Process:
         stack.callback(upkeep.stop)
         upkeep.start()
         self._banner(store)
+
+    def _backing(self, driver: LoopDriver) -> Backing | None:
+        """Returns where the streams of channels are, if that is where they are."""
+        options = self._options
+        if options.channels is None:
+            return None
+        from broker.bus.jetstream import Link
+        from broker.stores.jetstream.naming import Names
+        from broker.stores.jetstream.store import Backing
+
+        cluster_id = options.streaming.cluster_id
+        self._link = Link(options.connection, cluster_id, options.channels.domain)
+        names = Names(cluster_id.decode(errors="replace"), options.channels.replicas)
+        return Backing(self._link, names, driver.fatal)
 
     def _streaming(
         self, store: Store, bus: Bus, driver: LoopDriver, audience: Audience | None = None

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.config.catalogue import CHANNEL_LIMITS, Setting
 from broker.config.options import (
     FILE,
+    JETSTREAM,
     MEMORY,
     SQL,
     BrokerOptions,
+    ChannelsOptions,
     ClientTLSOptions,
     ConnectionOptions,
     Environment,
@@ -135,11 +137,24 @@ def _with_store(options: BrokerOptions, settings: Settings) -> BrokerOptions:
         raise UsageError(f'sql: unknown driver "{settings.text("sql.driver")}" (forgotten import?)')
     if options.store == MEMORY:
         return options
-    if options.store != FILE:
+    if options.store not in (FILE, JETSTREAM):
         raise UsageError(f"unsupported store type: {options.store}")
     if not options.directory:
-        raise UsageError("for FILE stores, root directory must be specified")
+        raise UsageError(f"for {options.store} stores, root directory must be specified")
+    if options.store == JETSTREAM:
+        options = replace(options, channels=_channels(settings))
     return replace(options, file=_file(settings))
+
+
+def _channels(settings: Settings) -> ChannelsOptions:
+    options = ChannelsOptions(**settings.of(ChannelsOptions, "jetstream_options."))
+    if not settings.text("nats_server"):
+        raise UsageError("for JETSTREAM stores, a NATS server with JetStream must be specified (--nats_server)")
+    if options.replicas not in (1, 3, 5):
+        raise UsageError(f"a stream has 1, 3 or 5 replicas, not {options.replicas}")
+    if settings.switch("partitioning"):
+        raise UsageError("partitioning is not supported with JETSTREAM stores")
+    return options
 
 
 #: Settings of the file store, the least that they may be, and what is wrong if they are less; in the original's order.

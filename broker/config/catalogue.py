@@ -130,9 +130,9 @@ STREAMING: Final = Section(
     "Streaming server", "streaming",
     _option("cluster_id", _S, "Cluster id that clients connect to", "cid cluster_id", "id cid cluster_id",
             "test-cluster"),
-    _option("store", _S, "Store type: MEMORY, FILE or SQL", "st store", "st store_type store storetype", "MEMORY",
-            remark="SQL: not available yet"),
-    _option("dir", _S, "Directory of the file store", "dir", "dir datastore"),
+    _option("store", _S, "Store type: MEMORY, FILE, SQL or JETSTREAM", "st store", "st store_type store storetype",
+            "MEMORY", remark="SQL: not available yet; JETSTREAM: with an external NATS server"),
+    _option("dir", _S, "Directory of the file store, or of the copy of streams", "dir", "dir datastore"),
     _option("nats_server", _S, "URL(s) of an external NATS server, instead of the embedded one", "ns nats_server",
             "ns nats_server nats_server_url"),
     _option("stan_config", _S, "Streaming configuration file", "sc stan_config"),
@@ -168,6 +168,7 @@ STREAMING: Final = Section(
     _option("limits", _M, "Limits of the store", "", "limits store_limits storelimits"),
     _option("file", _M, "File store", "", "file file_options"),
     _option("sql", _M, "SQL store", "", "sql sql_options", state=_LATER),
+    _option("jetstream_options", _M, "JetStream store", "", "jetstream_options"),
     _option("partitioning", _B, "Serve only the channels that the limits name", "", "partitioning"),
     _option("cluster", _M, "Run as a node of a cluster", "", "cluster", state=_LATER),
 )
@@ -260,6 +261,13 @@ SQL: Final = Section(
             state=_LATER),
     _option("sql.bulk_insert_limit", _I, "Messages of one insert", "sql_bulk_insert_limit", "bulk_insert_limit",
             state=_LATER),
+)
+
+CHANNELS: Final = Section(
+    "JetStream store", "streaming.jetstream_options",
+    _option("jetstream_options.replicas", _I, "Servers that hold each stream: 1, 3 or 5", "jetstream_replicas",
+            "replicas", 1),
+    _option("jetstream_options.domain", _S, "JetStream domain of the streams", "jetstream_domain", "domain"),
 )
 
 CLUSTER: Final = Section(
@@ -474,7 +482,7 @@ COMMON: Final = Section(
 
 #: In the order of the help text.
 SECTIONS: Final = (
-    STREAMING, LIMITS, CHANNEL_LIMITS, FILE, SQL, CLUSTER, STREAMING_TLS, STREAMING_LOGS,
+    STREAMING, LIMITS, CHANNEL_LIMITS, FILE, SQL, CHANNELS, CLUSTER, STREAMING_TLS, STREAMING_LOGS,
     NATS, NATS_LOGS, NATS_TLS, NATS_PARTS, JETSTREAM, AUTHORIZATION, USER, ROUTES, COMMON,
 )  # fmt: skip
 #: Options by their names on the command line.

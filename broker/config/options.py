@@ -16,6 +16,7 @@ from stantools.store.limits import StoreLimits
 MEMORY = "MEMORY"
 FILE = "FILE"
 SQL = "SQL"
+JETSTREAM = "JETSTREAM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,14 @@ class ConnectionOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelsOptions:
+    """The streams of channels (high-availability.md section C.1)."""
+
+    replicas: int = 1  #: servers that hold each of them
+    domain: str = ""  #: their JetStream domain; empty for that of the account
+
+
+@dataclass(frozen=True, slots=True)
 class MonitoringOptions:
     """Where monitoring is served (server-operations.md section 14)."""
 
@@ -83,9 +92,10 @@ class BrokerOptions:
 
     streaming: StreamingOptions = field(default_factory=StreamingOptions)  #: of the streaming server
     nats: NatsOptions = field(default_factory=NatsOptions)  #: of the embedded NATS server
-    store: str = MEMORY  #: `MEMORY` or `FILE`; something else only with a `failure`
+    store: str = MEMORY  #: `MEMORY`, `FILE` or `JETSTREAM`; something else only with a `failure`
     directory: str = ""  #: store directory as given; shown in the banner even if the store is in memory
-    file: FileOptions | None = None  #: of the file store; None for other stores
+    file: FileOptions | None = None  #: of the file store, or of the copy of streams; None for a store in memory
+    channels: ChannelsOptions | None = None  #: of the streams of channels; None for other stores
     limits: StoreLimits = field(default_factory=StoreLimits)  #: what the store may hold
     encryption: EncryptionOptions | None = None  #: encryption at rest; None without
     #: How the streaming server reaches NATS; `connection.urls` is empty for the embedded server.

@@ -41,6 +41,7 @@ _EXPECTED: Final = {
     "limits": "store limits",
     "file": "file options",
     "sql": "SQL options",
+    "jetstream_options": "JetStream options",
     "cluster": "cluster",
 }
 
@@ -302,7 +303,7 @@ def _value(name: str, node: Node, key: Option) -> Any:
         return tuple(str(each.value) for each in value)
     if key.to == "store":
         store = str(value).upper()
-        if store not in ("MEMORY", "FILE", "SQL"):
+        if store not in ("MEMORY", "FILE", "SQL", "JETSTREAM"):
             raise ConfigurationError(f"unknown store type: {value}")
         return store
     if key.kind is Kind.DURATION:

@@ -1,15 +1,17 @@
-"""Where messages, subscriptions and clients are kept: the interface, memory, files."""
+"""Where messages, subscriptions and clients are kept: the interface, memory, files, streams of JetStream."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stantools.errors import UsageError
 
 if TYPE_CHECKING:
     from broker.stores.interface import Store
+    from broker.stores.jetstream.store import Backing
     from broker.stores.options import EncryptionOptions, FileOptions
     from stantools.store.limits import StoreLimits
 
@@ -22,16 +24,18 @@ def open_store(
     *,
     cluster_id: bytes | None = None,
     wall: Callable[[], int] = time.time_ns,
+    backing: Backing | None = None,
 ) -> Store:
     """Returns a store; nothing is read or written before its `recover`.
 
     Args:
-        kind: `MEMORY` or `FILE`, in any case.
-        file: Options of a file store.
+        kind: `MEMORY`, `FILE` or `JETSTREAM`, in any case.
+        file: Options of a file store, or of the copy in files.
         limits: What it may hold.
         encryption: Encrypts the data of messages, if given.
         cluster_id: The server's. A file store that has channels and lost its `server.dat` gets a new identity with it.
         wall: Nanoseconds since the epoch, for limits of age.
+        backing: Where streams are, for JetStream.
 
     Raises:
         UsageError: There is no such kind, it has no directory, or the encryption cannot be; texts as the original's.
@@ -47,6 +51,20 @@ def open_store(
         from broker.stores.file import FileStore
 
         store = FileStore(file, limits, wall=wall, cluster_id=cluster_id)
+    elif kind.upper() == "JETSTREAM":
+        from broker.stores.file import FileStore
+        from broker.stores.jetstream.store import JetStreamStore
+
+        assert file is not None
+        assert backing is not None
+        # What counts is in the streams.
+        options = replace(file, sync=False)
+        store = JetStreamStore(
+            backing,
+            file.directory,
+            lambda: FileStore(options, limits, wall=wall, cluster_id=cluster_id),
+            limits,
+        )
     else:
         raise UsageError(f"unsupported store type: {kind.upper()}")
     if encryption is not None:

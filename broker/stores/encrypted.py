@@ -179,9 +179,9 @@ class EncryptedStore:
         """Stores who the server is."""
         self._inner.init(server)
 
-    def add_client(self, client: pb.ClientInfo) -> None:
+    def add_client(self, client: pb.ClientInfo) -> Flush | None:
         """Stores a client."""
-        self._inner.add_client(client)
+        return self._inner.add_client(client)
 
     def delete_client(self, client_id: bytes) -> None:
         """Removes a client."""
@@ -198,6 +198,16 @@ class EncryptedStore:
     def limits_of(self, name: bytes) -> ChannelLimits:
         """Returns what a channel may hold."""
         return self._inner.limits_of(name)
+
+    async def prepare(self) -> None:
+        """As of the store inside, if its content is somewhere else."""
+        if prepare := getattr(self._inner, "prepare", None):
+            await prepare()
+
+    async def finish(self) -> None:
+        """As of the store inside, if its content is somewhere else."""
+        if finish := getattr(self._inner, "finish", None):
+            await finish()
 
     def maintain(self) -> int | None:
         """As of the store inside, if it wants to be maintained."""

@@ -215,7 +215,7 @@ class Store(Protocol):
     """All of a server's state.
 
     Attributes:
-        kind: `MEMORY` or `FILE`, as monitoring shows it.
+        kind: `MEMORY`, `FILE` or `JETSTREAM`, as monitoring shows it.
         limits: What the store may hold, for monitoring.
         crc: How the CRCs in the record headers of appended blocks are made; None if the store does not look at them.
         wake: Called, from any thread, when `completed` has something to return that nobody waits for.
@@ -232,8 +232,12 @@ class Store(Protocol):
     def init(self, server: pb.ServerInfo) -> None:
         """Stores who the server is. Raises StorageError."""
 
-    def add_client(self, client: pb.ClientInfo) -> None:
-        """Stores a client, at once. Raises StorageError."""
+    def add_client(self, client: pb.ClientInfo) -> Flush | None:
+        """Stores a client. Raises StorageError.
+
+        Returns:
+            None if it is stored now; else what `Store.completed` returns when it is known whether it is.
+        """
 
     def delete_client(self, client_id: bytes) -> None:
         """Removes a client, at once. Raises StorageError."""
@@ -280,6 +284,16 @@ class Lock(Protocol):
 
     def release(self) -> None:
         """Gives it back, if it was taken."""
+
+
+class Remote(Protocol):
+    """A store whose content is somewhere else."""
+
+    async def prepare(self) -> None:
+        """Fetches what `recover` needs; called once, before it. Raises StorageError."""
+
+    async def finish(self) -> None:
+        """Waits for what is under way, some seconds at most; called before `close`."""
 
 
 class Maintained(Protocol):

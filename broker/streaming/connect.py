@@ -20,6 +20,7 @@ from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
+    from broker.streaming.commits import Commits
     from broker.streaming.context import Context
     from broker.streaming.names import Subjects
     from broker.streaming.registry import Clients
@@ -106,6 +107,7 @@ class Connecting:
         subjects: What clients are told.
         heartbeats: Begin with the registration.
         unsubscribing: Ends clients.
+        commits: Tells when a client is stored.
     """
 
     def __init__(
@@ -115,9 +117,11 @@ class Connecting:
         clients: Clients,
         heartbeats: Heartbeats,
         unsubscribing: Unsubscribing,
+        commits: Commits,
     ) -> None:
         self._bus = context.bus
         self._subjects = subjects
+        self._commits = commits
         self._clients = clients
         self._heartbeats = heartbeats
         self._close = unsubscribing.close_client
@@ -178,12 +182,24 @@ class Connecting:
             ping_max_out=message.ping_max_out,
         )
         try:
-            client = self._clients.register(info)
+            client, flush = self._clients.register(info)
         except StorageError as error:
             log.STREAMING.error("[Client:%s] Error registering client: %s", text(message.client_id), error)
             self._refuse(request, text_of(error))
             return
         self._heartbeats.start(client)
+        self._commits.when_durable([flush], partial(self._registered, request, message, client, replaces))
+
+    def _registered(
+        self, request: Request, message: pb.ConnectRequest, client: Client, replaces: bool, error: str
+    ) -> None:
+        """Answers when it is known whether a client is stored."""
+        if error:
+            log.STREAMING.error("[Client:%s] Error registering client: %s", text(client.id), error)
+            if client.registered:
+                self._close(client)
+            self._refuse(request, error.encode(errors="surrogateescape"))
+            return
         subjects = self._subjects
         response = protocol.ConnectResponse(
             pub_prefix=subjects.publish,
@@ -199,7 +215,7 @@ class Connecting:
             response.ping_max_out = message.ping_max_out
         self._bus.publish(Role.GENERAL, request.reply, response.SerializeToString())
         what = "Replaced old client" if replaces else "Connected"
-        log.STREAMING.debug("[Client:%s] %s (Inbox=%s)", text(client.id), what, text(info.hb_inbox))
+        log.STREAMING.debug("[Client:%s] %s (Inbox=%s)", text(client.id), what, text(client.info.hb_inbox))
 
     def _refuse_registered(self, request: Request, message: pb.ConnectRequest) -> None:
         log.STREAMING.debug("[Client:%s] Connect failed; already connected", text(message.client_id))

@@ -18,7 +18,7 @@ from stantools.format.quoting import quote
 from stantools.nats.kernels import Names
 
 if TYPE_CHECKING:
-    from broker.stores.interface import ChannelStore
+    from broker.stores.interface import ChannelStore, Flush
     from broker.streaming.context import Context
     from broker.streaming.partitioning import Waiting
 
@@ -92,17 +92,20 @@ class Clients:
         """Returns who publishes: if there is a connection id, it alone says so (streaming-protocol.md section 7.2)."""
         return self._by_connection.get(connection_id) if connection_id else self._clients.get(client_id)
 
-    def register(self, info: pb.ClientInfo) -> Client:
+    def register(self, info: pb.ClientInfo) -> tuple[Client, Flush | None]:
         """Stores a client and makes it known. Its id is not in use.
+
+        Returns:
+            The client; and the flush that is under way, None if it is stored.
 
         Raises:
             StorageError: It cannot be stored; it is not registered then.
         """
-        self._store.add_client(info)
+        flush = self._store.add_client(info)
         client = self.recover(info)
         if self._waiting is not None:
             self._waiting.registered(client)
-        return client
+        return client, flush
 
     def recover(self, info: pb.ClientInfo) -> Client:
         """Makes a client known that is stored already."""

@@ -221,7 +221,9 @@ class StreamingServer:
     def _listen(self, ready: Callable[[], None]) -> None:
         subjects = self.subjects
         assert subjects is not None
-        connecting = Connecting(self._context, subjects, self.clients, self._heartbeats, self._unsubscribing)
+        connecting = Connecting(
+            self._context, subjects, self.clients, self._heartbeats, self._unsubscribing, self._commits
+        )
         listen = self._bus.listen
 
         def requests(subject: bytes, answer: Callable[[Request], None]) -> None:

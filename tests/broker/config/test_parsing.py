@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.cli import main
-from broker.config.options import Answer, BrokerOptions, ClientTLSOptions, SignalRequest
+from broker.config.options import Answer, BrokerOptions, ChannelsOptions, ClientTLSOptions, SignalRequest
 from broker.config.parsing import parse
 from broker.nats.options import ClusterOptions, NatsOptions
 from broker.stores.options import EncryptionOptions, FileOptions
@@ -450,6 +450,16 @@ def test_no_embedded_server_needs_nothing() -> None:
     assert options("-ns", "nats://127.0.0.1:4222", "-js").connection.urls == "nats://127.0.0.1:4222"
     write("jetstream: enabled\naccounts { A { users: [] } }")
     assert options("-ns", "nats://127.0.0.1:4222", "-c", "a.conf").failure == ""
+
+
+def test_channels_as_streams() -> None:
+    words = ("-st", "jetstream", "-dir", "copy", "-ns", "nats://127.0.0.1:4222")
+    found = options(*words, "-jetstream_replicas", "3", "-jetstream_domain", "hub")
+    assert (found.store, found.channels, found.failure) == ("JETSTREAM", ChannelsOptions(3, "hub"), "")
+    write("streaming { store: jetstream, dir: copy, ns: 'nats://127.0.0.1:4222', jetstream_options { replicas: 5 } }")
+    found = options("-sc", "a.conf")
+    assert (found.store, found.channels, found.failure) == ("JETSTREAM", ChannelsOptions(5), "")
+    assert options("-st", "MEMORY").channels is None
 
 
 def test_answers_load_little() -> None:

@@ -1,0 +1,158 @@
+"""JetStream over a connection: `broker.stores.jetstream.ports.Streams`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.log import STREAMING
+from broker.stores.interface import StorageError
+from stantools.errors import StantoolsError
+from stantools.migration.proof.readback import Readback
+from stantools.nats.connection import Connection
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
+
+if TYPE_CHECKING:
+    from broker.config.options import ConnectionOptions
+    from stantools.nats.client import Failure
+    from stantools.nats.frames import Handler
+    from stantools.nats.inbox import Received
+
+#: The oldest servers that were tried.
+OLDEST: Final = (2, 9, 0)
+#: Seconds for an answer.
+_TIMEOUT: Final = 5.0
+
+
+class _Connection(Connection):
+    """A connection that is never given up. What befalls it is in the log."""
+
+    def __init__(self, options: ConnectOptions, name: str) -> None:
+        super().__init__(options, name)
+        self.manners = replace(self.manners, attempts=None)
+        self.lost_by: list[Callable[[], None]] = []
+
+    def on_lost(self, reason: str) -> None:
+        """Is called by the client."""
+        super().on_lost(reason)
+        STREAMING.error('connection "%s" has been disconnected: %s', self.manners.name, reason)
+        for lost in tuple(self.lost_by):
+            lost()
+
+    def on_back(self) -> None:
+        """Is called by the client."""
+        STREAMING.info('connection "%s" reconnected to NATS Server at "%s"', self.manners.name, self.server)
+
+    def on_unreachable(self, failure: Failure) -> None:
+        """Is called by the client."""
+        super().on_unreachable(failure)
+        STREAMING.debug("connection %r: no connection to %s: %s", self.manners.name, failure.server, failure.problem)
+
+    def on_refused(self, text: str) -> None:
+        """Is called by the client."""
+        super().on_refused(text)
+        STREAMING.error('connection "%s": %s', self.manners.name, text)
+
+
+class Link:
+    """JetStream by a connection of its own.
+
+    Args:
+        options: Where and as whom to connect.
+        cluster_id: Names the connection.
+        domain: JetStream domain; empty for none.
+
+    Raises:
+        StantoolsError: The options cannot be.
+    """
+
+    def __init__(self, options: ConnectionOptions, cluster_id: bytes, domain: str = "") -> None:
+        tls = options.tls
+        plain = not (options.nkey_seed_file or options.credentials or options.token)
+        self._connection = _Connection(
+            ConnectOptions(
+                servers=options.url_list,
+                user=options.user or None if plain else None,
+                password=options.password if plain and options.user else None,
+                token=options.token or None,
+                nkey=Path(options.nkey_seed_file) if options.nkey_seed_file else None,
+                creds=Path(options.credentials) if options.credentials else None,
+                tls_ca=tls.ca if tls else None,
+                tls_cert=tls.cert if tls else None,
+                tls_key=tls.key if tls else None,
+                tls_insecure=tls.skip_verify if tls else False,
+                tls_hostname=tls.server_name or None if tls else None,
+                domain=domain or None,
+                timeout=_TIMEOUT,
+            ).checked(),
+            f"_NSS-{cluster_id.decode(errors='replace')}-js",
+        )
+        self._js = JetStream(self._connection)
+        self._sids: dict[bytes, int] = {}
+        self.create_stream = self._js.create_stream
+        self.update_stream = self._js.update_stream
+        self.stream_info = self._js.stream_info
+        self.stream_names: Callable[[str], Any] = self._js.stream_names
+        self.delete_stream: Callable[[str], Any] = self._js.delete_stream
+
+    async def connect(self) -> None:
+        """Connects.
+
+        Raises:
+            StorageError: There is no server, it refuses us, or it is too old.
+        """
+        try:
+            await self._connection.open()
+        except StantoolsError as problem:
+            raise StorageError(f"JetStream: {problem.message}") from problem
+        version = self._connection.version
+        if version < OLDEST:
+            text = self._connection.info.get("version")
+            await self.close()
+            raise StorageError(f"JetStream: the NATS server is {text}, and has to be 2.9 or newer")
+
+    async def close(self) -> None:
+        """Sends what waits, and disconnects."""
+        await self._connection.close()
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes that a message may have, headers included."""
+        return self._connection.max_payload
+
+    def listen(self, handler: Handler) -> bytes:
+        """Subscribes to all that begins with a new prefix. Returns the prefix."""
+        prefix = self._connection.new_inbox() + b"."
+        self._sids[prefix] = self._connection.subscribe(prefix + b">", handler)
+        return prefix
+
+    def unlisten(self, prefix: bytes) -> None:
+        """Unsubscribes."""
+        if (sid := self._sids.pop(prefix, None)) is not None:
+            self._connection.unsubscribe(sid)
+
+    def when_lost(self, lost: Callable[[], None]) -> None:
+        """Has `lost` called whenever the connection is lost."""
+        self._connection.lost_by.append(lost)
+
+    def send(self, frames: bytes) -> bool:
+        """Sends whole frames; returns False if there is no connection."""
+        return self._connection.send(frames)
+
+    async def purge_stream(self, name: str, *, below: int) -> int:
+        """Removes messages before a sequence. Returns how many."""
+        return await self._js.purge_stream(name, below=below)
+
+    async def delete_message(self, stream: str, sequence: int) -> None:
+        """Deletes a message."""
+        await self._js.delete_message(stream, sequence)
+
+    async def read(self, name: str, state: Mapping[str, Any], after: int) -> AsyncIterator[Received]:
+        """Yields what a stream holds behind a sequence."""
+        if int(state["last_seq"]) <= after or not int(state["messages"]):
+            return
+        async for received in Readback(self._js, name, dict(state), after=after).batches():
+            yield received

@@ -1,0 +1,395 @@
+"""Clients, channels and subscriptions: records in a stream of their own, the last one of each subject.
+
+Facts: high-availability.md sections C.1 and C.4.
+
+    start                       who has read the records last
+    server                      who the server is
+    client.<id>                 a client
+    chan.<channel>              a channel, and whether its stream was made
+    sub.<channel>.<number>      a subscription, or all members of a queue group
+
+A record without content says that the thing is gone; it is deleted afterwards. Registrations and new subscriptions are
+waited for. Progress, what was sent and what is pending, is written a few times a second: what is lost comes again.
+A queue group is one record, because a message may go from one member to another, and must not get lost between two.
+
+What a server sent that was killed then may be stored later, when the next one is at work. So a record that turns up
+between others is written again as it should be. Whoever goes on writing is another server, and that is too much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from broker.log import STREAMING
+from broker.stores.interface import Flush, Outcome, StorageError
+from broker.stores.jetstream.chain import Chain, Piece
+from stantools.format.columns import MessageColumns
+from stantools.format.proto import store_pb2 as pb
+from stantools.nats.errors import NatsError
+from stantools.streamfiles.batch import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.stores.jetstream.naming import Names
+    from broker.stores.jetstream.ports import Streams
+
+START: Final = b"start"
+SERVER: Final = b"server"
+CLIENT: Final = b"client."
+CHANNEL: Final = b"chan."
+SUBSCRIPTION: Final = b"sub."
+#: Seconds between two writings of progress, how many records they have at most, and how many may be under way then.
+_INTERVAL: Final = 0.25
+_MOST: Final = 64
+_BACKLOG: Final = 256
+#: How often others may have written, and within how many seconds.
+_STRANGERS: Final = 8, 60.0
+#: What a record starts with: its version, the sequence up to which it holds, and the number of members.
+_HEAD: Final = struct.Struct("<BQI")
+_MEMBER: Final = struct.Struct("<IIQ")
+_VERSION: Final = 1
+#: Bytes that the frame and the header of a record take at most.
+_AROUND: Final = 1024
+
+
+@dataclass(slots=True)
+class Member:
+    """A subscription, and what it has pending."""
+
+    state: pb.SubState
+    pending: set[int] = field(default_factory=set)
+
+
+def encode_members(members: Sequence[Member], last: int, largest: int) -> bytes:
+    """Returns a record of subscriptions.
+
+    Args:
+        members: What it is about.
+        last: The last sequence that was sent to any of them.
+        largest: Bytes that it may have. If it would have more, it holds up to a lower sequence only: what is behind
+            that is sent again.
+
+    Raises:
+        StorageError: There are too many members for one record.
+    """
+    while True:
+        parts = [_HEAD.pack(_VERSION, last, len(members))]
+        count = 0
+        for member in members:
+            pending = np.fromiter(member.pending, np.uint64, len(member.pending))
+            pending.sort()
+            pending = pending[: int(pending.searchsorted(np.uint64(last), "right"))]
+            state = member.state.SerializeToString()
+            count += len(pending)
+            parts.append(_MEMBER.pack(len(state), len(pending), int(pending[0]) if len(pending) else 0))
+            parts.append(state)
+            parts.append(np.diff(pending).astype("<u4").tobytes())
+        record = zlib.compress(b"".join(parts), 1)
+        if len(record) <= largest:
+            return record
+        if not count:
+            raise StorageError("too many members of a queue group for one record")
+        everything = sorted(sequence for member in members for sequence in member.pending if sequence <= last)
+        last = everything[len(everything) // 2] - 1
+
+
+def decode_members(record: bytes) -> list[Member]:
+    """Reads a record of subscriptions; each one says what was sent to any of them as its own.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        data = zlib.decompress(record)
+        version, last, count = _HEAD.unpack_from(data)
+        if version != _VERSION:
+            raise ValueError(f"it has version {version}")
+        at, members = _HEAD.size, []
+        for _ in range(count):
+            size, pending, first = _MEMBER.unpack_from(data, at)
+            at += _MEMBER.size
+            state = pb.SubState.FromString(data[at : at + size])
+            at += size
+            state.last_sent = last
+            steps = np.frombuffer(data, "<u4", max(pending - 1, 0), at)
+            at += 4 * len(steps)
+            sequences = np.concatenate((np.array([first], np.uint64), steps.astype(np.uint64))).cumsum(dtype=np.uint64)
+            members.append(Member(state, set(sequences.tolist()) if pending else set()))
+    except (zlib.error, struct.error) as problem:
+        raise ValueError(str(problem)) from problem
+    return members
+
+
+class Progress(Protocol):
+    """Something whose record is written from time to time."""
+
+    @property
+    def subject(self) -> bytes:
+        """The subject of its record, without what all begin with."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether its record says that there is none any more."""
+
+    def encode(self, largest: int) -> bytes:
+        """Returns its record as it is now; nothing if it is gone."""
+
+
+class State:
+    """Writes records.
+
+    Args:
+        streams: JetStream.
+        names: Of the cluster id.
+        writer: Who writes.
+        completed: Called with each flush whose outcome is known.
+        lost: Called with the reason when somebody else writes, too.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        names: Names,
+        writer: bytes,
+        completed: Callable[[Flush], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        self._streams = streams
+        self._names = names
+        self._completed = completed
+        self._lost = lost
+        self._chain = Chain(streams, names.state, writer, self, origin=False)
+        self._own = b": %b." % writer
+        self._last = 0
+        self._records: dict[bytes, bytes | Progress] = {}  # what there is: content, or what knows it
+        self._under_way: dict[Piece, tuple[bytes, bytes | Progress, Flush]] = {}
+        self._strangers: deque[float] = deque(maxlen=_STRANGERS[0])
+        self._reading: asyncio.Task[None] | None = None
+        self._opening: asyncio.Future[bool] | None = None
+        self._dirty: dict[Progress, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._gone: list[int] = []
+        self._removing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything is written."""
+        return self._chain.idle and not self._dirty
+
+    async def open(self, last: int, records: Mapping[bytes, bytes], gone: Iterable[int]) -> bool:
+        """Begins behind the last sequence of the stream, if that is where it ends.
+
+        A server that does not lead any more, and does not know it, tells of less than there is. So a record is written
+        that has to be the next one.
+
+        Args:
+            last: That sequence.
+            records: The records that there are, by subject; subscriptions follow by `add`.
+            gone: Sequences of records that are not needed any more; they are removed.
+
+        Returns:
+            Whether that is all there is; if not, it has to be read again.
+        """
+        self._last = last
+        self._records |= records
+        self._chain.restart(last)
+        self._opening = asyncio.get_running_loop().create_future()
+        self.put(START, self._own)
+        whole = await self._opening
+        self._opening = None
+        if whole:
+            self._remove(gone)
+        else:
+            self._chain.forget()
+            self._records.clear()
+            self._under_way.clear()
+        return whole
+
+    def add(self, thing: Progress) -> None:
+        """Takes note of something that has a record."""
+        self._records[thing.subject] = thing
+
+    def put(self, subject: bytes, content: bytes) -> Flush:
+        """Writes a record; without content it says that there is none any more. Returns the flush.
+
+        Args:
+            subject: Its subject, without what all begin with.
+            content: What it says.
+        """
+        if content:
+            self._records[subject] = content
+        else:
+            self._records.pop(subject, None)
+        flush = Flush()
+        self._submit(subject, content, flush)
+        return flush
+
+    def _submit(self, subject: bytes, thing: bytes | Progress, flush: Flush) -> None:
+        content = thing if isinstance(thing, bytes) else thing.encode(self._streams.max_payload - _AROUND)
+        columns = MessageColumns(1)
+        self._last += 1
+        columns.sequence[0], columns.data_size[0] = self._last, len(content)
+        full = self._names.records.encode() + subject
+        batch = Batch(b"", full, memoryview(content), columns, columns.sequence)
+        sequence = self._last
+        piece = Piece(batch, sequence, sequence, lambda: self._stored(piece, sequence, gone=not content))
+        self._under_way[piece] = subject, thing, flush
+        self._chain.submit(piece)
+
+    def write(self, thing: Progress) -> Flush:
+        """Writes a record as it is now. Raises StorageError if it cannot be one."""
+        self._dirty.pop(thing, None)
+        flush = Flush()
+        self._submit(thing.subject, thing, flush)
+        if thing.gone:
+            self._records.pop(thing.subject, None)
+        else:
+            self._records[thing.subject] = thing
+        return flush
+
+    def note(self, thing: Progress) -> None:
+        """Has a record written soon."""
+        self._dirty[thing] = None
+        if self._timer is None and not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._write_some)
+
+    def finish(self) -> None:
+        """Writes what has not been written."""
+        for thing in tuple(self._dirty):
+            self._write(thing)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._closed = True
+        self._chain.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in (self._removing, self._reading):
+            if task is not None:
+                task.cancel()
+
+    def _write_some(self) -> None:
+        self._timer = None
+        if len(self._under_way) < _BACKLOG:
+            for thing in tuple(self._dirty)[:_MOST]:
+                self._write(thing)
+        if self._dirty and not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._write_some)
+
+    def _write(self, thing: Progress) -> None:
+        try:
+            self.write(thing)
+        except StorageError as problem:
+            STREAMING.error("Unable to store subscriptions: %s", problem)
+
+    def _stored(self, piece: Piece, sequence: int, *, gone: bool) -> None:
+        if gone:
+            self._gone.append(sequence)
+        self._completed(self._under_way.pop(piece)[2])
+        self._opened(whole=True)
+
+    def _opened(self, *, whole: bool) -> bool:
+        """Tells who waits for the first record what came of it. Returns whether somebody does."""
+        if self._opening is None or self._opening.done():
+            return False
+        self._opening.set_result(whole)
+        return True
+
+    def answered(self) -> None:
+        """Is called by the chain."""
+        if self._gone:
+            gone, self._gone = self._gone, []
+            self._remove(gone)
+
+    def refused(self, error: str, *, certain: bool) -> None:
+        """Is called by the chain: nobody is told yes, and what there is to be stored is tried again by whoever asks."""
+        if self._opening is not None and not self._opening.done():
+            self._opening.set_exception(StorageError(f"stream {self._names.state} takes nothing: {error}"))
+            return
+        STREAMING.error("Unable to store clients and subscriptions: %s", error)
+        refused, self._under_way = self._under_way, {}
+        self._chain.forget()
+        self._last = self._chain.proven
+        self._chain.restart(self._last)
+        for _, thing, flush in refused.values():
+            flush.outcome, flush.error = Outcome.REFUSED if certain else Outcome.UNKNOWN, error
+            self._completed(flush)
+            if not isinstance(thing, bytes):
+                self.note(thing)
+
+    def astray(self, reason: str, *, certain: bool, lost: bool = False) -> None:
+        """Is called by the chain."""
+        if self._opened(whole=False):
+            return
+        STREAMING.warning("Stream %s: %s; its records are written again", self._names.state, reason)
+        self._reading = asyncio.get_running_loop().create_task(self._write_again(self._chain.proven, lost=lost))
+
+    async def _write_again(self, after: int, *, lost: bool) -> None:
+        """Writes again what somebody else has written since a sequence, or everything, and what is under way."""
+        while True:
+            try:
+                found, last, stranger = await self._read(after)
+                break
+            except NatsError as problem:
+                STREAMING.debug("Stream %s cannot be read yet: %s", self._names.state, problem)
+                await asyncio.sleep(_INTERVAL)
+        if stranger:
+            now = asyncio.get_running_loop().time()
+            most, seconds = _STRANGERS
+            if len(self._strangers) == most and now - self._strangers[0] < seconds:
+                self._lost(f"somebody else writes to stream {self._names.state}, the state of the server")
+                return
+            self._strangers.append(now)
+        if lost:
+            found |= set(self._records)
+        else:
+            last = max(last, after)
+        waiting, self._under_way = self._under_way, {}
+        self._chain.forget()
+        self._last = last
+        self._chain.restart(last)
+        for subject in found:
+            self._submit(subject, self._records.get(subject, b""), Flush())
+        for subject, thing, flush in waiting.values():
+            self._submit(subject, thing, flush)
+
+    async def _read(self, after: int) -> tuple[set[bytes], int, bool]:
+        """Returns the subjects of the records behind a sequence, the last sequence, and whether others wrote them."""
+        info = await self._streams.stream_info(self._names.state)
+        if info is None:
+            raise NatsError("it is gone")
+        found, stranger = set(), False
+        if int(info["state"]["last_seq"]) > after:
+            async for received in self._streams.read(self._names.state, info["state"], after):
+                for row in range(len(received)):
+                    found.add(received.subject(row).removeprefix(self._names.records.encode()))
+                    stranger |= self._own not in received.header(row)
+        return found, int(info["state"]["last_seq"]), stranger
+
+    def _remove(self, gone: Iterable[int]) -> None:
+        """Deletes records of what is gone; those that stay are deleted by the next start."""
+        sequences = list(gone)
+        if not sequences or self._closed:
+            return
+        before = self._removing
+
+        async def remove() -> None:
+            if before is not None:
+                await asyncio.wait([before])
+            for sequence in sequences:
+                try:
+                    await self._streams.delete_message(self._names.state, sequence)
+                except NatsError as problem:
+                    STREAMING.debug("Record %d of stream %s stays: %s", sequence, self._names.state, problem)
+
+        self._removing = asyncio.get_running_loop().create_task(remove())

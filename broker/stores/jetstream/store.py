@@ -1,0 +1,291 @@
+"""All of a server's state in streams; see `broker.stores.interface.Store`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker.log import STREAMING
+from broker.stores.file import FileStore
+from broker.stores.interface import ChannelStore, Flush, MessageStore, Recovered, StorageError
+from broker.stores.jetstream.messages import Channel, JetStreamMessages
+from broker.stores.jetstream.opening import Opening, set_aside
+from broker.stores.jetstream.state import CHANNEL, CLIENT, SERVER, State
+from broker.stores.jetstream.subscriptions import JetStreamSubscriptions
+from stantools.format.crc import Crc
+from stantools.format.proto import store_pb2 as pb
+from stantools.nats.errors import NatsError
+from stantools.store.limits import StoreLimits
+
+if TYPE_CHECKING:
+    from broker.stores.jetstream.naming import Names
+    from broker.stores.jetstream.ports import Streams
+    from stantools.store.limits import ChannelLimits
+
+#: What the record of a channel says before its stream was made, and then.
+BEGUN: Final = b"begun"
+MADE: Final = b"made"
+#: Seconds that the end waits for what is under way, and between two looks.
+_PATIENCE: Final = 5.0
+_LOOK: Final = 0.01
+#: Seconds until the state is read again that was not read to its end.
+_AGAIN: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Backing:
+    """Where streams are, and what they are called."""
+
+    streams: Streams  #: JetStream
+    names: Names  #: of the cluster id
+    failed: Callable[[str], None]  #: called with the reason when the store cannot be gone on with
+
+
+class JetStreamStore:
+    """See `Store`. It lives in an event loop; `prepare` comes before `recover`, `finish` before `close`.
+
+    Args:
+        backing: Where the streams are.
+        directory: Where the channels are copied to.
+        copy: Returns the file store of that directory.
+        limits: What the store may hold.
+
+    Attributes:
+        kind: `JETSTREAM`.
+        streams: JetStream.
+        writer: What this run calls itself in the ids of messages.
+        crc: That of the copy.
+    """
+
+    kind = "JETSTREAM"
+
+    def __init__(
+        self, backing: Backing, directory: Path, copy: Callable[[], FileStore], limits: StoreLimits | None = None
+    ) -> None:
+        self.limits = limits or StoreLimits()
+        self.writer = secrets.token_hex(6).encode()
+        self.streams = streams = backing.streams
+        self.wake: Callable[[], None] | None = None
+        self._failed = backing.failed
+        self._names = names = backing.names
+        self._directory = directory
+        self._make_copy = copy
+        self._copy = copy()
+        self.crc: Crc | None = self._copy.crc
+        self._copies: dict[bytes, ChannelStore] = {}
+        self._channels: dict[bytes, tuple[JetStreamMessages, JetStreamSubscriptions]] = {}
+        self._removals: dict[bytes, asyncio.Task[None]] = {}
+        self._completed: list[tuple[Flush, Callable[[], None] | None]] = []
+        self._state = State(streams, names, self.writer, self.completed_flush, self._lost)
+        self._recovered: Recovered | None = None
+
+    # The start
+
+    async def prepare(self) -> None:
+        """Reads what the streams have, and makes the copy follow them.
+
+        Raises:
+            StorageError: It cannot be gone on with, or JetStream cannot be reached.
+        """
+        self._open_copy()
+        opening = Opening(self.streams, self._names)
+        while True:
+            found = await opening.look()
+            # The state has to know all of it before it writes: what it does not know, it would remove.
+            subscribed = {
+                name: JetStreamSubscriptions(name, self.limits_of(name), self._state, found.subscriptions.get(name, ()))
+                for name in found.channels
+            }
+            if await self._state.open(found.last, found.records, found.gone):
+                break
+            await asyncio.sleep(_AGAIN)
+        for name in found.channels:
+            channel = self._channel(name)
+            if name not in self._copies:
+                self._copies[name] = self._copy.create_channel(name)
+            messages = JetStreamMessages(channel, self)
+            self._channels[name] = messages, subscribed[name]
+            await opening.open(messages, channel, subscribed[name].last, made=found.made.get(name))
+            if found.made.get(name) is not True:
+                self._state.put(CHANNEL + name, MADE)
+        for name in set(self._copies) - set(found.channels):
+            self._copy.delete_channel(name)
+            del self._copies[name]
+        if found.server is None and not self._channels:
+            return
+        channels = {
+            name: (ChannelStore(messages, subscriptions), subscriptions.recovered())
+            for name, (messages, subscriptions) in self._channels.items()
+        }
+        self._recovered = Recovered(found.server or pb.ServerInfo(), found.clients, channels)
+
+    def _open_copy(self) -> None:
+        """Opens the copy in files; one that is damaged is set aside."""
+        for again in (False, True):
+            try:
+                found = self._copy.recover()
+            except StorageError as problem:
+                # Another process has it, or it can be had.
+                if again or "lock" in str(problem).lower():
+                    raise
+                self._copy.close()
+                STREAMING.warning("The copy in files cannot be read: %s", problem)
+                set_aside(self._directory)
+                self._copy = self._make_copy()
+                continue
+            break
+        marker = self._names.state.encode()
+        if found is not None:
+            if found.server.node_id != marker:
+                self._copy.close()
+                raise StorageError(
+                    f"{self._directory} holds a store of its own, and no copy of the streams of cluster ID "
+                    f"{self._names.cluster_id}: name another directory, or migrate the store into the streams first"
+                )
+            self._copies = {name: stores for name, (stores, _) in found.channels.items()}
+        else:
+            self._copy.init(pb.ServerInfo(cluster_id=self._names.cluster_id.encode(), node_id=marker))
+
+    def recover(self) -> Recovered | None:
+        """Returns what `prepare` has found."""
+        return self._recovered
+
+    # What there is
+
+    def init(self, server: pb.ServerInfo) -> None:
+        """Stores who the server is."""
+        self._state.put(SERVER, server.SerializeToString())
+
+    def add_client(self, client: pb.ClientInfo) -> Flush | None:
+        """Stores a client."""
+        return self._state.put(CLIENT + client.id, client.SerializeToString())
+
+    def delete_client(self, client_id: bytes) -> None:
+        """Removes a client."""
+        self._state.put(CLIENT + client_id, b"")
+
+    def create_channel(self, name: bytes) -> ChannelStore:
+        """Adds a channel; its stream is made meanwhile."""
+        if name in self._channels:
+            raise StorageError("already exists")
+        if 0 < self.limits.max_channels <= len(self._channels):
+            raise StorageError("too many channels")
+        if problem := self._names.problem(name):
+            raise StorageError(problem)
+        if name in self._copies:
+            self._copy.delete_channel(name)
+        self._copies[name] = self._copy.create_channel(name)
+        channel = self._channel(name)
+        self._state.put(CHANNEL + name, BEGUN)
+        messages = JetStreamMessages(channel, self)
+        subscriptions = JetStreamSubscriptions(name, channel.limits, self._state)
+        self._channels[name] = messages, subscriptions
+        messages.make(self._removals.get(name), partial(self._made, name))
+        return ChannelStore(messages, subscriptions)
+
+    def _made(self, name: bytes) -> None:
+        """Takes note that the stream of a channel is there."""
+        self._state.put(CHANNEL + name, MADE)
+
+    def delete_channel(self, name: bytes) -> None:
+        """Removes a channel and all it has; its stream is removed meanwhile."""
+        if name not in self._channels:
+            raise StorageError("not found")
+        messages, subscriptions = self._channels[name]
+        self._copy.delete_channel(name)
+        del self._channels[name], self._copies[name]
+        messages.close()
+        subscriptions.remove()
+        self._state.put(CHANNEL + name, BEGUN)
+        self._removals[name] = asyncio.get_running_loop().create_task(self._remove(name))
+
+    async def _remove(self, name: bytes) -> None:
+        stream = self._names.stream(name)
+        while True:
+            try:
+                await self.streams.delete_stream(stream)
+                break
+            except NatsError as problem:
+                STREAMING.debug("Stream %s was not deleted yet: %s", stream, problem)
+                await asyncio.sleep(1)
+        if self._removals.get(name) is asyncio.current_task():
+            del self._removals[name]
+        if name not in self._channels:
+            self._state.put(CHANNEL + name, b"")
+
+    def limits_of(self, name: bytes) -> ChannelLimits:
+        """Returns what a channel may hold."""
+        return self.limits.limits_for(os.fsdecode(name))
+
+    def _channel(self, name: bytes) -> Channel:
+        limits = self.limits_of(name)
+        names = self._names
+        return Channel(name, names.stream(name), names.subject(name), names.channel_config(name, limits), limits)
+
+    # For the channels
+
+    def copy_of(self, name: bytes) -> MessageStore:
+        """Returns the copy of a channel."""
+        return self._copies[name].messages
+
+    def new_copy(self, name: bytes, *, keep: bool) -> MessageStore:
+        """Returns an empty copy of a channel instead of the one that there is, which is kept aside or removed."""
+        if keep:
+            set_aside(self._directory, os.fsdecode(name))
+        self._copy.delete_channel(name)
+        self._copies[name] = self._copy.create_channel(name)
+        return self._copies[name].messages
+
+    def completed_flush(self, flush: Flush, settle: Callable[[], None] | None = None) -> None:
+        """Takes note of a flush whose outcome is known."""
+        self._completed.append((flush, settle))
+        if len(self._completed) == 1 and self.wake is not None:
+            self.wake()
+
+    def completed(self) -> Sequence[Flush]:
+        """Returns flushes that were under way."""
+        completed, self._completed = self._completed, []
+        for _, settle in completed:
+            if settle is not None:
+                settle()
+        return [flush for flush, _ in completed]
+
+    def _lost(self, reason: str) -> None:
+        self._failed(f"The store cannot be gone on with: {reason}: is there another server with this cluster ID?")
+
+    # From time to time, and at the end
+
+    def maintain(self) -> int | None:
+        """Has the copy synced when it is time; see `FileStore.maintain`."""
+        return self._copy.maintain()
+
+    async def finish(self) -> None:
+        """Waits for what is under way, some seconds at most."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PATIENCE
+        self._state.finish()
+        while loop.time() < until and not self._idle:
+            await asyncio.sleep(_LOOK)
+        self._state.finish()
+
+    @property
+    def _idle(self) -> bool:
+        return self._state.idle and all(messages.idle for messages, _ in self._channels.values())
+
+    def settle(self) -> None:
+        """Does nothing: only the event loop can wait; see `finish`."""
+
+    def close(self) -> None:
+        """Closes everything; what is under way may be stored or not."""
+        for messages, _ in self._channels.values():
+            messages.close()
+        for task in self._removals.values():
+            task.cancel()
+        self._state.close()
+        self._copy.close()

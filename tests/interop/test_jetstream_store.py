@@ -1,0 +1,366 @@
+"""Channels as streams of real nats-servers: clients, kills, restarts of either side, limits, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import urllib.request
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests import natsclient, servers
+from tests.brokers import Broker
+from tests.interop.talker import Client, NobodyAnsweredError, Talker, until
+from tests.interop.test_other_clients import play
+from tests.servers import Cluster, NatsServer
+
+T = TypeVar("T")
+OLD_AND_NEW = [servers.OLDEST, servers.NEWEST]
+STREAM, STATE = "test-cluster_a", "test-cluster-state"
+
+
+def needs(version: str) -> str:
+    if version not in servers.available():
+        pytest.skip(f"nats-server {version} is not here (python tests/servers.py fetches it)")
+    return version
+
+
+def broker_on(folder: Path, url: str, *words: object, http: bool = False) -> Broker:
+    return Broker(folder / "broker", "-ns", url, "-st", "jetstream", "-dir", folder / "copy", *words, http=http)
+
+
+def with_streams(url: str, ask: Callable[[Any, Any], Awaitable[T]]) -> T:
+    """Does something with a connection of nats-py and its JetStream context."""
+
+    async def work() -> T:
+        client = await natsclient.connect(url)
+        try:
+            return await ask(client, client.jetstream())
+        finally:
+            await client.close()
+
+    return asyncio.run(work())
+
+
+def contents(url: str, stream: str = STREAM) -> list[tuple[int, bytes]]:
+    """What a new service reads of a channel: sequences and data."""
+
+    async def read(_: Any, js: Any) -> list[tuple[int, bytes]]:
+        state = (await js.stream_info(stream)).state
+        last = state.last_seq if state.messages else 0
+        found = [await js.get_msg(stream, sequence) for sequence in range(state.first_seq, last + 1)]
+        return [(each.seq, each.data) for each in found]
+
+    return with_streams(url, read)
+
+
+def goes_on(client: Client, channel: bytes, data: bytes) -> None:
+    """Publishes one message until it is acknowledged; it may be there more than once then."""
+
+    def published() -> bool:
+        try:
+            return not client.publish(channel, data).error
+        except NobodyAnsweredError:
+            return False
+
+    until(published)
+
+
+@pytest.mark.parametrize("version", OLD_AND_NEW)
+def test_published_clients(tmp_path: Path, version: str) -> None:
+    with NatsServer(tmp_path / "nats", needs(version)) as server, broker_on(tmp_path, server.url) as broker:
+        seen = play("node", server.url, "starts")
+        assert seen["sequence"] == [3, 4, 5]
+        assert play("node", server.url, "durable") == {"before": [1, 2], "resumed": [3, 4], "anew": [1, 2, 3, 4]}
+        assert play("python", server.url, "publish_async")["in_order"]
+        assert play("node", server.url, "redelivery")["after"] == 3
+        members = play("node", server.url, "queue")
+        assert len(members["left"] + members["right"]) == 20
+        assert play("node", server.url, "large") == {"size": 900000}
+        assert "[ERR]" not in broker.said()
+        assert broker.stop() == 0
+
+
+@pytest.mark.parametrize("copy", ["its own", "an older one", "none"])
+def test_killed_and_started_again(tmp_path: Path, copy: str) -> None:
+    """Messages, timestamps, durables and what is pending are as before, whatever the copy in files has."""
+    with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
+        with broker_on(tmp_path, server.url) as broker, Talker(server.port) as nats:
+            client = Client(nats, "me")
+            durable = client.subscribe(b"a", durable_name=b"d", ack_wait_in_secs=1)
+            client.store(b"a", *[b"%d" % number for number in range(5)])
+            before = durable.wait(5)
+            for sequence in (1, 2, 4):
+                durable.ack(sequence)
+            assert broker.stop() == 0
+            if copy == "an older one":
+                shutil.copytree(tmp_path / "copy", tmp_path / "older")
+            broker.start()
+            client.store(b"a", b"5")
+            assert durable.wait(6)[-1].sequence == 6
+            broker.kill()
+            if copy != "its own":
+                shutil.rmtree(tmp_path / "copy")
+            if copy == "an older one":
+                shutil.move(tmp_path / "older", tmp_path / "copy")
+            broker.start()
+            client.store(b"a", b"6")
+            reader = client.subscribe(b"a")
+            after = reader.wait(7)
+            assert [each.sequence for each in after] == list(range(1, 8))
+            assert [(each.data, each.timestamp) for each in after[:5]] == [
+                (each.data, each.timestamp) for each in before
+            ]
+            # What was not acknowledged comes again, and what was does not.
+            until(lambda: {each.sequence for each in durable.messages if each.redelivered} >= {3, 5})
+            assert not {each.sequence for each in durable.messages if each.redelivered} & {1, 2, 4}
+        assert contents(server.url) == [(number + 1, b"%d" % number) for number in range(7)]
+
+
+@pytest.mark.parametrize("version", OLD_AND_NEW)
+def test_the_nats_server_is_killed(tmp_path: Path, version: str) -> None:
+    """Nothing that was acknowledged is lost, and the broker goes on when the server is back."""
+    server = NatsServer(tmp_path / "nats", needs(version))
+    with server, broker_on(tmp_path, server.url) as broker:
+        acknowledged = []
+        for turn in range(3):
+            with Talker(server.port) as nats:
+                client = Client(nats, f"me{turn}")
+                for number in range(20):
+                    client.store(b"a", b"%d-%d" % (turn, number))
+                    acknowledged.append(b"%d-%d" % (turn, number))
+                inbox = nats.listen(nats.inbox + b".late")
+                for number in range(200):
+                    message = client.publication(b"a", b"%d-late-%d" % (turn, number))
+                    subject = client.subjects.pub_prefix + b".a"
+                    nats.publish(subject, message.SerializeToString(), nats.inbox + b".late")
+                server.kill()
+                assert inbox is not None
+            server.start()
+            until(lambda turn=turn: broker.said().count("reconnected to NATS Server") >= 5 * (turn + 1))
+        with Talker(server.port) as nats:
+            goes_on(Client(nats, "last"), b"a", b"last")
+        log = contents(server.url)
+        assert [sequence for sequence, _ in log] == list(range(1, len(log) + 1))
+        there = [data for _, data in log if data != b"last"]
+        assert len(set(there)) == len(there)
+        assert [data for data in there if b"late" not in data] == acknowledged
+        assert broker.stop() == 0
+
+
+def test_a_cluster_of_three(tmp_path: Path) -> None:
+    """Streams with three replicas: a server dies, and the broker goes on by the others."""
+    with Cluster(tmp_path / "nats", needs(servers.NEWEST)) as cluster:
+        urls = ",".join(cluster.urls)
+        with broker_on(tmp_path, urls, "-jetstream_replicas", 3) as broker:
+            with Talker(cluster.servers[1].port) as nats:
+                client = Client(nats, "me")
+                client.store(b"a", *[b"%d" % number for number in range(10)])
+                cluster.servers[0].kill()
+                goes_on(client, b"a", b"after")
+            with Talker(cluster.servers[1].port) as nats:
+                client.move(nats)
+                reader = client.subscribe(b"a")
+                messages = reader.wait(11)
+                assert [each.data for each in messages[:10]] == [b"%d" % number for number in range(10)]
+                assert messages[10].data == b"after"
+            assert broker.stop() == 0
+
+        async def replicas(_: Any, js: Any) -> list[int]:
+            return [(await js.stream_info(name)).config.num_replicas for name in (STREAM, STATE)]
+
+        assert with_streams(cluster.servers[1].url, replicas) == [3, 3]
+
+
+def test_limits(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
+        with (
+            broker_on(tmp_path, server.url, "-mm", 5, "-mb", "5KB", "-ma", "1h") as broker,
+            Talker(server.port) as nats,
+        ):
+            client = Client(nats, "me")
+            client.store(b"a", *[b"%d" % number for number in range(12)])
+            assert client.subscribe(b"a").wait(5)[0].sequence == 8
+            assert [sequence for sequence, _ in contents(server.url)] == [8, 9, 10, 11, 12]
+            client.store(b"a", bytes(2000), bytes(2000), bytes(2000))
+            # The limit of bytes is the broker's, and the stream follows.
+            until(lambda: [sequence for sequence, _ in contents(server.url)] == [14, 15])
+            broker.kill()
+            broker.start()
+            assert [each.sequence for each in client.subscribe(b"a").wait(2)] == [14, 15]
+            assert broker.stop() == 0
+            # Other limits are set when it starts.
+            broker.words[broker.words.index("-mm") + 1] = "1"
+            broker.start()
+            assert broker.stop() == 0
+
+        async def limit(_: Any, js: Any) -> int:
+            return int((await js.stream_info(STREAM)).config.max_msgs)
+
+        assert with_streams(server.url, limit) == 1
+        assert [sequence for sequence, _ in contents(server.url)] == [15]
+
+
+def test_somebody_else_publishes_to_a_stream(tmp_path: Path) -> None:
+    """It is in the log then, for everybody; the broker says so and goes on behind it."""
+    with (
+        NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server,
+        broker_on(tmp_path, server.url) as broker,
+        Talker(server.port) as nats,
+    ):
+        client = Client(nats, "me")
+        reader = client.subscribe(b"a")
+        client.store(b"a", b"1")
+
+        async def publish(_: Any, js: Any) -> None:
+            await js.publish("stan.test-cluster.a", b"strange")
+
+        with_streams(server.url, publish)
+        goes_on(client, b"a", b"2")
+        assert "only the broker may write to it" in broker.said()
+        assert [each.data for each in reader.wait(3)] == [b"1", b"strange", b"2"]
+        assert contents(server.url) == [(1, b"1"), (2, b"strange"), (3, b"2")]
+        assert broker.stop() == 0
+
+
+def test_messages_that_the_servers_have_lost(tmp_path: Path) -> None:
+    """What was acknowledged and is only in the copy is published again."""
+    with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
+        with broker_on(tmp_path, server.url) as broker, Talker(server.port) as nats:
+            client = Client(nats, "me")
+            client.store(b"a", b"1", b"2")
+            server.stop()
+            shutil.copytree(server.store_dir, tmp_path / "before")
+            server.start()
+            until(lambda: broker.said().count("reconnected to NATS Server") >= 5)
+        with Talker(server.port) as nats:
+            broker.start()
+            goes_on(Client(nats, "other"), b"a", b"3")
+            broker.kill()
+        server.kill()
+        shutil.rmtree(server.store_dir)
+        shutil.move(tmp_path / "before", server.store_dir)
+        server.start()
+        broker.start()
+        assert "the stream has lost 1 messages that were stored" in broker.said()
+        assert contents(server.url) == [(1, b"1"), (2, b"2"), (3, b"3")]
+        assert broker.stop() == 0
+
+
+def test_an_idle_channel_is_deleted(tmp_path: Path) -> None:
+    with (
+        NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server,
+        broker_on(tmp_path, server.url, "-mi", "500ms") as broker,
+        Talker(server.port) as nats,
+    ):
+        client = Client(nats, "me")
+        client.store(b"a", b"1")
+
+        async def names(_: Any, js: Any) -> list[str]:
+            return [each.config.name for each in await js.streams_info()]
+
+        until(lambda: with_streams(server.url, names) == [STATE])
+        client.store(b"a", b"anew")
+        assert client.subscribe(b"a").wait(1)[0].data == b"anew"
+        assert contents(server.url) == [(1, b"anew")]
+        assert broker.stop() == 0
+
+
+def refusal(broker: Broker) -> str:
+    """The reason why a broker does not start."""
+    with pytest.raises(RuntimeError) as problem:
+        broker.start()
+    lines = [line for line in str(problem.value).splitlines() if "[FTL]" in line]
+    assert len(lines) == 1, str(problem.value)
+    return lines[0].partition("STREAM: Failed to start: ")[2]
+
+
+def test_refused_without_jetstream(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "nats", needs(servers.NEWEST), jetstream=False) as server:
+        assert "JetStream is not enabled there" in refusal(broker_on(tmp_path, server.url))
+
+
+def test_refused_options(tmp_path: Path) -> None:
+    words = ("-st", "jetstream", "-dir", tmp_path)
+    assert "a NATS server with JetStream must be specified" in refusal(Broker(tmp_path, *words))
+    assert "root directory must be specified" in refusal(Broker(tmp_path, "-st", "jetstream", "-ns", "nats://x:1"))
+    more = (*words, "-ns", "nats://127.0.0.1:1")
+    assert "1, 3 or 5 replicas, not 2" in refusal(Broker(tmp_path, *more, "-jetstream_replicas", 2))
+    assert "only FILE or SQL stores supported in FT mode" in refusal(Broker(tmp_path, *more, "-ft_group", "g"))
+
+
+def test_refused_streams(tmp_path: Path) -> None:
+    """Streams that somebody has changed are not gone on with, and nothing is changed in them."""
+    with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
+        with broker_on(tmp_path, server.url) as broker, Talker(server.port) as nats:
+            Client(nats, "me").store(b"a", b"1", b"2", b"3")
+            assert broker.stop() == 0
+        # Too many replicas for one server.
+        assert "replicas" in refusal(broker_on(tmp_path, server.url, "-jetstream_replicas", 3))
+
+        async def delete(_: Any, js: Any) -> None:
+            await js.delete_msg(STREAM, 2)
+
+        with_streams(server.url, delete)
+        said = refusal(broker_on(tmp_path, server.url))
+        assert 'stream test-cluster_a of channel "a" has holes, 1 messages' in said
+
+        async def remove(_: Any, js: Any) -> None:
+            await js.delete_stream(STREAM)
+
+        with_streams(server.url, remove)
+        assert 'stream test-cluster_a of channel "a" is gone' in refusal(broker_on(tmp_path, server.url))
+
+        async def replace(_: Any, js: Any) -> None:
+            await js.add_stream(name=STREAM, subjects=["other"])
+
+        with_streams(server.url, replace)
+        assert "is not as the broker makes it: its subjects is ['other']" in refusal(broker_on(tmp_path, server.url))
+
+
+def test_refused_directory(tmp_path: Path) -> None:
+    """The directory of a store of its own is no place for a copy."""
+    with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
+        with Broker(tmp_path / "file", "-ns", server.url, "-st", "FILE", "-dir", tmp_path / "copy") as broker:
+            with Talker(server.port) as nats:
+                Client(nats, "me").store(b"a", b"1")
+            assert broker.stop() == 0
+        assert "holds a store of its own" in refusal(broker_on(tmp_path, server.url))
+        with Broker(tmp_path / "file", "-ns", server.url, "-st", "FILE", "-dir", tmp_path / "copy") as broker:
+            with Talker(server.port) as nats:
+                assert Client(nats, "other").subscribe(b"a").wait(1)[0].data == b"1"
+            assert broker.stop() == 0
+
+
+def test_encrypted(tmp_path: Path) -> None:
+    """Data is encrypted in the streams as well."""
+    words = ("--encrypt", "--encryption_key", "secret")
+    with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
+        with broker_on(tmp_path, server.url, *words) as broker, Talker(server.port) as nats:
+            client = Client(nats, "me")
+            client.store(b"a", b"plain text")
+            broker.kill()
+            shutil.rmtree(tmp_path / "copy")
+            broker.start()
+            assert client.subscribe(b"a").wait(1)[0].data == b"plain text"
+            assert broker.stop() == 0
+        assert b"plain text" not in contents(server.url)[0][1]
+
+
+def test_monitoring(tmp_path: Path) -> None:
+    with (
+        NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server,
+        broker_on(tmp_path, server.url, http=True) as broker,
+        Talker(server.port) as nats,
+    ):
+        Client(nats, "me").store(b"a", b"1")
+        with urllib.request.urlopen(f"{broker.monitoring}/streaming/storez", timeout=30) as page:
+            assert json.load(page)["type"] == "JETSTREAM"
+        with urllib.request.urlopen(f"{broker.monitoring}/streaming/channelsz?channel=a", timeout=30) as page:
+            seen = json.load(page)
+        assert (seen["msgs"], seen["first_seq"], seen["last_seq"]) == (1, 1, 1)
+        assert broker.stop() == 0
