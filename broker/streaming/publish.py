@@ -42,7 +42,8 @@ _USUAL: Final = 1024
 _GROWN: Final = 4096
 _GROWN_SIZE: Final = 16 << 20
 #: Publishes that are gathered: how many of them may come together, and how many, and how many bytes, all are at most.
-_FEW: Final = 64
+#: Whoever sends more at once is handed over by as many as can be taken in a short time, which may be few.
+_FEW: Final = 8
 _GATHERED: Final = 1024
 _GATHERED_SIZE: Final = 1 << 18
 _FINE: Final = (Status.GOOD, Status.FULL)
