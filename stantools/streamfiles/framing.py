@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stantools.errors import UsageError
-from stantools.streamfiles import kernels
+from stantools.streamfiles import kernels, s2
 from stantools.streamfiles.layout import CHUNK_HEAD_SIZE, CHUNK_SIZE, ArchiveError
 
 if TYPE_CHECKING:
@@ -182,8 +182,12 @@ def _decompressed(data: bytes, limit: int, where: str) -> ReadableBuffer:
             raise ArchiveError(f"{where} claims {size} bytes uncompressed, at most {limit} are expected")
         out = bytearray(size)
         cramjam.snappy.decompress_raw_into(data, out)
-    except cramjam.DecompressionError as problem:
-        raise ArchiveError(f"{where} cannot be decompressed: {problem}") from problem
+    except cramjam.DecompressionError:
+        # Real servers write more than snappy knows.
+        try:
+            return s2.decompress(data, limit)
+        except ValueError as problem:
+            raise ArchiveError(f"{where} cannot be decompressed: {problem}") from problem
     return out
 
 

@@ -194,8 +194,13 @@ async def _state(client: Any) -> Any:
     return found, [(await js.get_msg("S", n)).data for n in (1, 200)]
 
 
-@pytest.mark.skipif(not servers.available(), reason="no real server is here")
-def test_a_real_server_takes_our_snapshot(tmp_path: Path) -> None:
+#: Those whose archives are of the first format, compressed.
+OLDER = [version for version in servers.available() if version not in (servers.OLDEST, servers.NEWEST)]
+
+
+@pytest.mark.skipif(not OLDER, reason="no real server is here")
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_between_a_real_server_and_ours(tmp_path: Path, ours_first: bool) -> None:
     async def move(first: str, second: str) -> None:
         one, other = await connect(first), await connect(second)
         try:
@@ -208,15 +213,18 @@ def test_a_real_server_takes_our_snapshot(tmp_path: Path) -> None:
             for message in await worker.fetch(10, timeout=60):
                 await message.ack_sync()
             await _bring(other, *await _fetch(one))
-            assert await _state(other) == await _state(one)
+            # Real servers write the state of a consumer down when they find the time.
+            known = None if ours_first else 4
+            assert (await _state(other))[0][:known] == (await _state(one))[0][:known]
+            assert (await _state(other))[1] == (await _state(one))[1]
             assert (await other.jetstream().publish("s.1", b"next")).seq == 201
         finally:
             await one.close()
             await other.close()
 
-    real = servers.NatsServer(tmp_path / "real", servers.available()[-1])
+    real = servers.NatsServer(tmp_path / "real", servers.NEWEST if ours_first else OLDER[-1])
     with real, Broker(tmp_path / "ours", "-js", "-sd", tmp_path / "store") as broker:
-        asyncio.run(move(broker.url, real.url))
+        asyncio.run(move(*(broker.url, real.url)[:: 1 if ours_first else -1]))
 
 
 @pytest.mark.parametrize("way", ["restore", "publish"])

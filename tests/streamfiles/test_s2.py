@@ -1,0 +1,61 @@
+"""S2 as real servers write it: all that snappy knows, and copies that repeat an offset."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stantools.streamfiles.s2 import decompress
+
+repetitive = st.lists(st.sampled_from((b"a", b"bc", b"orders.new", bytes(70), b"x" * 300)), max_size=60).map(b"".join)
+
+
+@given(st.binary(max_size=300) | repetitive)
+def test_snappy_is_s2(data: bytes) -> None:
+    cramjam = pytest.importorskip("cramjam")
+    assert decompress(bytes(cramjam.snappy.compress_raw(data)), len(data)) == data
+
+
+@pytest.mark.parametrize(
+    ("copy", "length"),
+    [
+        (b"\x01\x00", 4),
+        (b"\x11\x00", 8),
+        (b"\x15\x00\x02", 10),
+        (b"\x19\x00\x01\x00", 261),
+        (b"\x1d\x00\x01\x00\x00", 65541),
+    ],
+)
+def test_a_copy_repeats_the_last_offset(copy: bytes, length: int) -> None:
+    # Three bytes as they are, four of them again from offset 3, then the copy from there once more.
+    size = 3 + 4 + length
+    head = bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14))
+    data = head + b"\x08abc" + b"\x01\x03" + copy
+    assert decompress(data, size) == (b"abc" * size)[:size]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x80" * 6,
+        b"\x05\x08abc",
+        b"\x04\x08abc\x01\x09",
+        b"\x07\x01\x00",
+        b"\x04\x0cab",
+        b"\x03\x08abc\x00d",
+        b"\xff\xff\xff\x7f",
+    ],
+)
+def test_damage_is_said(data: bytes) -> None:
+    with pytest.raises(ValueError, match="it "):
+        decompress(data, 1 << 16)
+
+
+@given(st.binary(max_size=60))
+def test_nothing_else_comes_of_garbage(data: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        assert len(decompress(data, 1000)) <= 1000
