@@ -33,13 +33,13 @@ class _Connection(Connection):
     def __init__(self, options: ConnectOptions, name: str) -> None:
         super().__init__(options, name)
         self.manners = replace(self.manners, attempts=None)
-        self.lost_by: list[Callable[[], None]] = []
+        self.told: dict[bytes, Callable[[], None]] = {}  #: called when the connection is lost
 
     def on_lost(self, reason: str) -> None:
         """Is called by the client."""
         super().on_lost(reason)
         STREAMING.error('connection "%s" has been disconnected: %s', self.manners.name, reason)
-        for lost in tuple(self.lost_by):
+        for lost in tuple(self.told.values()):
             lost()
 
     def on_back(self) -> None:
@@ -123,9 +123,10 @@ class Link:
         """Bytes that a message may have, headers included."""
         return self._connection.max_payload
 
-    def listen(self, handler: Handler) -> bytes:
+    def listen(self, handler: Handler, lost: Callable[[], None]) -> bytes:
         """Subscribes to all that begins with a new prefix. Returns the prefix."""
         prefix = self._connection.new_inbox() + b"."
+        self._connection.told[prefix] = lost
         self._sids[prefix] = self._connection.subscribe(prefix + b">", handler)
         return prefix
 
@@ -133,10 +134,7 @@ class Link:
         """Unsubscribes."""
         if (sid := self._sids.pop(prefix, None)) is not None:
             self._connection.unsubscribe(sid)
-
-    def when_lost(self, lost: Callable[[], None]) -> None:
-        """Has `lost` called whenever the connection is lost."""
-        self._connection.lost_by.append(lost)
+            del self._connection.told[prefix]
 
     def send(self, frames: bytes) -> bool:
         """Sends whole frames; returns False if there is no connection."""

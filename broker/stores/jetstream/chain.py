@@ -110,7 +110,7 @@ class Chain:
         self._writer = writer
         self._owner = owner
         self._origin = origin
-        self._prefix = streams.listen(self._take)
+        self._prefix = streams.listen(self._take, self._lost)
         self._queue: deque[Piece] = deque()
         self._out = bytearray(1 << 16)
         self._generation = self._run = 0
@@ -128,7 +128,6 @@ class Chain:
         self._heard = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._resolving: asyncio.Task[None] | None = None
-        streams.when_lost(self._lost)
 
     def restart(self, last: int) -> None:
         """Goes on behind a sequence, with what was submitted and not forgotten."""

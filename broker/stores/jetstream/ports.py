@@ -20,14 +20,16 @@ class Streams(Protocol):
     def max_payload(self) -> int:
         """Bytes that a message may have, headers included."""
 
-    def listen(self, handler: Handler) -> bytes:
-        """Subscribes to all that begins with a new prefix, whenever there is a connection. Returns the prefix."""
+    def listen(self, handler: Handler, lost: Callable[[], None]) -> bytes:
+        """Subscribes to all that begins with a new prefix, whenever there is a connection. Returns the prefix.
+
+        Args:
+            handler: Gets what comes.
+            lost: Called whenever the connection is lost.
+        """
 
     def unlisten(self, prefix: bytes) -> None:
         """Unsubscribes."""
-
-    def when_lost(self, lost: Callable[[], None]) -> None:
-        """Has `lost` called whenever the connection is lost."""
 
     def send(self, frames: bytes) -> bool:
         """Sends whole frames; returns False if there is no connection."""

@@ -197,7 +197,7 @@ class Link:
     def __init__(self, servers: JetStream) -> None:
         self._servers = servers
         self._handlers: dict[bytes, Handler] = {}
-        self._lost: list[Callable[[], None]] = []
+        self._lost: dict[bytes, Callable[[], None]] = {}
         self._numbers = 0
         self.connected = True
         self.dead = False  #: the process was killed
@@ -208,17 +208,16 @@ class Link:
 
     # A connection
 
-    def listen(self, handler: Handler) -> bytes:
+    def listen(self, handler: Handler, lost: Callable[[], None]) -> bytes:
         self._numbers += 1
         prefix = b"_INBOX.%d." % self._numbers
         self._handlers[prefix] = handler
+        self._lost[prefix] = lost
         return prefix
 
     def unlisten(self, prefix: bytes) -> None:
         self._handlers.pop(prefix, None)
-
-    def when_lost(self, lost: Callable[[], None]) -> None:
-        self._lost.append(lost)
+        self._lost.pop(prefix, None)
 
     def lose(self, seconds: float) -> None:
         """The connection breaks, and comes back."""
@@ -228,7 +227,7 @@ class Link:
         self._epoch += 1
         self._answers.clear()
         asyncio.get_running_loop().call_later(seconds, self._back)
-        for lost in tuple(self._lost):
+        for lost in tuple(self._lost.values()):
             lost()
 
     def _back(self) -> None:
