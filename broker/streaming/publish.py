@@ -79,6 +79,7 @@ class Publishing:
         self._table = publish_table(min(self._batch_size, _TABLE_ROWS))
         self._gathers = not context.options.io_sleep_time
         self._gathered = 0
+        self._alone = False  # only one came in the last turn: the first of this one need not wait for others
         self._gathered_size = 0
         self._gathered_rows = frame_table(_GATHERED)
         self._gathered_bytes = bytearray(_GATHERED_SIZE)
@@ -88,7 +89,8 @@ class Publishing:
     def receive(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         """Handler of the publish subjects. Gathers what is little; takes anything else up to staging, at once."""
         commits = self._commits
-        if end - begin > _FEW or not self._gather(buffer, frames, begin, end):
+        self._alone = self._alone and not commits.staged
+        if self._alone or end - begin > _FEW or not self._gather(buffer, frames, begin, end):
             self.stage_gathered()
             self._take(buffer, frames, begin, end)
             if commits.staged:
@@ -112,6 +114,7 @@ class Publishing:
         """Stages what was gathered. To be called before anything else may change what becomes of it."""
         if self._gathered:
             count, self._gathered, self._gathered_size = self._gathered, 0, 0
+            self._alone = count == 1
             self._take(self._gathered_bytes, self._gathered_rows, 0, count)
 
     def _take(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
