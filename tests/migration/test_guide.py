@@ -1,4 +1,4 @@
-"""What the migration guide shows is so: the plan, the overrides, and the programs that go on after a migration."""
+"""What the migration guides shows is so: the plan, the overrides, and the programs that go on after a migration."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from stantools.store.sample import SampleOptions, write_sample
 from tests.migration.leaving import Rehearsal
 
 GUIDE = Path(__file__).parents[2] / "docs" / "migration-guide.md"
+WITHOUT_DOWNTIME = GUIDE.with_name("without-downtime.md")
 
 
 def blocks(language: str) -> list[str]:
@@ -67,7 +68,7 @@ def test_the_programs_go_on_after_a_migration(place: Path, start_server: Callabl
 
 def test_the_rehearsal_without_downtime(tmp_path: Path, start_server: Callable[..., Any]) -> None:
     server = start_server()
-    section = GUIDE.read_text("utf-8").split("### Without downtime\n")[1].split("\n### ")[0]
+    section = WITHOUT_DOWNTIME.read_text("utf-8").split("## How it goes\n")[1].split("\n## ")[0]
     commands = re.findall(r"^ +(stantools migrate STORE .*)$", section, re.MULTILINE)
     (follow, cutover) = (command.split()[3:] for command in commands)
     (tmp_path / "overrides.yaml").write_text("channels:\n  '>':\n    max_msgs: 1000000\n")
