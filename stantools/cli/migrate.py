@@ -365,7 +365,7 @@ def _follow(asked: Planned, target: Destination, following: Following, applying:
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.followed import FollowedStore, has_ended, open_journal
+    from stantools.migration.followed import FollowedStore, has_ended, open_journal, was_seen
     from stantools.migration.following import Ending
     from stantools.migration.plan.planfile import write_plan
     from stantools.migration.prepared import prepare
@@ -398,7 +398,7 @@ def _follow(asked: Planned, target: Destination, following: Following, applying:
     refuse(plan, problems, accept_loss=applying.accept_loss)
     if not console.confirm(f"follow {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=consent.yes):
         return ExitCode.CLEAN
-    ending = Ending(following.cutover or idle is not None, None if idle is None else idle / 1e9)
+    ending = Ending(following.cutover or idle is not None, None if idle is None else idle / 1e9, was_seen(file))
     with open_journal(file, plan) as journal:
         try:
             with StreamsProgress("follow", plan.messages * 2, place=str(plan.target)) as watch:

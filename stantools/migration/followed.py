@@ -6,6 +6,7 @@ The rules are those of `following`; here are the files, the clock and the loop.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -190,6 +191,11 @@ def has_ended(file: Path) -> bool:
     )
 
 
+def was_seen(file: Path) -> bool:
+    """Returns whether the journal beside a plan file says that a server on this machine was seen to use the store."""
+    return any(entry.get("seen") == socket.gethostname() for entry in remembered_streams(file).values())
+
+
 async def follow(following: Following, source: FollowedStore, ending: Ending) -> Cutover:
     """Follows a store until it has ended, and finishes the streams.
 
@@ -199,8 +205,10 @@ async def follow(following: Following, source: FollowedStore, ending: Ending) ->
     while True:
         now = time.time()
         await following.step(now)
-        if ending.cutover or ending.idle is not None:
+        if ending.cutover or ending.idle is not None or not ending.seen:
             used, written = await asyncio.to_thread(lambda: (source.used(), source.written()))
+            if used and not ending.seen:
+                following.seen()
             if ending.over(now, used=used, written=written):
                 break
         spent = time.time() - now

@@ -94,6 +94,9 @@ class Target(Protocol):
     async def prove(self, stream: PreparedStream, after: int) -> Proof:
         """Compares the messages of a stream above a sequence with its source."""
 
+    def seen(self, streams: Collection[str]) -> None:
+        """Remembers that a server on this machine was seen to use the store."""
+
     def ended(self, streams: Collection[str]) -> None:
         """Remembers that the store is not written any more, before what only counts then is carried."""
 
@@ -111,11 +114,10 @@ class Ending:
 
     cutover: bool = False  #: it ends when the server has stopped
     idle: float | None = None  #: it ends when nothing was written for so many seconds, too
+    seen: bool = False  #: a server on this machine was seen to use the store, perhaps by an earlier run
     since: float = 0.0  #: from when on nobody was served, in seconds since 1970, once it has ended
     why: str = ""  #: how that was seen
-    _seen: bool = False
     _running: float = 0.0
-    _looks: int = 0
 
     def over(self, now: float, *, used: bool, written: float) -> bool:
         """Takes note of a look, and returns whether it is over.
@@ -126,10 +128,12 @@ class Ending:
             written: When something was last written to the store.
         """
         if used:
-            self._seen, self._running = True, now
-        if self.cutover and not used and self._seen and now - self._running >= STOPPED_SECONDS:
-            self.since, self.why = self._running, "the server has stopped"
-        elif self.cutover and not used and not self._seen and now - written >= UNSEEN_SECONDS:
+            self.seen, self._running = True, now
+        # Where only an earlier run has seen it, it may have stopped before this one began.
+        running = self._running or written
+        if self.cutover and not used and self.seen and now - running >= STOPPED_SECONDS:
+            self.since, self.why = running, "the server has stopped"
+        elif self.cutover and not used and not self.seen and now - written >= UNSEEN_SECONDS:
             self.since, self.why = written, f"no server is seen, and nothing was written for {UNSEEN_SECONDS:g} s"
         elif self.idle is not None and now - written >= self.idle:
             self.since, self.why = written, f"nothing was written for {self.idle:g} s"
@@ -211,6 +215,10 @@ class Following:
             self._bear(problem)
         else:
             self._trouble = 0
+
+    def seen(self) -> None:
+        """Remembers, beyond this run, that a server on this machine was seen to use the store."""
+        self._target.seen([followed.stream.name for followed in self.streams.values()])
 
     async def finish(self) -> list[StreamResult]:
         """Carries the rest of a store that is not written any more, and finishes every stream.

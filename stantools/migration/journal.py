@@ -168,8 +168,8 @@ class Steps:
         return self._streams.get(stream, {})
 
     def note(self, stream: str, state: StreamState, **facts: Any) -> None:
-        """Remembers a step; it is durable when this returns. The way that was noted first is kept."""
-        kept = {key: value for key, value in self.facts(stream).items() if key == "way"}
+        """Remembers a step; it is durable when this returns. What does not change on the way is kept."""
+        kept = {key: value for key, value in self.facts(stream).items() if key in ("way", "seen")}
         entry = {"event": "stream", "stream": stream, "state": state.value, **kept, **facts}
         self.take_over([entry])
 

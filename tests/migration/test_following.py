@@ -35,7 +35,7 @@ def test_publisher_and_subscriber_move_over(tmp_path: Path, start_server: Callab
     if delay := result["cutover"]["delay"]:  # nothing may come while a busy machine follows
         assert 0 < delay <= result["cutover"]["longest_delay"]
     # On a busy machine the first look may come when it has stopped already.
-    assert result["cutover"]["why"].startswith(("the server has stopped", "no server is seen"))
+    assert result["cutover"]["why"] == "the server has stopped"  # seen by the run that followed before
     assert 0 < result["cutover"]["seconds"] < WAIT
     assert not result["cutover"]["written_since"]
     plan = tmp_path / "plan.yaml"

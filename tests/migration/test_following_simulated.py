@@ -127,6 +127,9 @@ class Streams:
         assert have == wanted
         return Proof(messages=len(wanted))
 
+    def seen(self, streams: Collection[str]) -> None:
+        pass
+
     def ended(self, streams: Collection[str]) -> None:
         self.has_ended = True
 
@@ -329,7 +332,7 @@ def test_a_look_follows_the_other(monkeypatch: pytest.MonkeyPatch, takes: float)
     monkeypatch.setattr(followed, "asyncio", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(followed, "time", SimpleNamespace(time=lambda: now))
     with pytest.raises(Killed):
-        asyncio.run(followed.follow(cast(Any, Looks()), cast(Any, None), Ending()))
+        asyncio.run(followed.follow(cast(Any, Looks()), cast(Any, None), Ending(seen=True)))
     # What was stored behind one look is in its stream when the next one is done.
     spans = [after - before for before, after in pairwise(looks)]
     assert all(max(0.2, takes) - 1e-6 <= each <= takes + 0.5 + 1e-6 for each in spans)
@@ -342,6 +345,10 @@ def test_when_it_is_over() -> None:
     assert not ending.over(0.2, used=True, written=0.2)
     assert ending.over(0.2 + STOPPED_SECONDS, used=False, written=0.2)
     assert ending.since == 0.2
+    before = Ending(cutover=True, seen=True)  # an earlier run has seen it
+    assert not before.over(2.1, used=False, written=2.0)
+    assert before.over(2.0 + 2 * STOPPED_SECONDS, used=False, written=2.0)
+    assert before.since == 2.0
     unseen = Ending(cutover=True)
     assert not unseen.over(UNSEEN_SECONDS - 1, used=False, written=0.0)
     assert unseen.over(UNSEEN_SECONDS, used=False, written=0.0)

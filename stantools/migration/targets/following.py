@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -97,6 +98,13 @@ class FollowingStreams:
         """Compares the messages of a stream above a sequence with its source."""
         state = (await self._info(stream))["state"]
         return await stream.expected(published=True).prove_messages(self._js, state, after=after)
+
+    def seen(self, streams: Collection[str]) -> None:
+        """Remembers with one of the streams that a server on this machine was seen to use the store."""
+        for name in streams:
+            if state := self._journal.state(name):
+                self._journal.note(name, state, seen=socket.gethostname())
+                return
 
     def ended(self, streams: Collection[str]) -> None:
         """Remembers that the store is not written any more."""

@@ -20,6 +20,7 @@ from stantools.inspection.verify import verify
 from stantools.store.limits import SliceLimits
 from stantools.store.options import open_store
 from stantools.store.sample import SampleOptions, write_sample
+from tests.interop.talker import until
 from tests.pipeline.conftest import skip_without_spark
 from tests.sparkcluster import descendants, standalone
 
@@ -121,7 +122,7 @@ def test_a_cluster_without_executors_is_told_and_ctrl_c_ends_the_waiting(store: 
     assert "stantools: error: interrupted" in said
     assert "Traceback" not in said
     assert children
-    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()], "Java and its children have ended"
+    until(lambda: not [pid for pid in children if Path(f"/proc/{pid}").exists()])  # Java and its children end as well
 
 
 def test_something_that_listens_and_is_no_master_is_given_up(store: Path) -> None:
