@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from stantools import __version__
 from tests.broker.nats.certificates import party
 from tests.brokers import READY, Broker
 from tests.interop.talker import PATIENCE, Client, RefusedError, Talker, until
@@ -568,7 +569,10 @@ def test_endpoints(tmp_path: Path) -> None:
 def test_version_and_help() -> None:
     done = alone("--version")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "nats-streaming-server version 0.25.6, nats-server: v2.9.24\n"
+    assert done.stdout.splitlines() == [
+        "nats-streaming-server version 0.25.6, nats-server: v2.9.24",
+        f"stan-broker {__version__}",
+    ]
     done = alone("-no-such-option")
     assert (done.returncode, done.stderr) == (0, "flag provided but not defined: -no-such-option\n")
     assert "Usage: nats-streaming-server [options]" in done.stdout
