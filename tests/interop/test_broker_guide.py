@@ -1,4 +1,4 @@
-"""What docs/broker-guide.md shows works as it is shown."""
+"""What docs/broker-guide.md and docs/high-availability.md show works as it is shown."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from tests.brokers import Broker
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples" / "broker"
 GUIDE = (ROOT / "docs" / "broker-guide.md").read_text(encoding="utf-8")
+HIGH_AVAILABILITY = (ROOT / "docs" / "high-availability.md").read_text(encoding="utf-8")
 DEFAULT_URL = "nats://localhost:4222"
 
 
-def blocks(language: str) -> list[str]:
-    found = re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
+def blocks(language: str, page: str = GUIDE) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert found
     return found
 
 
-@pytest.mark.parametrize("text", blocks("conf"))
+@pytest.mark.parametrize("text", blocks("conf") + blocks("conf", HIGH_AVAILABILITY))
 def test_configurations(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file.conf").write_text(text)
