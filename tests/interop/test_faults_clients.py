@@ -85,8 +85,8 @@ def test_a_streaming_subscriber_that_does_not_read(tmp_path: Path) -> None:
         slow.listen(b"data", slow.inbox + b".data")
         with RawClient(broker.port, "good") as good:
             good.listen(b"data", good.inbox + b".data")
-            # So few messages fill the buffers of its connection long before it is missed for its heartbeats.
-            publisher = Publisher(broker.port, "loud", [b"data"], size=100_000)
+            # They fill the buffers of its connection before it is missed for its heartbeats; a batch is no MaxPending.
+            publisher = Publisher(broker.port, "loud", [b"data"], window=8, size=100_000)
             publisher.start()
             got = 0
             while got < 300:
