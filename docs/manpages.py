@@ -145,9 +145,10 @@ def main() -> None:
     """Writes all pages into a folder."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in pages().items():
+    found = pages()
+    for name, text in found.items():
         (folder / name).write_text(text, encoding="utf-8")
-    sys.stderr.write(f"{folder}: {len(pages())} man pages\n")
+    sys.stderr.write(f"{folder}: {len(found)} man pages\n")
 
 
 if __name__ == "__main__":

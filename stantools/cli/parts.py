@@ -84,14 +84,14 @@ def describe() -> str:
     """Returns the answer to `--version`."""
     from stantools.cli.output import table_text
 
-    rows = []
-    for part in parts():
+    rows, found = [], list(parts())
+    for part in found:
         there = ", ".join(f"{name} {version}" for name, version in part.packages.items() if version)
         missing = f"missing: {', '.join(name for name, version in part.packages.items() if not version)}"
         rows.append((part.name, part.purpose, there if part.complete else missing))
     head = f"stantools {__version__}, Python {platform.python_version()}, kernels: {kernels()}"
     lines = [head, "", table_text(("part", "for", "installed"), rows, fold=("installed",)).rstrip()]
-    lacking = ",".join(part.name for part in parts() if not part.complete)
+    lacking = ",".join(part.name for part in found if not part.complete)
     if lacking:
         lines += ["", f"what is missing comes with: pip install 'stantools[{lacking}]'"]
     return "\n".join(lines)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +18,7 @@ from stantools.format.crc import Crc
 from stantools.format.fieldscan import MAX_FIELDS
 from stantools.format.layout import Flag, Stop
 from tests.conftest import golden_cases, load_expected
+from tests.fences import fenced
 
 IEEE = Crc()
 TIME = 1795219649260503021
@@ -495,28 +491,6 @@ class TestWrongUse:
             assert kernel.scan_messages(data, 4, 64, IEEE, b"foo", MessageColumns(2))[0] == 2
         assert kernel.scan_messages(memoryview(b""), 4, 64, IEEE, b"foo", MessageColumns(2))[2] == Stop.END
         assert kernel.find_record(b"", 0, 0, IEEE, b"foo") == -1
-
-
-@contextmanager
-def fenced(data: bytes, *, at_end: bool) -> Iterator[Any]:
-    """The data with a page before and behind it that must not be touched; at the end or the start of its own."""
-    page = mmap.PAGESIZE
-    pages = -(-max(len(data), 1) // page)
-    area = mmap.mmap(-1, (pages + 2) * page)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(area))
-    offset = page + (pages * page - len(data) if at_end else 0)
-    area[offset : offset + len(data)] = data
-    protect = ctypes.CDLL(None, use_errno=True).mprotect
-    fences = [ctypes.c_void_p(start), ctypes.c_void_p(start + (pages + 1) * page)]
-    for fence in fences:
-        assert protect(fence, ctypes.c_size_t(page), 0) == 0
-    view = memoryview(area)[offset : offset + len(data)]
-    try:
-        yield view
-    finally:
-        for fence in fences:
-            assert protect(fence, ctypes.c_size_t(page), mmap.PROT_READ | mmap.PROT_WRITE) == 0
-        view.release()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="protects pages with mprotect")

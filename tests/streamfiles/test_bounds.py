@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -20,31 +17,9 @@ from stantools.errors import UsageError
 from stantools.format.choice import VARIABLE, use
 from stantools.streamfiles import plain
 from stantools.streamfiles.layout import Flaw, OpenBlock, RecordColumns, Stop
+from tests.fences import fenced
 from tests.streamfiles.making import TIME, Message, batch
 from tests.streamfiles.test_records import KEY, RECORD_5, RECORD_6, SKIP_7
-
-
-@contextmanager
-def fenced(data: bytes, *, at_end: bool) -> Iterator[Any]:
-    """The data with a page before and behind it that must not be touched; at the end or the start of its own."""
-    page = mmap.PAGESIZE
-    pages = -(-max(len(data), 1) // page)
-    area = mmap.mmap(-1, (pages + 2) * page)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(area))
-    offset = page + (pages * page - len(data) if at_end else 0)
-    area[offset : offset + len(data)] = data
-    protect = ctypes.CDLL(None, use_errno=True).mprotect
-    fences = [ctypes.c_void_p(start), ctypes.c_void_p(start + (pages + 1) * page)]
-    for fence in fences:
-        assert protect(fence, ctypes.c_size_t(page), 0) == 0
-    view = memoryview(area)[offset : offset + len(data)]
-    try:
-        yield view
-    finally:
-        for fence in fences:
-            assert protect(fence, ctypes.c_size_t(page), mmap.PROT_READ | mmap.PROT_WRITE) == 0
-        view.release()
-
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="protects pages with mprotect")
 

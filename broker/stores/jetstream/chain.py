@@ -314,7 +314,7 @@ class Chain:
             except NatsError as problem:
                 if not said and pause >= most:
                     said = True
-                    STREAMING.warning("Stream %s: its state cannot be had yet: %s", self.stream, problem)
+                    STREAMING.warning("Stream %s: its state cannot be read yet: %s", self.stream, problem)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, most)
                 continue

@@ -47,7 +47,7 @@ class Streams(Protocol):
         """Changes a stream's configuration. Returns its info."""
 
     async def delete_stream(self, name: str) -> bool:
-        """Deletes a stream; tells whether there was one."""
+        """Deletes a stream; returns whether there was one."""
 
     async def purge_stream(self, name: str, *, below: int) -> int:
         """Removes messages before a sequence. Returns how many."""

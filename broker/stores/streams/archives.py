@@ -52,7 +52,7 @@ class Taken:
         time: Of the files in the archive, in nanoseconds since 1970.
 
     Raises:
-        StorageError: They cannot be had.
+        StorageError: They cannot be linked.
     """
 
     def __init__(self, directory: Path, *, consumers: bool, time: int) -> None:

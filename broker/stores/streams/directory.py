@@ -123,7 +123,7 @@ class StreamsDirectory:
         """Takes the files of a stream as they are now, to be read.
 
         Raises:
-            StorageError: They cannot be had.
+            StorageError: They cannot be linked.
         """
         return Taken(self._streams / name, consumers=consumers, time=time)
 
