@@ -48,7 +48,8 @@ async def read_stream(url: str, stream: str, **connect: Any) -> list[Seen]:
         subscription = await patiently(lambda: js.pull_subscribe("", stream=stream, config=config, durable=None))
         seen: list[Seen] = []
         while len(seen) < count:
-            for message in await subscription.fetch(min(500, count - len(seen)), timeout=10):
+            wanted = min(500, count - len(seen))
+            for message in await patiently(lambda wanted=wanted: subscription.fetch(wanted, timeout=10)):  # type: ignore[misc]
                 # Times as integers: floating point does not hold nanoseconds.
                 tokens = message.reply.split(".")
                 sequence, timestamp = int(tokens[5]), int(tokens[7])

@@ -39,33 +39,33 @@ def screen_text(app: Any) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()).rstrip() + "\n"
 
 
-def check_screen(app: Any, name: str, *, masks: dict[str, str] | None = None) -> None:
-    """Compares the screen with the one that is kept under a name.
+async def check_screen(pilot: Any, name: str, *, masks: dict[str, str] | None = None) -> None:
+    """Compares the screen with the one that is kept under a name, as soon as it looks so: layouts come in steps.
 
     Args:
-        app: The browser.
+        pilot: Of the browser.
         name: Of the file in tests/tui/golden, without `.txt`.
         masks: Texts that differ between runs, and what stands for them in the file.
     """
-    text = _masked(screen_text(app), masks)
     path = SCREENS / f"{name}.txt"
+    kept = path.read_text() if path.exists() else ""
+    for _ in range(0 if os.environ.get(WRITE) else 50):
+        if _masked(screen_text(pilot.app), masks) == kept:
+            return
+        await pilot.pause(0.1)
+    text = _masked(screen_text(pilot.app), masks)
     if os.environ.get(WRITE):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return
     assert path.exists(), f"{path} is missing; look at the screen and write it with {WRITE}=1:\n{text}"
-    assert text == path.read_text(), f"{path.name} is not what is shown (rewrite with {WRITE}=1)"
+    assert text == kept, f"{path.name} is not what is shown (rewrite with {WRITE}=1)"
 
 
 def _masked(text: str, masks: dict[str, str] | None) -> str:
     for found, shown in (masks or {}).items():
         text = text.replace(found, shown.ljust(len(found)) if len(shown) < len(found) else shown)
     return text
-
-
-def _kept(name: str) -> str:
-    path = SCREENS / f"{name}.txt"
-    return path.read_text() if path.exists() else ""
 
 
 async def check_sizes(pilot: Any, name: str, *, layout: bool = False, masks: dict[str, str] | None = None) -> None:
@@ -78,12 +78,7 @@ async def check_sizes(pilot: Any, name: str, *, layout: bool = False, masks: dic
         if pilot.app.size != size:
             await pilot.resize_terminal(*size)
             await idle(pilot)
-        # Scrollbars come and go with the layout after the next.
-        for _ in range(5):
-            if _masked(screen_text(pilot.app), masks) == _kept(f"{name}-{size[0]}"):
-                break
-            await pilot.pause(0.1)
-        check_screen(pilot.app, f"{name}-{size[0]}", masks=masks)
+        await check_screen(pilot, f"{name}-{size[0]}", masks=masks)
 
 
 def notices(app: Any) -> str:

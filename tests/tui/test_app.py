@@ -28,7 +28,7 @@ def test_help_shows_the_bindings_that_work(store: Path, browse: Browse) -> None:
     async def look(pilot: Any) -> None:
         await pilot.press("question_mark")
         await until(pilot, lambda: "keys that work here" in screen_text(pilot.app))
-        check_screen(pilot.app, "help-140")
+        await check_screen(pilot, "help-140")
         await pilot.press("escape")
         await until(pilot, lambda: "keys that work here" not in screen_text(pilot.app))
 

@@ -91,23 +91,23 @@ def test_golden(browse: Callable[..., None], script: Callable[..., None], size: 
         app, width = pilot.app, size[0]
         await until(pilot, polled(pilot, len(USUAL)))
         await settle(pilot)
-        check_screen(app, f"live-channels-{width}")
+        await check_screen(pilot, f"live-channels-{width}")
         await pilot.press("tab")
         await pilot.pause()
         await settle(pilot)
-        check_screen(app, f"live-clients-{width}")
+        await check_screen(pilot, f"live-clients-{width}")
         await pilot.press("tab")
         await pilot.pause()
         await settle(pilot)
-        check_screen(app, f"live-subscriptions-{width}")
+        await check_screen(pilot, f"live-subscriptions-{width}")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, LiveChannelScreen))
         await settle(pilot)
-        check_screen(app, f"live-channel-{width}")
+        await check_screen(pilot, f"live-channel-{width}")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, LiveClientScreen))
         await settle(pilot)
-        check_screen(app, f"live-client-{width}")
+        await check_screen(pilot, f"live-client-{width}")
         assert app.commands == [f"stantools tui --monitor {URL}"]
 
     browse(None, look, size=size, monitor=URL)
@@ -136,7 +136,7 @@ def test_golden_states(
     async def look(pilot: Any) -> None:
         await until(pilot, polled(pilot, len(steps)))
         await settle(pilot)
-        check_screen(pilot.app, f"live-{name}-140")
+        await check_screen(pilot, f"live-{name}-140")
 
     browse(None, look, size=LARGE, monitor=URL)
 
@@ -244,7 +244,7 @@ def test_resizing(browse: Callable[..., None], script: Callable[..., None]) -> N
         await pilot.resize_terminal(*LARGE)
         await until(pilot, lambda: "stalled" in screen_text(pilot.app))
         await settle(pilot)
-        check_screen(pilot.app, "live-channels-140")
+        await check_screen(pilot, "live-channels-140")
         await pilot.resize_terminal(40, 10)
         await pilot.pause()
         assert "alerts" in screen_text(pilot.app)

@@ -77,13 +77,13 @@ def test_golden(
         app, width = pilot.app, size[0]
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
         await settle(pilot)
-        check_screen(app, f"live-streams-{width}", masks=masks(app, place))
+        await check_screen(pilot, f"live-streams-{width}", masks=masks(app, place))
         for each in app.screen.watching.streams.streams.values():
             each.meter.forget()
         await pilot.press("G", "enter")
         await until(pilot, lambda: isinstance(app.screen, LiveStreamScreen) and len(app.screen.rows) == 1)
         await settle(pilot)
-        check_screen(app, f"live-stream-{width}", masks=masks(app, place))
+        await check_screen(pilot, f"live-stream-{width}", masks=masks(app, place))
         await pilot.press("enter")
         await until(pilot, lambda: "d: orders.new" in screen_text(app))
 
@@ -155,7 +155,7 @@ def test_equal_and_after_damage(browse: Callable[..., None], place: Place) -> No
         assert result.equal
         seconds = f"in {result.proof.seconds:.1f} s"
         await settle(pilot)
-        check_screen(app, "live-compare-equal-80", masks={seconds: "in 0.0 s"})
+        await check_screen(pilot, "live-compare-equal-80", masks={seconds: "in 0.0 s"})
         assert app.commands[-1] == f"stantools diff store '{place.server.url}#orders_new' --channel orders.new"
         for damage, said in (
             (lambda js: js.delete_message("orders_new", 50), "1 message of stream orders_new: 50"),
@@ -168,7 +168,7 @@ def test_equal_and_after_damage(browse: Callable[..., None], place: Place) -> No
             assert said in screen_text(app)
         seconds = f"in {result.proof.seconds:.1f} s"
         await settle(pilot)
-        check_screen(app, "live-compare-missing-80", masks={seconds: "in 0.0 s"})
+        await check_screen(pilot, "live-compare-missing-80", masks={seconds: "in 0.0 s"})
         # Nothing was left behind on the server.
         assert await asyncio.to_thread(_consumers, place.server.url) == []
         await pilot.press("escape", "8")
@@ -201,7 +201,7 @@ def test_durables(browse: Callable[..., None], place: Place, tmp_path: Path) -> 
         await until(pilot, lambda: "consumer-missing" in screen_text(pilot.app))
         seconds = f"in {pilot.app.screen.job.result.proof.seconds:.1f} s"
         await settle(pilot)
-        check_screen(pilot.app, "live-compare-durables-80", masks={seconds: "in 0.0 s"})
+        await check_screen(pilot, "live-compare-durables-80", masks={seconds: "in 0.0 s"})
 
     browse("durables", look, connecting=place.connecting)
 

@@ -559,7 +559,7 @@ def test_a_channel_without_messages(
         await jump(pilot, "5")
         await pilot.press("y")
         assert "there is no message in this row" in line(screen)
-        check_screen(pilot.app, f"messages-empty-{size[0]}")
+        await check_screen(pilot, f"messages-empty-{size[0]}")
 
     browse("store", opened(Place(channel="empty"), look), size=size)
 

@@ -139,7 +139,7 @@ def test_history_of_a_client(golden: Path, browse: Any, monkeypatch: pytest.Monk
         await history(pilot)
         await pilot.press("j")
         await pilot.pause()
-        check_screen(pilot.app, "clients-history-dmg_clients_payload_flip-80")
+        await check_screen(pilot, "clients-history-dmg_clients_payload_flip-80")
         await pilot.press("enter")
         assert places == [(View.SLICES, Place(file="clients.dat", offset=152))]
         await pilot.press("m")

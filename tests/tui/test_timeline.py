@@ -68,7 +68,7 @@ def test_golden(
         screen = await opened(pilot, channel)
         if case != "basic":
             await press(pilot, screen, "n")
-        check_screen(pilot.app, f"timeline-{case}-80")
+        await check_screen(pilot, f"timeline-{case}-80")
 
     monkeypatch.chdir(golden / case)
     browse("datastore", look)
@@ -77,7 +77,7 @@ def test_golden(
 def test_golden_layout(golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     async def look(pilot: Any) -> None:
         await opened(pilot, "foo")
-        check_screen(pilot.app, "timeline-basic-140")
+        await check_screen(pilot, "timeline-basic-140")
 
     monkeypatch.chdir(golden / "basic")
     browse("datastore", look, size=LARGE)
@@ -276,7 +276,7 @@ def test_resize(golden: Path, browse: Callable[..., None], monkeypatch: pytest.M
         await pilot.resize_terminal(*SMALL)
         await settled(pilot, screen)
         await press(pilot, screen, "0")
-        check_screen(pilot.app, "timeline-basic-80")
+        await check_screen(pilot, "timeline-basic-80")
 
     async def settled_small(pilot: Any, screen: TimelineScreen) -> None:
         await pilot.pause()
@@ -324,7 +324,7 @@ def test_without_colors(golden: Path, browse: Callable[..., None], monkeypatch: 
         assert pilot.app.no_color
         screen = await opened(pilot, "alpha")
         await press(pilot, screen, "n")
-        check_screen(pilot.app, "timeline-dmg_middle_slice_missing-80")
+        await check_screen(pilot, "timeline-dmg_middle_slice_missing-80")
         text = screen_text(pilot.app)
         marks = next(line for line in text.splitlines() if "----" in line)
         assert "!" in marks and "·" in marks and "▲" in text

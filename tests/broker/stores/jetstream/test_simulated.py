@@ -381,7 +381,8 @@ async def scenario(seed: int, folder: Path) -> History:
         if not last and chance.random() < 0.3:
             await broker.store.finish()
             client.hear()
-            client.take(broker, 0)
+            if connected:
+                client.take(broker, 0)
         broker.kill()
         check(servers, history)
         fate = chance.random()
