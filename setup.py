@@ -13,8 +13,8 @@ MODULES = [
     "stantools.format._native",
     "stantools.streamfiles._native",
     "stantools.migration.proof._native",
-    "stantools.migration.publish._native",
     "stantools.nats._native",
+    "stantools.nats.publishing._native",
     "stantools.store._native",
     "stantools.store.folding._native",
 ]

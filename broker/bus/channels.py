@@ -9,7 +9,7 @@ from broker.log import NATS
 from broker.stores.streams.channels import ChannelStream, KeptChannelStream
 from broker.streams.configuration import StreamConfig
 from broker.streams.errors import ApiError
-from stantools.migration.plan.names import stream_name, subject_name
+from stantools.nats.stream_names import stream_name, subject_name
 
 if TYPE_CHECKING:
     from broker.stores.interface import ChannelLog

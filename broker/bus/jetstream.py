@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.log import STREAMING
 from broker.stores.interface import StorageError
 from stantools.errors import StantoolsError
-from stantools.migration.proof.readback import Readback
 from stantools.nats.connection import Connection
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
+from stantools.nats.readback import Readback
 
 if TYPE_CHECKING:
     from broker.config.options import ConnectionOptions

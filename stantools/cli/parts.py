@@ -22,8 +22,8 @@ KERNELS = (
     "stantools.format",
     "stantools.streamfiles",
     "stantools.migration.proof",
-    "stantools.migration.publish",
     "stantools.nats",
+    "stantools.nats.publishing",
     "stantools.store",
     "stantools.store.folding",
 )

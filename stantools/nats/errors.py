@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from stantools.errors import StantoolsError
 
 
@@ -74,6 +77,10 @@ _REMEDIES = {
 #: A cluster has no leader, or not enough servers for a stream.
 _PASSING = frozenset({10008, 10118})
 
+#: A message expects another last sequence of the stream than there is, which the server's words name.
+WRONG_LAST: Final = 10071
+_LAST_SEQUENCE: Final = re.compile(r"last sequence: (\d+)")
+
 
 class ApiError(NatsError):
     """The JetStream API answered a request with an error."""
@@ -88,6 +95,12 @@ class ApiError(NatsError):
         self.err_code = err_code  #: which error (jetstream-api.md section 11), 0 where the server gives none
         self.description = description  #: the server's own words
         self.passing = err_code in _PASSING
+
+    @property
+    def last_counted(self) -> int | None:
+        """The stream's last sequence as the server counts it; None if that is not why it refused a message."""
+        found = _LAST_SEQUENCE.search(self.description)
+        return int(found[1]) if found and self.err_code == WRONG_LAST else None
 
 
 #: There is no room for anything more: not enough resources, memory, storage; a store could not be made.

@@ -352,7 +352,7 @@ _IMPATIENT = """
 import sys
 from stantools.cli.main import main
 from stantools.migration.targets import loading
-from stantools.migration.proof import readback
+from stantools.nats import readback
 from stantools.migration.server import restore
 loading._RECONNECT = readback._RECONNECT = restore.SETTLE_SECONDS = restore._ASK_SECONDS = 1.0
 sys.exit(main())

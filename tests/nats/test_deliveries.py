@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 
 import pytest
@@ -10,17 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stantools.format import kernels as format_kernels
-from stantools.nats import kernels, plain
+from stantools.nats import kernels
 from stantools.nats.columns import FrameColumns
 from stantools.nats.frames import Stop, frame_table
 from stantools.nats.operations import MAX_LINE
+from tests.nats.conftest import TWINS
 
-try:
-    native: ModuleType | None = importlib.import_module("stantools.nats._native")
-except ImportError:
-    native = None
-needs_native = pytest.mark.skipif(native is None, reason="the compiled kernels are not built")
-both = pytest.mark.parametrize("kernel", [plain, pytest.param(native, marks=needs_native)], ids=["plain", "native"])
+both = pytest.mark.parametrize("kernel", TWINS.each)
 
 
 def parse(kernel: ModuleType, data: bytes, *, rows: int = 64) -> tuple[tuple, dict]:
@@ -36,8 +31,8 @@ def part(data: bytes, columns: dict, name: str, row: int) -> bytes:
     return data[start : start + columns[f"{name}_size"][row]]
 
 
-@needs_native
 def test_which_kernel_is_used() -> None:
+    assert TWINS.native
     assert kernels.NAME == format_kernels.NAME
 
 
@@ -173,13 +168,12 @@ def frames(draw: st.DrawFn) -> bytes:
     return b"HMSG %b %b%b %d %d\r\n%b%b\r\n" % (subject, sid, reply, len(block), len(block) + len(data), block, data)
 
 
-@needs_native
 @settings(max_examples=300)
 @given(st.lists(frames() | words, max_size=12).map(b"".join), st.integers(0, 3), st.integers(1, 40))
 @example(b"HMSG\r\n", 0, 1)
 @example(b"MSG \r\n", 0, 1)
 def test_both_kernels_agree(data: bytes, rows: int, step: int) -> None:
-    assert native
+    plain, native = TWINS.both
     for size in (rows, 64):
         assert parse(plain, data, rows=size) == parse(native, data, rows=size)
     for end in range(step - 1, len(data), step):

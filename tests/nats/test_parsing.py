@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stantools.nats.frames import Stop, frame_table
+from tests.nats.conftest import TWINS
 from tests.nats.feeding import Feeder, columns
 
 ACCEPTED: dict[bytes, tuple[Any, ...]] = {
@@ -232,7 +233,7 @@ def test_names(kernels: ModuleType) -> None:
 
 
 def test_wrong_tables_are_refused() -> None:
-    native = pytest.importorskip("stantools.nats._native")
+    native = TWINS.native
     with pytest.raises(ValueError, match="int32"):
         native.parse_publishes(b"", 0, 0, np.zeros((4, 8)), native.Names(), 1, 1)
     with pytest.raises(ValueError, match="int32"):

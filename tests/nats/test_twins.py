@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.blocks import Payloads
 from stantools.nats.frames import frame_table
+from tests.nats.conftest import TWINS
 from tests.nats.feeding import Feeder
 
 SUBJECTS = st.sampled_from([b"foo", b"bar", b"foo.bar", b"x", b"_INBOX.abc", b"1", b"a" * 60])
@@ -77,9 +78,9 @@ def streams(draw: st.DrawFn, one: st.SearchStrategy[bytes] = PUBLISHES) -> bytes
 @given(streams(), st.integers(0, 5), st.integers(0, 80), st.integers(-1, 40), st.integers(0, 5))
 @example(b"PUB x 0\r\n\r\nPUB x 0\r\r\n\r\n", 5, 80, -1, 0)
 @example(b"", 0, 0, 0, 0)
-def test_publishes(twins: list[ModuleType], data: bytes, rows: int, limit: int, most: int, cut: int) -> None:
+def test_publishes(data: bytes, rows: int, limit: int, most: int, cut: int) -> None:
     results: list[Any] = []
-    for kernels in twins:
+    for kernels in TWINS.both:
         routes = kernels.Names()
         for route, subject in enumerate((b"foo", b"bar", b"foo.bar")):
             routes.add(subject, route // 2)
@@ -94,9 +95,9 @@ def test_publishes(twins: list[ModuleType], data: bytes, rows: int, limit: int, 
 
 @settings(max_examples=200, deadline=None)
 @given(streams(MESSAGES), st.integers(0, 5), st.integers(0, 80), st.integers(-1, 40))
-def test_messages(twins: list[ModuleType], data: bytes, rows: int, limit: int, most: int) -> None:
+def test_messages(data: bytes, rows: int, limit: int, most: int) -> None:
     results: list[Any] = []
-    for kernels in twins:
+    for kernels in TWINS.both:
         table = frame_table(rows)
         result = kernels.parse_messages(data, 0, len(data), table, limit, most)
         results.append((result, table[: result[0]].tolist()))
@@ -118,8 +119,8 @@ def test_in_pieces(kernels: ModuleType, choice: st.DataObject, data: bytes) -> N
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=80) | st.text('PUBHSNICOEM+-ERKT \t\r\n0123{}"fo.', max_size=60).map(str.encode))
-def test_any_bytes(twins: list[ModuleType], data: bytes) -> None:
-    feeders = [Feeder(kernels) for kernels in twins]
+def test_any_bytes(data: bytes) -> None:
+    feeders = [Feeder(kernels) for kernels in TWINS.both]
     for feeder in feeders:
         feeder.feed(data)
     assert feeders[0].events == feeders[1].events
@@ -128,11 +129,11 @@ def test_any_bytes(twins: list[ModuleType], data: bytes) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(-2, 40), st.integers(0, 12)), max_size=8), st.integers(-1, 9), st.integers(-1, 9))
-def test_blocks(twins: list[ModuleType], pieces: list[tuple[int, int]], begin: int, end: int) -> None:
+def test_blocks(pieces: list[tuple[int, int]], begin: int, end: int) -> None:
     starts = np.array([start for start, _ in pieces], np.int64)
     payloads = Payloads(bytes(range(40)), starts, np.array([size for _, size in pieces], np.uint32))
     results: list[object] = []
-    for kernels in twins:
+    for kernels in TWINS.both:
         try:
             results.append(kernels.encode_block(payloads, begin, end, b"in.box", b"12"))
         except ValueError as problem:
@@ -147,8 +148,8 @@ def test_blocks(twins: list[ModuleType], pieces: list[tuple[int, int]], begin: i
         max_size=150,
     )
 )
-def test_names(twins: list[ModuleType], steps: list[tuple[str, int, int]]) -> None:
-    tables = [kernels.Names() for kernels in twins]
+def test_names(steps: list[tuple[str, int, int]]) -> None:
+    tables = [kernels.Names() for kernels in TWINS.both]
     for step, number, route in steps:
         name = b"subject.of.a.certain.length.%d" % number
         for table in tables:

@@ -16,10 +16,7 @@ from stantools.format.crc import Crc
 from stantools.format.layout import Flag, Stop
 from stantools.format.proto import store_pb2
 from tests.conftest import GOLDEN
-from tests.format.conftest import native_kernels
-
-NATIVE = native_kernels()
-needs_native = pytest.mark.skipif(NATIVE is None, reason="the compiled kernels are not built")
+from tests.format.conftest import TWINS
 
 CRCS = [Crc(), Crc(crc.CASTAGNOLI), Crc(0x12345678)]
 CHANNELS = [b"", b"f", b"foo", b"foo.bar", b"c" * 130]
@@ -132,32 +129,31 @@ def at(kernel: ModuleType, data: bytes, limit: int, offsets: list[int], rest: tu
 
 def assert_twins(data: bytes, function: Crc, channel: bytes, starts: list[int], limit: int, capacity: int) -> None:
     """Everything that reads gives the same from both kernels."""
-    assert NATIVE is not None
+    native = TWINS.native
     for used in (function, function.unchecked):
         for start in starts:
             scan = (data, start, limit, used)
             for row in {0, capacity // 2, capacity}:
-                assert messages(NATIVE, (*scan, channel), capacity, row) == messages(
+                assert messages(native, (*scan, channel), capacity, row) == messages(
                     plain, (*scan, channel), capacity, row
                 )
-                assert log(NATIVE, scan, capacity, row) == log(plain, scan, capacity, row)
-            assert NATIVE.scan_index(*scan) == plain.scan_index(*scan)
+                assert log(native, scan, capacity, row) == log(plain, scan, capacity, row)
+            assert native.scan_index(*scan) == plain.scan_index(*scan)
             run = (*scan, channel, None, 0, 0, capacity)
-            assert NATIVE.scan_run(*run) == plain.scan_run(*run)
+            assert native.scan_run(*run) == plain.scan_run(*run)
         offsets = [*range(-2, min(len(data), 400) + 3), 2**63 - 1, -(2**63)]
         rest = (used, channel)
-        assert at(NATIVE, data, limit, offsets, rest) == at(plain, data, limit, offsets, rest)
+        assert at(native, data, limit, offsets, rest) == at(plain, data, limit, offsets, rest)
     for start in starts:
-        assert NATIVE.find_record(data, start, limit, function, channel) == plain.find_record(
+        assert native.find_record(data, start, limit, function, channel) == plain.find_record(
             data, start, limit, function, channel
         )
         for kind in (1, 2, 5, 255):
-            assert NATIVE.find_log_record(data, start, limit, function, kind) == plain.find_log_record(
+            assert native.find_log_record(data, start, limit, function, kind) == plain.find_log_record(
                 data, start, limit, function, kind
             )
 
 
-@needs_native
 @given(files(), st.sampled_from(CHANNELS), st.integers(0, 9), st.integers(0, 300), st.integers(0, 6))
 @settings(max_examples=250)
 def test_twins_on_message_files(file: tuple[bytes, Crc], channel: bytes, start: int, cut: int, capacity: int) -> None:
@@ -166,7 +162,6 @@ def test_twins_on_message_files(file: tuple[bytes, Crc], channel: bytes, start: 
     assert_twins(data, function, channel, [0, 4, start], limit, capacity)
 
 
-@needs_native
 @given(files(typed=True), st.integers(0, 9), st.integers(0, 6))
 @settings(max_examples=150)
 def test_twins_on_logs(file: tuple[bytes, Crc], start: int, capacity: int) -> None:
@@ -174,14 +169,12 @@ def test_twins_on_logs(file: tuple[bytes, Crc], start: int, capacity: int) -> No
     assert_twins(data, function, b"foo", [0, start], len(data), capacity)
 
 
-@needs_native
 @given(st.binary(max_size=200), st.integers(0, 9))
 @settings(max_examples=100, deadline=None)
 def test_twins_on_anything(data: bytes, start: int) -> None:
     assert_twins(data, CRCS[0], b"foo", [start], len(data), 4)
 
 
-@needs_native
 @given(
     st.lists(
         st.tuples(numbers, numbers, st.sampled_from([b"", b"reply", b"r" * 200]), st.binary(max_size=300)), max_size=6
@@ -194,12 +187,12 @@ def test_twins_on_anything(data: bytes, start: int) -> None:
 def test_twins_that_encode(
     rows: list[tuple[int, int, bytes, bytes]], channel: bytes, function: Crc, replies: bool
 ) -> None:
-    assert NATIVE is not None
+    native = TWINS.native
     sequences = np.array([row[0] for row in rows], np.uint64)
     times = np.array([row[1] for row in rows], np.uint64).view(np.int64)
     answers = [row[2] for row in rows] if replies else None
     arguments = (channel, sequences, times, answers, [row[3] for row in rows], function)
-    data, sizes = NATIVE.encode_messages(*arguments)
+    data, sizes = native.encode_messages(*arguments)
     again, again_sizes = plain.encode_messages(*arguments)
     assert data == again
     assert sizes.tolist() == again_sizes.tolist()
@@ -221,11 +214,10 @@ def test_twins_that_encode(
         position += 8 + size
     assert payload_bytes == expected
     index = (sequences, times, times, sizes, function)
-    assert NATIVE.encode_index(*index) == plain.encode_index(*index)
+    assert native.encode_index(*index) == plain.encode_index(*index)
     assert plain.scan_index(plain.encode_index(*index), 0, 10**6, function)[:2] == (len(rows), Stop.END)
 
 
-@needs_native
 @given(
     st.lists(st.tuples(st.sampled_from([0] * 9 + [1, 2**40]), st.integers(0, 99)), min_size=1, max_size=40),
     st.sampled_from(CRCS),
@@ -237,7 +229,7 @@ def test_twins_that_encode(
 def test_twins_that_scan_slices_beside_their_index(
     rows: list[tuple[int, int]], function: Crc, changes: list[tuple[bool, int, int]], until: int, most: int
 ) -> None:
-    assert NATIVE is not None
+    native = TWINS.native
     sequences = np.cumsum([1 + gap for gap, _ in rows], dtype=np.uint64)
     times = np.arange(len(rows), dtype=np.int64) + 7
     data, sizes = plain.encode_messages(b"foo", sequences, times, None, [bytes(size) for _, size in rows], function)
@@ -250,7 +242,7 @@ def test_twins_that_scan_slices_beside_their_index(
         at, done, after = 4, 0, 0
         while at < min(until, len(files[0])):
             arguments = (files[0], at, until, used, b"foo", files[1], done, after, most)
-            found = NATIVE.scan_run(*arguments)
+            found = native.scan_run(*arguments)
             assert found == plain.scan_run(*arguments)
             count, end, ranges, total, payload, largest, first, last = found
             if not count:
@@ -265,21 +257,19 @@ def test_twins_that_scan_slices_beside_their_index(
             assert at >= min(until, len(files[0]))
 
 
-@needs_native
 def test_twins_that_tell_many_ranges() -> None:
-    assert NATIVE is not None
+    native = TWINS.native
     count = plain.MOST_RANGES + 5
     sequences, times = np.arange(1, 2 * count, 2, dtype=np.uint64), np.zeros(count, np.int64)
     data, _ = plain.encode_messages(b"foo", sequences, times, None, [b""] * count, CRCS[0])
     arguments = (data, 0, len(data), CRCS[0], b"foo", None, 0, 0, 2 * count)
-    found = NATIVE.scan_run(*arguments)
+    found = native.scan_run(*arguments)
     assert found == plain.scan_run(*arguments)
     assert found[0] == len(found[2]) == plain.MOST_RANGES
     with pytest.raises(ValueError, match="index record -1"):
-        NATIVE.scan_run(data, 0, 1, CRCS[0], b"foo", data, -1, 0, 1)
+        native.scan_run(data, 0, 1, CRCS[0], b"foo", data, -1, 0, 1)
 
 
-@needs_native
 @given(
     st.lists(st.binary(max_size=40), min_size=1, max_size=5),
     st.integers(0, 2**64 - 1),
@@ -293,7 +283,7 @@ def test_twins_that_tell_many_ranges() -> None:
 def test_twins_that_index_runs(
     payloads: list[bytes], after: int, before: int, offset: int, function: Crc, change: str, place: int
 ) -> None:
-    assert NATIVE is not None
+    native = TWINS.native
     count, row = len(payloads), place % len(payloads)
     sequences = np.arange(count, dtype=np.uint64) + np.uint64((after + 1) % 2**64)
     times = np.arange(count, dtype=np.int64)
@@ -314,7 +304,7 @@ def test_twins_that_index_runs(
         del buffer[int(starts[-1]) + int(sizes[-1]) - 1 :]
     arguments = (buffer, starts, sizes, sequences, times, offset, after, function)
     found = plain.index_run(*arguments)
-    assert NATIVE.index_run(*arguments) == found
+    assert native.index_run(*arguments) == found
     if change != "nothing" or after > 2**64 - 1 - count:
         assert found is None
     else:
@@ -335,15 +325,12 @@ def rules(payload: bytes) -> tuple[Any, ...] | None:
     return (message.sequence, message.timestamp, message.data, message.reply, int(flags))
 
 
-KERNELS = [plain, NATIVE] if NATIVE is not None else [plain]
-
-
 @given(payload=payloads())
 @example(payload=bytes.fromhex("888080808001 01 2805"))
 @example(payload=bytes.fromhex("3880808080f0ffffffff01"))
 @settings(max_examples=500)
 def test_decodes_as_the_general_decoder(payload: bytes) -> None:
-    for kernel in KERNELS:
+    for kernel in TWINS.built:
         decodes_as_the_general_decoder(kernel, payload)
 
 
@@ -363,7 +350,7 @@ def decodes_as_the_general_decoder(kernel: ModuleType, payload: bytes) -> None:
 @given(payload=payloads(), kind=st.sampled_from([3, 4, 5]))
 @settings(max_examples=200)
 def test_decodes_updates_as_the_general_decoder(payload: bytes, kind: int) -> None:
-    for kernel in KERNELS:
+    for kernel in TWINS.built:
         decodes_updates_as_the_general_decoder(kernel, payload, kind)
 
 
@@ -384,10 +371,9 @@ def decodes_updates_as_the_general_decoder(kernel: ModuleType, payload: bytes, k
         assert (int(columns.id[0]), int(columns.seq[0])) == expected
 
 
-@needs_native
 @pytest.mark.golden
 def test_twins_on_golden_stores() -> None:
-    assert NATIVE is not None
+    native = TWINS.native
     seen = set()
     for path in sorted(GOLDEN.glob("*/datastore/**/*")):
         if path.suffix not in (".dat", ".idx") or not path.is_file():
@@ -401,12 +387,12 @@ def test_twins_on_golden_stores() -> None:
         for start in (0, 4, len(data) // 2):
             for used in (function, function.unchecked):
                 scan = (data, start, len(data), used)
-                assert messages(NATIVE, (*scan, channel), 500, 0) == messages(plain, (*scan, channel), 500, 0)
-                assert log(NATIVE, scan, 500, 0) == log(plain, scan, 500, 0)
-                assert NATIVE.scan_index(*scan) == plain.scan_index(*scan)
+                assert messages(native, (*scan, channel), 500, 0) == messages(plain, (*scan, channel), 500, 0)
+                assert log(native, scan, 500, 0) == log(plain, scan, 500, 0)
+                assert native.scan_index(*scan) == plain.scan_index(*scan)
             run = (*scan, channel, None, 0, 0, 500)
-            assert NATIVE.scan_run(*run) == plain.scan_run(*run)
+            assert native.scan_run(*run) == plain.scan_run(*run)
             search = (data, start, len(data), function)
-            assert NATIVE.find_record(*search, channel) == plain.find_record(*search, channel)
-            assert NATIVE.find_log_record(*search, 5) == plain.find_log_record(*search, 5)
+            assert native.find_record(*search, channel) == plain.find_record(*search, channel)
+            assert native.find_log_record(*search, 5) == plain.find_log_record(*search, 5)
     assert len(seen) > 300

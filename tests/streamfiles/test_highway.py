@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stantools.streamfiles import highway, plain
-from tests.streamfiles.conftest import native_kernels
+from tests.streamfiles.conftest import TWINS
 
 KEY = bytes(range(32))
 #: Section 16: data 00, 01, 02, …
@@ -83,9 +83,7 @@ def test_a_key_of_another_size_is_wrong_use(kernel: ModuleType, size: int) -> No
 )
 @given(data=st.binary(max_size=200), key=st.binary(min_size=32, max_size=32), cuts=st.lists(st.integers(0, 200)))
 def test_all_agree(data: bytes, key: bytes, cuts: list[int]) -> None:
-    native = native_kernels()
-    if native is None:
-        pytest.skip("the compiled kernels are not built")
+    native = TWINS.native
     expected = plain.hash64(data, key)
     places = [0, *sorted(min(cut, len(data)) for cut in cuts[:15]), len(data)]
     parts = [data[begin:end] for begin, end in pairwise(places)]

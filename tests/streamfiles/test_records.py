@@ -24,7 +24,7 @@ from stantools.streamfiles.layout import (
     RecordColumns,
     Stop,
 )
-from tests.streamfiles.conftest import native_kernels
+from tests.streamfiles.conftest import TWINS
 from tests.streamfiles.making import TIME, Message, batch, numbered, record_content
 
 KEY = highway.block_key("ORDERS", 1)
@@ -313,17 +313,10 @@ quick = settings(
 )
 
 
-def needed_native() -> ModuleType:
-    native = native_kernels()
-    if native is None:
-        pytest.skip("the compiled kernels are not built")
-    return native
-
-
 @quick
 @given(batches(), st.booleans(), st.integers(30, 4000), st.binary(min_size=32, max_size=32), st.data())
 def test_both_write_the_same(of: Batch, origin: bool, room: int, key: bytes, data: st.DataObject) -> None:
-    native = needed_native()
+    native = TWINS.native
     first = data.draw(st.integers(0, len(of)))
     where: dict[str, Any] = {"first": first, "origin": origin, "key": key, "room": room, "size": room + 20000}
     where["position"] = data.draw(st.integers(0, room))
@@ -336,10 +329,10 @@ def test_both_write_the_same(of: Batch, origin: bool, room: int, key: bytes, dat
 @given(batches(), st.booleans())
 def test_what_is_written_is_read(of: Batch, origin: bool) -> None:
     rows = len(of)
-    for kernel in (plain, needed_native()):
+    for kernel in TWINS.both:
         row, _, live, stop, block = encode(kernel, of, origin=origin)
         assert (row, stop) == (rows, Stop.DONE)
-        for reader in (plain, needed_native()):
+        for reader in TWINS.both:
             count, end, flaw, found = scan(reader, block)
             assert (end, flaw) == (len(block), Flaw.NONE)
             parts = []
@@ -372,7 +365,7 @@ def test_what_is_written_is_read(of: Batch, origin: bool) -> None:
 @quick
 @given(batches(), st.integers(0, 1 << 30))
 def test_both_read_damage_alike(of: Batch, seed: int) -> None:
-    native = needed_native()
+    native = TWINS.native
     block = bytearray(encode(native, of)[4])
     chance = random.Random(seed)
     for _ in range(chance.randrange(4)):
@@ -387,6 +380,6 @@ def test_both_read_damage_alike(of: Batch, seed: int) -> None:
 @quick
 @given(st.binary(max_size=200), st.integers(0, 200))
 def test_both_read_anything_alike(block: bytes, position: int) -> None:
-    native = needed_native()
+    native = TWINS.native
     start = min(position, len(block))
     assert scan(plain, block, position=start) == scan(native, block, position=start)

@@ -21,35 +21,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.log import STREAMING
-from stantools.format.choice import use
-from stantools.migration.publish.loader import MAX_WINDOW, last_counted
 from stantools.nats.columns import FrameColumns
-from stantools.nats.errors import ApiError, NatsError, NobodyListensError
+from stantools.nats.errors import WRONG_LAST, ApiError, NatsError, NobodyListensError
 from stantools.nats.jetstream import read_answer
 from stantools.nats.kernels import read_deliveries
+from stantools.nats.publishing.kernels import MAX_WINDOW, check_answers, encode_publishes
 from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
     from broker.stores.jetstream.ports import Streams
     from stantools.format.envelope import Buffer
-    from stantools.migration.publish.plain import check_answers, encode_publishes
     from stantools.nats.frames import Frames
     from stantools.streamfiles.batch import Batch
-
-use("stantools.migration.publish", globals(), ("check_answers", "encode_publishes"))
 
 #: Seconds without any answer after which nobody waits for one, and between two questions what the stream holds.
 PATIENCE: Final = 2.0
 _PAUSES: Final = (0.05, 1.0)
-#: What may be under way to a stream (its queue in the server is bounded), and how many are written in one go.
-_WINDOW: Final = MAX_WINDOW
+#: Bytes that may be under way to a stream besides `MAX_WINDOW`, and how many messages are written in one go.
 _WINDOW_BYTES: Final = 8 << 20
 _CHUNK: Final = 512
 #: Rounds in which the stream insists on having less than it had.
 _ROUNDS: Final = 3
 #: Room for the lines around a message: subject, sizes, header.
 _AROUND: Final = 2048
-_WRONG_LAST: Final = 10071
 _ID = re.compile(rb"\r\n%b: ([^\r]*)\r\n" % headers.MESSAGE_ID)
 
 
@@ -178,7 +172,7 @@ class Chain:
     def _send(self) -> None:
         while self._unsent:
             piece = self._unsent[0]
-            rows = min(_CHUNK, piece.last - self._sent, self.proven + _WINDOW - self._sent)
+            rows = min(_CHUNK, piece.last - self._sent, self.proven + MAX_WINDOW - self._sent)
             if rows <= 0 or self._bytes > _WINDOW_BYTES:
                 return
             frames = self._encode(piece, self._sent + 1 - piece.first, rows)
@@ -261,10 +255,10 @@ class Chain:
     def _take_refusal(self, token: bytes, problem: ApiError) -> None:
         """Takes an error. When everything that is under way is refused, all of it is given up."""
         if self._refusal is None:
-            if problem.err_code == _WRONG_LAST:
-                counted = last_counted(problem)
+            if problem.err_code == WRONG_LAST:
+                counted = problem.last_counted
                 self._short += counted is not None and counted < self.proven
-            if problem.passing or problem.err_code == _WRONG_LAST or token != b"%d" % (self.proven + 1):
+            if problem.passing or problem.err_code == WRONG_LAST or token != b"%d" % (self.proven + 1):
                 self._break(problem.description)
                 return
             self._refusal, self._refusals = problem, 0

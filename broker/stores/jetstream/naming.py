@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stantools.migration.plan.names import safe_name, stream_name, subject_problem
+from stantools.nats.stream_names import safe_name, stream_name, subject_problem
 
 if TYPE_CHECKING:
     from stantools.store.limits import ChannelLimits

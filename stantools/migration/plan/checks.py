@@ -22,8 +22,8 @@ from stantools.migration.plan.model import (
     TargetKind,
     Way,
 )
-from stantools.migration.plan.names import LONGEST, name_problem, reserved, subject_problem
 from stantools.migration.source import ChannelSource, StoreSource
+from stantools.nats.stream_names import LONGEST, name_problem, reserved, subject_problem
 from stantools.nats.subjects import overlap
 from stantools.notation import counted, format_duration
 from stantools.store.directory import subject_matches

@@ -22,7 +22,7 @@ import numpy as np
 
 from stantools.migration.plan.fields import CONSUMER_DEFAULTS
 from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, LeftOut, Level, Note, Position
-from stantools.migration.plan.names import choose, digits, safe_name
+from stantools.nats.stream_names import choose, digits, safe_name
 from stantools.notation import counted
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import StoredSubscription

@@ -17,7 +17,6 @@ from typing import Any
 
 from stantools.migration.plan.document import Section, Value, quoted
 from stantools.migration.plan.model import ConsumerKind, Level, SourceRef, TargetKind, Way
-from stantools.migration.plan.names import name_problem, subject_problem
 from stantools.migration.plan.units import (
     format_sequences,
     format_size,
@@ -27,6 +26,7 @@ from stantools.migration.plan.units import (
     parse_size,
     parse_time,
 )
+from stantools.nats.stream_names import name_problem, subject_problem
 from stantools.notation import format_duration, format_time
 
 NO_LIMIT = "unlimited"

@@ -27,7 +27,7 @@ from stantools.errors import UsageError
 from stantools.migration.plan.document import Section, load
 from stantools.migration.plan.fields import STREAM_FIELDS, read_fields
 from stantools.migration.plan.model import ConsumerKind, TargetRef, Way
-from stantools.migration.plan.names import name_problem, subject_problem
+from stantools.nats.stream_names import name_problem, subject_problem
 from stantools.store.directory import subject_matches
 from stantools.store.limits import StoreLimits, is_channel_name
 

@@ -23,7 +23,6 @@ from stantools.migration.plan.model import (
     Way,
     created_at,
 )
-from stantools.migration.plan.names import apart, reserved, stream_name, subject_name
 from stantools.migration.plan.options import Consumers, OriginHeaders, Override, PlanOptions
 from stantools.migration.plan.remarks import (
     DUPLICATE_WINDOW,
@@ -35,6 +34,7 @@ from stantools.migration.plan.remarks import (
     stream_limits,
 )
 from stantools.migration.source import ChannelSource, StoreSource
+from stantools.nats.stream_names import apart, reserved, stream_name, subject_name
 from stantools.nats.subjects import overlap
 from stantools.notation import counted
 

@@ -14,12 +14,12 @@ from stantools.errors import UsageError
 from stantools.escaping import escape
 from stantools.migration.plan.consumers import placed, plan_consumers, sort_subscriptions
 from stantools.migration.plan.model import ConsumerKind, ConsumerPlan
-from stantools.migration.plan.names import stream_name
 from stantools.migration.plan.planner import METADATA_CHANNEL
 from stantools.migration.proof.stream import ExpectedStream
 from stantools.migration.source import ChannelSource, SourceOptions, StoreSource
 from stantools.migration.stream_source import stream_source
 from stantools.nats.jetstream import JetStream
+from stantools.nats.stream_names import stream_name
 from stantools.streamfiles.headers import SEQUENCE
 
 _DESCRIPTION = "NATS Streaming channel "

@@ -26,10 +26,10 @@ from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.migration.plan.model import ConsumerPlan, Position
 from stantools.migration.proof.plain import Mark
-from stantools.migration.proof.readback import Readback
 from stantools.migration.stream_source import StreamSource
 from stantools.nats.inbox import Received
 from stantools.nats.jetstream import JetStream
+from stantools.nats.readback import Readback
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.store.ranges import Ranges

@@ -24,9 +24,10 @@ from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
 from stantools.migration.publish.filling import Filling, probe
 from stantools.migration.publish.gaps import check_fillers, extent, missing
-from stantools.migration.publish.loader import MAX_WINDOW, MAX_WINDOW_BYTES, Acks, Publishing
+from stantools.migration.publish.loader import MAX_WINDOW_BYTES, Acks, Publishing
 from stantools.migration.publish.resume import NotOursError, compare
 from stantools.migration.publish.retry import Patience
+from stantools.nats.publishing.kernels import MAX_WINDOW
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream

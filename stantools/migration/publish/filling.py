@@ -11,15 +11,14 @@ from stantools.migration.publish import settings
 from stantools.migration.publish.gaps import extent, gaps, missing
 from stantools.migration.publish.loader import (
     CERTAIN_FROM,
-    MAX_WINDOW,
     MAX_WINDOW_BYTES,
     Acks,
     Loader,
     Publishing,
-    last_counted,
 )
 from stantools.migration.publish.resume import AT_ONCE, REMEDY, NotOursError, compare, find_fillers
 from stantools.nats.errors import ApiError, NatsError, PermissionDeniedError
+from stantools.nats.publishing.kernels import MAX_WINDOW
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream
@@ -171,7 +170,7 @@ class Filling:
         2.10 (seen: 2.10.26) falls back to the sequence of a purge that ends while another writer's messages come in,
         and refuses everything from then on. A purge that removes nothing makes it look.
         """
-        counted = last_counted(problem)
+        counted = problem.last_counted
         if counted is not None and counted < stored and self._js.connection.version >= CERTAIN_FROM:
             info = await self._info()
             await self._js.purge_stream(self._name, below=max(1, int(info["state"]["first_seq"])))

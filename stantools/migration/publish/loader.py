@@ -10,37 +10,31 @@ filled, and the fillers purged.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from stantools.errors import StantoolsError
-from stantools.format.choice import use
-from stantools.migration.publish import plain
 from stantools.migration.publish.resume import AT_ONCE, delete_fillers
 from stantools.migration.publish.retry import OutOfStepError
 from stantools.nats.errors import ApiError, ConnectionLostError, NatsError
 from stantools.nats.jetstream import read_answer
+from stantools.nats.publishing import plain
+from stantools.nats.publishing.kernels import MAX_WINDOW, check_answers, encode_publishes
 from stantools.nats.subjects import subject_problem
 from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
     import asyncio
 
-    from stantools.migration.publish.plain import check_answers, encode_publishes
     from stantools.nats.connection import Connection
     from stantools.nats.inbox import Inbox, Received
     from stantools.nats.jetstream import JetStream
     from stantools.streamfiles.batch import Batch, Messages
 
-use("stantools.migration.publish", globals(), ("check_answers", "encode_publishes"))
-
-#: The most messages that may be sent without being answered. The last so many of a stream may hold something else than
-#: the source when a run was killed; all before them were answered.
-MAX_WINDOW: Final = 4096
-#: The same in bytes; a larger message is sent alone.
+#: As `MAX_WINDOW`, in bytes; a larger message is sent alone. When a run was killed, only a stream's last window may
+#: hold something else than the source: all before it was answered.
 MAX_WINDOW_BYTES: Final = 16 << 20
 
 #: So many fillers take some minutes: each is stored and then deleted.
@@ -48,15 +42,6 @@ FILLER_LIMIT: Final = 1_000_000
 
 #: From this version on servers know the last sequence of a stream that was purged.
 CERTAIN_FROM: Final = (2, 10, 0)
-
-_WRONG_LAST: Final = 10071
-_LAST_SEQUENCE: Final = re.compile(r"last sequence: (\d+)")
-
-
-def last_counted(problem: ApiError) -> int | None:
-    """Returns the last sequence of the stream as the server counts it; None if that is not why it refused a message."""
-    found = _LAST_SEQUENCE.search(problem.description)
-    return int(found[1]) if found and problem.err_code == _WRONG_LAST else None
 
 
 @dataclass(frozen=True)
@@ -307,7 +292,7 @@ class Loader:
         try:
             await self._send_one(batch, self._next - 1)
         except ApiError as problem:
-            counted = last_counted(problem)
+            counted = problem.last_counted
             if counted is None or counted >= self._next:
                 raise
             info = await self.js.stream_info(self.name)

@@ -17,11 +17,11 @@ from typing import Any
 from stantools.errors import RefusedError
 from stantools.migration.journal import UNWATCHED, Outcome, Stage, Watch
 from stantools.migration.plan.model import Level, Note, StreamPlan, TargetKind, TargetRef
-from stantools.migration.plan.names import name_problem
 from stantools.migration.prepared import PreparedStream, estimated_bytes, room_problems
 from stantools.migration.proof.stream import Proof
 from stantools.migration.targets.files import ARCHIVE, REQUEST, FileDestination, Placed, prove_backup
 from stantools.migration.targets.loading import DEFAULTS, ApplyOptions, Existing
+from stantools.nats.stream_names import name_problem
 from stantools.progress import Progress
 from stantools.recovery.place import check_room
 from stantools.store.atomic import absolute, clear_leftovers, new_directory

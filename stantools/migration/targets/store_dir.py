@@ -15,7 +15,6 @@ from pathlib import Path
 from stantools.errors import RefusedError
 from stantools.migration.journal import UNWATCHED, Outcome, Stage, Watch
 from stantools.migration.plan.model import Level, Note, StreamPlan, TargetKind, TargetRef
-from stantools.migration.plan.names import name_problem
 from stantools.migration.prepared import PreparedStream, estimated_bytes
 from stantools.migration.proof.stream import Proof
 from stantools.migration.targets.files import FileDestination, Placed, prove_stream_directory
@@ -34,6 +33,7 @@ from stantools.migration.targets.layout import (
     tidy,
 )
 from stantools.migration.targets.loading import DEFAULTS, ApplyOptions, Existing
+from stantools.nats.stream_names import name_problem
 from stantools.nats.subjects import overlap
 from stantools.progress import Progress
 from stantools.recovery.place import check_room

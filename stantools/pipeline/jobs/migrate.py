@@ -29,12 +29,12 @@ from stantools.migration.journal import (
     remembered_streams,
 )
 from stantools.migration.plan.model import Note, StreamPlan, Way
-from stantools.migration.plan.names import digits
 from stantools.migration.plan.planfile import read_plan, write_plan
 from stantools.migration.prepared import PreparedStream, estimated_bytes
 from stantools.migration.targets.loading import ApplyOptions
 from stantools.migration.targets.target import Destination
 from stantools.migration.workflow import exit_code, refuse_problems
+from stantools.nats.stream_names import digits
 from stantools.notation import counted
 from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources, find_obstacles, prepared_stream
 from stantools.pipeline.tables.model import Failed

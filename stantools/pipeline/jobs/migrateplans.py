@@ -13,7 +13,6 @@ from stantools.errors import ExitCode
 from stantools.format.crc import Crc
 from stantools.migration.plan.checks import find_encrypted, find_problems
 from stantools.migration.plan.model import Level, Note, Plan, StreamPlan
-from stantools.migration.plan.names import safe_name
 from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import PreparedStream
@@ -22,6 +21,7 @@ from stantools.migration.stream_source import stream_source
 from stantools.migration.targets.loading import ApplyOptions
 from stantools.migration.targets.target import Destination
 from stantools.migration.workflow import read_source
+from stantools.nats.stream_names import safe_name
 from stantools.nats.subjects import overlap
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.model import Failed

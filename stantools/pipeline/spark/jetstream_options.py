@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from stantools.errors import UsageError
-from stantools.migration.plan.names import name_problem, reserved, stream_name, subject_name
 from stantools.migration.plan.planner import METADATA_CHANNEL
 from stantools.migration.plan.remarks import DUPLICATE_WINDOW
 from stantools.nats.context import context_folder, over, read_context
 from stantools.nats.options import DEFAULT_SERVER, ConnectOptions, split_servers
+from stantools.nats.stream_names import name_problem, reserved, stream_name, subject_name
 from stantools.notation import parse_duration, parse_size
 from stantools.options import Option, declared
 from stantools.pipeline.tables.texts import NUMBER, SECONDS, TRUTH, Given, names_of, spark_name, told

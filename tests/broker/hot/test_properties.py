@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,12 +18,10 @@ from stantools.format.crc import IEEE, KOOPMAN, Crc
 from stantools.format.kernels import encode_messages
 from stantools.format.proto.protocol_pb2 import Ack, PubAck, PubMsg
 from stantools.nats.frames import frame_table
+from tests.broker.hot.conftest import TWINS
 from tests.broker.hot.frames import lay_out, names_for
 
-try:
-    native: ModuleType = importlib.import_module("broker.streaming.hot._native")
-except ImportError:
-    native = plain
+native = TWINS.built[-1]
 
 NAMES = [b"", b"a", b"foo", b"foo.bar", b"x" * 40, b"foo\xff", b"ect"]
 name = st.sampled_from(NAMES)
@@ -93,7 +89,7 @@ def in_plain_numbers(result: Any) -> Any:
 def test_publishes(messages: list[tuple[bytes, bytes, bytes]], known: list[bytes], capacity: int, prefix: int) -> None:
     buffer, frames = lay_out(messages)
     results = []
-    for kernel in (plain, native):
+    for kernel in TWINS.built:
         table = publish_table(capacity)
         found = kernel.read_publishes(buffer, frames, 0, len(frames), *tables(kernel, known), table, prefix)
         records = [
@@ -145,7 +141,7 @@ def test_gathered_frames(messages: list[tuple[bytes, bytes, bytes]], cuts: list[
     buffer, frames = lay_out(messages)
     edges = sorted({0, len(messages), *(cut for cut in cuts if cut < len(messages))})
     results = []
-    for kernel in (plain, native):
+    for kernel in TWINS.built:
         into, table, used, row = bytearray(room), frame_table(8), 0, 0
         for begin, end in pairwise(edges):
             size = kernel.gather(buffer, frames, begin, end, into, used, table, row)
@@ -192,7 +188,7 @@ def test_messages_that_look_alike(payloads: list[bytes]) -> None:
 @given(usual)
 def test_what_libraries_send_is_taken(payload: bytes) -> None:
     buffer, frames = lay_out([(b"r", b"", payload)])
-    for kernel in (plain, native):
+    for kernel in TWINS.built:
         found = kernel.read_publishes(buffer, frames, 0, 1, *tables(kernel, NAMES), publish_table(1))
         assert found.count == 1
 
@@ -213,7 +209,7 @@ def test_records(messages: list[tuple[bytes, bytes]], channel: bytes, first: int
     encoded, sizes = encode_messages(
         channel, range(first, first + count), [time] * count, [m[1] for m in messages], [m[0] for m in messages], crc
     )
-    for kernel in (plain, native):
+    for kernel in TWINS.built:
         table = publish_table(16)
         kernel.read_publishes(buffer, frames, 0, count, *tables(kernel, [b""]), table)
         records = kernel.encode_records(buffer, table, np.arange(count, dtype=np.int32), channel, first, time, crc)
@@ -270,6 +266,5 @@ def test_names(steps: list[tuple[bool, int]]) -> None:
         assert expected < 0 or table[0, columns.CLIENT] == expected
 
 
-@pytest.mark.skipif(native is plain, reason="not compiled")
 def test_both_are_there() -> None:
-    assert (plain.NAME, native.NAME) == ("plain", "native")
+    assert [kernel.NAME for kernel in TWINS.both] == ["plain", "native"]

@@ -87,7 +87,7 @@ def test_a_channel_becomes_a_stream(shop: Path) -> None:
 
 
 def stream_of(channel: str) -> str:
-    from stantools.migration.plan.names import stream_name
+    from stantools.nats.stream_names import stream_name
 
     return stream_name(channel)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 from typing import Any
 
@@ -13,20 +12,17 @@ from hypothesis import strategies as st
 
 from stantools.format import kernels as format_kernels
 from stantools.format.columns import MessageColumns
-from stantools.migration.proof import plain, stream
+from stantools.migration.proof import stream
 from stantools.migration.proof.plain import Mark, is_extended
 from stantools.nats import kernels as nats
 from stantools.nats.columns import FrameColumns
 from stantools.nats.frames import frame_table
 from stantools.streamfiles.batch import Batch
 from stantools.streamfiles.headers import header_block
+from tests.twins import Twins
 
-try:
-    native: ModuleType | None = importlib.import_module("stantools.migration.proof._native")
-except ImportError:
-    native = None
-needs_native = pytest.mark.skipif(native is None, reason="the compiled kernels are not built")
-both = pytest.mark.parametrize("kernel", [plain, pytest.param(native, marks=needs_native)], ids=["plain", "native"])
+TWINS = Twins("stantools.migration.proof")
+both = pytest.mark.parametrize("kernel", TWINS.each)
 
 #: Stream sequence, channel sequence, time, reply, payload.
 Row = tuple[int, int, int, bytes, bytes]
@@ -74,8 +70,8 @@ def compare(
 
 
 def test_which_kernel_is_used() -> None:
-    if native is not None:
-        assert stream.KERNEL == format_kernels.NAME
+    assert TWINS.native
+    assert stream.KERNEL == format_kernels.NAME
 
 
 @both
@@ -203,11 +199,9 @@ def both_sides(draw: st.DrawFn) -> tuple[list[Row], list[Frame]]:
     return rows, frames
 
 
-@needs_native
 @settings(max_examples=200)
 @given(both_sides(), st.booleans(), st.booleans())
 def test_both_kernels_agree(sides: tuple[list[Row], list[Frame]], origin: bool, published: bool) -> None:
     rows, frames = sides
-    assert native
-    results = [compare(k, batch_of(rows), frames, origin=origin, published=published) for k in (plain, native)]
+    results = [compare(k, batch_of(rows), frames, origin=origin, published=published) for k in TWINS.both]
     assert results[0] == results[1]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.proof import readback
 from stantools.migration.proof.stream import ExpectedStream, Proof
 from stantools.migration.server.restore import restore
+from stantools.nats import readback
 from stantools.nats.jetstream import JetStream
 from stantools.streamfiles.writer import StreamArchive, measure
 from tests.migration.proof.stores import T0, Record, opened, records, with_js, write_store

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from stantools.migration.plan.model import ConsumerPlan, Position
-from stantools.migration.proof import readback
 from stantools.migration.proof.stream import ExpectedStream, Proof
 from stantools.migration.stream_source import SingleSource
+from stantools.nats import readback
 from stantools.nats.jetstream import JetStream
 from stantools.progress import Progress
 from stantools.streamfiles.headers import header_block

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The publishing kernels, compiled. What each does is documented in `stantools.migration.publish.plain`, its twin.
+"""The publishing kernels, compiled. What each does is documented in `stantools.nats.publishing.plain`, its twin.
 
 Every call releases the interpreter lock while it works. What a row points to is checked against the buffer, and what a
 frame takes against the room there is, before a byte moves.

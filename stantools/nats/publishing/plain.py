@@ -1,6 +1,6 @@
 """The publishing kernels in Python: always there, and the reference for the compiled ones.
 
-Use them through `stantools.migration.publish.loader`. `ValueError` only tells of wrong use.
+Use them through `stantools.nats.publishing.kernels`. `ValueError` only tells of wrong use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def encode_publishes(
     largest: int,
     out: WriteableBuffer,
 ) -> tuple[int, int]:
-    """Writes messages as the client protocol publishes them, one `HPUB` frame a row, with the lines of `guards`.
+    """Writes messages as clients publish them, one `HPUB` frame a row, with the lines that `headers.guarded` adds.
 
     The reply subject of each is `reply` and its sequence in the stream.
 
@@ -43,7 +43,7 @@ def encode_publishes(
         reply: What their reply subjects begin with.
         identity: What their ids begin with, from `headers.identity`.
         origin: Write channel, sequence and time as headers.
-        shift: How far behind the server's idea of the stream's last sequence is (see `loader`).
+        shift: How far behind the server's idea of the stream's last sequence is (see `migration.publish.loader`).
         largest: Bytes of header block and payload together that the server takes.
         out: Where to.
 

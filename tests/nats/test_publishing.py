@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from types import ModuleType
 from typing import Any
@@ -12,29 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stantools.migration.publish import plain
 from stantools.nats.columns import FrameColumns
 from stantools.streamfiles import headers
 from tests.migration.publish.conftest import Item, make_batch
+from tests.twins import Twins
 
-try:
-    NATIVE: ModuleType | None = importlib.import_module("stantools.migration.publish._native")
-except ImportError:
-    NATIVE = None
-needs_native = pytest.mark.skipif(NATIVE is None, reason="the compiled kernels are not built")
+TWINS = Twins("stantools.nats.publishing")
+kernel = TWINS.fixture()
 
 LARGEST = 1 << 20
 FRAME = re.compile(rb"HPUB (\S+) (\S+) (\d+) (\d+)\r\n")
 REPLY = b"_INBOX.x.1."
-
-
-@pytest.fixture(params=["plain", "native"])
-def kernel(request: pytest.FixtureRequest) -> ModuleType:
-    if request.param == "native":
-        if NATIVE is None:
-            pytest.skip("the compiled kernels are not built")
-        return NATIVE
-    return plain
 
 
 def split(frames: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
@@ -137,7 +124,6 @@ items = st.builds(
 )
 
 
-@needs_native
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(items, min_size=1, max_size=12),
@@ -151,12 +137,11 @@ items = st.builds(
 def test_both_write_the_same(
     listed: list[Item], contiguous: bool, origin: bool, first: int, row: int, room: int, largest: int
 ) -> None:
-    assert NATIVE is not None
     batch = make_batch(listed)
     if contiguous:
         batch.sequence[:] = np.arange(len(listed), dtype=np.uint64) + np.uint64(first)
     row = min(row, len(listed))
-    results = [encode(kernel, batch, row, room=room, origin=origin, largest=largest) for kernel in (plain, NATIVE)]
+    results = [encode(kernel, batch, row, room=room, origin=origin, largest=largest) for kernel in TWINS.both]
     assert results[0] == results[1]
     for at, (subject, reply, block, data) in enumerate(split(results[0][1]), row):
         item, number = listed[at], int(batch.sequence[at])
@@ -246,7 +231,6 @@ def test_an_answer_that_points_outside(kernel: ModuleType, name: str, value: int
         kernel.check_answers(buffer, frames, 2, REPLY, 7)
 
 
-@needs_native
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(
@@ -260,9 +244,8 @@ def test_an_answer_that_points_outside(kernel: ModuleType, name: str, value: int
     )
 )
 def test_both_read_the_same(listed: list[tuple[bytes, int, bytes, int]]) -> None:
-    assert NATIVE is not None
     cut = [(reply + b"%d" % n, (text % n)[: None if size > 20 else size]) for reply, n, text, size in listed]
     buffer, frames = answers(*cut)
     for expected in (1, 2, 2**64 - 2):
-        found = [kernel.check_answers(buffer, frames, 0, REPLY, expected) for kernel in (plain, NATIVE)]
+        found = [kernel.check_answers(buffer, frames, 0, REPLY, expected) for kernel in TWINS.both]
         assert found[0] == found[1]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stantools.migration.plan.names import (
+from stantools.nats.stream_names import (
     LONGEST,
     apart,
     choose,
