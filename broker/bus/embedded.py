@@ -63,7 +63,7 @@ class EmbeddedBus:
         self._server = server
         self._clients: dict[Role, InternalClient] = {}
         #: Returns whether much waits for a client that gets messages of a subject.
-        self.congested: Final = server.router.congested
+        self.congested: Final = server.subscriptions.congested
         for role in roles:
             self._clients[role] = server.internal_client(client_name(cluster_id, role), credentials)
 

@@ -51,12 +51,12 @@ class StreamsBus:
 
     def interested(self, subject: bytes, group: bytes = b"") -> bool:
         """Returns whether somebody has subscribed to a subject by itself, or in this queue group."""
-        return self._server.router.interested(subject, group)
+        return self._server.subscriptions.interested(subject, group)
 
     def congested(self, subject: bytes) -> bool:
         """Returns whether much waits for those who get messages of a subject."""
-        return self._server.router.congested(subject)
+        return self._server.subscriptions.congested(subject)
 
     def watch(self, changed: Callable[[bytes], None]) -> None:
         """Calls `changed` with each subject or pattern that somebody subscribes to, or does no more."""
-        self._server.router.watcher = changed
+        self._server.subscriptions.watcher = changed

@@ -86,12 +86,12 @@ class InternalClient(Client):
         self._sids += 1
         subscription = NatsSubscription(self, b"%d" % self._sids, subject, queue, handler)
         subscription.narrowed = self.permit is not None and self.permit.narrows(subject)
-        self.server.router.subscribe(subscription)
+        self.server.subscriptions.add(subscription)
         return subscription
 
     def unsubscribe(self, subscription: NatsSubscription) -> None:
         """Ends a subscription; its handler is not called any more."""
-        self.server.router.unsubscribe(subscription)
+        self.server.subscriptions.remove(subscription)
 
     def publish(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> int:
         """Publishes one message.
@@ -199,7 +199,7 @@ class InternalClient(Client):
         if self.closed:
             return
         for subscription in list(self.subscriptions.values()):
-            self.server.router.unsubscribe(subscription)
+            self.server.subscriptions.remove(subscription)
         self.advance(ClientState.CLOSED)
         for request in self._requests.values():
             request.timer.cancel()

@@ -22,6 +22,7 @@ from broker.nats.connection import ROWS, Connection
 from broker.nats.internal import InternalClient, SystemClient
 from broker.nats.options import VERSION, reload_changes
 from broker.nats.router import Router
+from broker.nats.subscriptions import Subscriptions
 from broker.nats.turns import Mailbox, Turns
 from stantools.nats import encoding
 from stantools.nats.frames import frame_table
@@ -70,7 +71,8 @@ class NatsServer:
         self.id = server_id()  #: a public nkey
         self.name = options.name or self.id  #: its name, by default the id
         self.version = VERSION  #: the version whose protocol is spoken
-        self.router = Router()  #: who gets what
+        self.subscriptions = Subscriptions()  #: who gets what
+        self.router = Router(self.subscriptions)  #: hands it to them
         self.start_time = self.config_time = time.time_ns()
         self.slow_consumers = 0  #: connections that were dropped because they did not keep up
         self.total_connections = 0  #: clients that there ever were
@@ -104,7 +106,7 @@ class NatsServer:
         if options.cluster is not None:
             from broker.nats.routes.mesh import Mesh
 
-            self.mesh = self.router.mesh = Mesh(self, options.cluster)
+            self.mesh = self.subscriptions.mesh = Mesh(self, options.cluster)
 
     # Facts
 
@@ -317,7 +319,7 @@ class NatsServer:
         self._configure_tls()
         self._look_after_later()
         if recheck:
-            self.router.forget_permissions()
+            self.subscriptions.forget_permissions()
             for client in self.clients():
                 client.recheck()
         if options.max_connections and before.max_connections != options.max_connections:
@@ -427,7 +429,7 @@ class NatsServer:
         if self._clients.pop(connection.cid, None) is None:
             return
         self._connections.pop(connection.cid, None)
-        self.turns.begin(self.router.leave(connection))
+        self.turns.begin(self.subscriptions.leave(connection))
         self.closed.append(connection)
 
     def dirty(self, connection: Connection) -> None:

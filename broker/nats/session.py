@@ -22,7 +22,8 @@ from stantools.nats.frames import REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 if TYPE_CHECKING:
     from broker.nats.auth import Authenticator, SlowChecks
     from broker.nats.options import NatsOptions
-    from broker.nats.router import Router, SubjectTable
+    from broker.nats.router import Router
+    from broker.nats.subscriptions import SubjectTable, Subscriptions
     from broker.nats.turns import Turns
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
@@ -50,6 +51,7 @@ class Hub(Protocol[C]):
 
     options: NatsOptions
     router: Router
+    subscriptions: Subscriptions
     authenticator: Authenticator
     #: Hashed passwords that are being checked.
     slow_checks: SlowChecks
@@ -110,7 +112,7 @@ class Session(Client):
     _replies: OrderedDict[bytes, list[int]] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
-        self.table = self.server.router.table(None)
+        self.table = self.server.subscriptions.table(None)
         self.nonce = nonce() if self.server.authenticator.nkeys else ""
 
     # What the socket does
@@ -275,7 +277,7 @@ class Session(Client):
         """Grants the client the rights of a user."""
         # super() would look for the class that there was before it got slots.
         Client.become(self, identity)
-        self.table = self.server.router.table(identity.permit)
+        self.table = self.server.subscriptions.table(identity.permit)
 
     def _subscribe(self, event: operations.Sub) -> None:
         server = self.server
@@ -295,7 +297,7 @@ class Session(Client):
         if sid not in self.subscriptions:
             subscription = NatsSubscription(self, sid, subject, queue)
             subscription.narrowed = permit is not None and permit.narrows(subject)
-            server.router.subscribe(subscription)
+            server.subscriptions.add(subscription)
         self._ok()
 
     def _subscribe_denied(self, subject: bytes, queue: bytes, sid: bytes) -> None:
@@ -312,7 +314,7 @@ class Session(Client):
             if event.maximum > subscription.delivered:
                 subscription.limit = event.maximum
             else:
-                self.server.router.unsubscribe(subscription)
+                self.server.subscriptions.remove(subscription)
         self._ok()
 
     # Whether it still answers
@@ -370,7 +372,7 @@ class Session(Client):
         for subscription in list(self.subscriptions.values()):
             subject, queue = subscription.subject, subscription.queue
             if permit is not None and not permit.may_subscribe(subject, queue):
-                self.server.router.unsubscribe(subscription)
+                self.server.subscriptions.remove(subscription)
                 text = subject.decode("utf-8", "replace")
                 sid = subscription.sid.decode("utf-8", "replace")
                 self.send_error(f'Permissions Violation for Subscription to "{text}" (sid "{sid}")')
@@ -380,7 +382,7 @@ class Session(Client):
 
     def nobody_there(self, reply: bytes) -> None:
         """Answers that nobody got the request."""
-        for subscription in self.server.router.interest.match(reply).plain:
+        for subscription in self.server.subscriptions.interest.match(reply).plain:
             if subscription.client is self:
                 self.send(encoding.message(reply, subscription.sid, b"", b"", encoding.NO_RESPONDERS))
                 if self.server.tracing:

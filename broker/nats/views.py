@@ -93,7 +93,7 @@ def varz(server: NatsServer) -> Document:
         "in_bytes": counters.in_bytes,
         "out_bytes": counters.out_bytes,
         "slow_consumers": server.slow_consumers,
-        "subscriptions": server.router.interest.count,
+        "subscriptions": server.subscriptions.interest.count,
         "http_req_stats": {},
         "config_load_time": format_moment(server.config_time),
         "system_account": _SYSTEM_ACCOUNT,
@@ -301,7 +301,7 @@ def subsz(server: NatsServer, query: Mapping[str, str]) -> Document:
     test = query.get("test", "").encode()
     if test and not subjects.valid_subject(test):
         raise ValueError(f"invalid test subject, must be valid publish subject: {query['test']}")
-    numbers = asdict(server.router.statistics())
+    numbers = asdict(server.subscriptions.statistics(server.router.counters.in_msgs))
     ours = query.get("acc", "") in ("", _ACCOUNT)
     if not ours:
         numbers = dict.fromkeys(numbers, 0)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from broker.nats.abroad import Far
     from broker.nats.options import ClusterOptions, NatsOptions
     from broker.nats.router import Router
+    from broker.nats.subscriptions import Subscriptions
     from broker.nats.turns import Turns
 
 #: Seconds until another attempt to connect; some of it is random, so that two servers do not always meet.
@@ -50,6 +51,7 @@ class Host(Protocol):
     name: str
     version: str
     router: Router
+    subscriptions: Subscriptions
     turns: Turns
 
     @property
@@ -402,7 +404,7 @@ class Mesh:
                 self._theirs.insert(wish.subject, (link, *key), wish.queue)
             elif not wish.weight:
                 self._theirs.remove(wish.subject, (link, *key), wish.queue)
-            self._host.router.changed(wish.subject)
+            self._host.subscriptions.changed(wish.subject)
 
     def _enter(self, link: Link, *, leave: bool = False) -> None:
         """Everything that a server wants counts from now on, or no more."""
@@ -411,9 +413,9 @@ class Mesh:
         for subject, queue in link.wishes:
             change(subject, (link, subject, queue), queue)
             if not many:
-                self._host.router.changed(subject)
+                self._host.subscriptions.changed(subject)
         if many:
-            self._host.router.forget()
+            self._host.subscriptions.forget()
 
     def match(self, subject: bytes) -> Abroad | None:
         """Returns who gets a subject on other servers; None if nobody does."""

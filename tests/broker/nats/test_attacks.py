@@ -77,7 +77,7 @@ def test_nobody_holds_the_loop(name: str, holds: list[float]) -> None:
     async def scenario() -> None:
         async with serving() as server:
             await asyncio.to_thread(worst, server.port)
-            await eventually(lambda: not server.connections() and not server.router.interest.count)
+            await eventually(lambda: not server.connections() and not server.subscriptions.interest.count)
 
     asyncio.run(scenario())
     assert len(holds) > 20
@@ -120,7 +120,7 @@ def test_turns_lose_nothing_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) 
                 for i in range(50):
                     reader.send(b"SUB a.%d 1%d\r\nSUB a.* 2%d\r\nSUB > q 3%d\r\n" % (i % 7, i, i, i))
                 reader.send(b"SUB a.3 last\r\nUNSUB last 3\r\n")
-                await eventually(lambda: server.router.interest.count == 151)
+                await eventually(lambda: server.subscriptions.interest.count == 151)
                 bodies = [b"%d" % i for i in range(200)]
                 sent = b""
                 for i, body in enumerate(bodies):
@@ -157,7 +157,7 @@ def test_tables_of_subjects_are_bounded_in_bytes() -> None:
                 pairs = (b"PUB %d.%b 1\r\nx\r\n" % (j, b"x" * 3900) * 2 for j in range(i, i + 500))
                 client.send(b"".join(pairs))
                 assert await client.until_pong() == b"PONG\r\n"
-            assert server.router.statistics().num_cache > 1000, "they are remembered, as long as there is room"
+            assert server.subscriptions.statistics(1).num_cache > 1000, "they are remembered, as long as there is room"
             assert resident_memory() - before < 72 << 20
 
     asyncio.run(scenario())
@@ -173,7 +173,7 @@ def test_routes_are_bounded_in_bytes() -> None:
             inner = server.internal_client("inner")
             for i in range(3000):
                 server.router.route(b"a.%d" % i, keep=True)
-            assert 0 < server.router.statistics().num_cache < 3000
+            assert 0 < server.subscriptions.statistics(1).num_cache < 3000
             assert resident_memory() - before < 96 << 20
             inner.close()
 

@@ -93,7 +93,7 @@ def test_drain_and_unsubscribe() -> None:
             await two.flush()
             assert [(await few.next_msg(PATIENCE)).data for _ in range(3)] == [b"0", b"1", b"2"]
             await one.flush()
-            assert server.router.interest.count == 0
+            assert server.subscriptions.interest.count == 0
             got: list[bytes] = []
 
             async def take(message: Msg) -> None:

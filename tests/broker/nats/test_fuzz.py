@@ -105,7 +105,7 @@ def test_anything(options: dict[str, object], caplog: pytest.LogCaptureFixture) 
         assert got == b"MSG only.me 1 2\r\nhi\r\nPONG\r\n"
         await witness.close()
         await eventually(lambda: not server.connections())
-        assert server.router.interest.count == (1 if inner is not None else 0)
+        assert server.subscriptions.interest.count == (1 if inner is not None else 0)
 
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(BYTES, st.lists(st.integers(0, 400), max_size=3))

@@ -204,7 +204,7 @@ def test_turning_authorization_on_cuts_clients_of_the_process_off() -> None:
             ours.subscribe(b"a", lambda *_: None)
             server.reload(options(server, authorization=Authorization(user="u", password="p")))
             assert told == [True]
-            assert server.router.interest.count == 0 and not server.clients()
+            assert server.subscriptions.interest.count == 0 and not server.clients()
 
     asyncio.run(scenario())
 

@@ -168,13 +168,13 @@ def test_many_connections_with_subscriptions() -> None:
                 clients.append(client)
             for client in clients:
                 assert await client.until_pong() == b"PONG\r\n"
-            assert server.router.interest.count == 30_000
+            assert server.subscriptions.interest.count == 30_000
             clients[0].send(b"".join(b"PUB _INBOX.%d.7 2\r\nhi\r\n" % i for i in range(300)))
             for client in clients:
                 await client.expect(b"MSG _INBOX.%d.7 7 2\r\nhi\r\n" % clients.index(client))
             for client in clients:
                 await client.close()
-            await eventually(lambda: server.router.interest.count == 0)
+            await eventually(lambda: server.subscriptions.interest.count == 0)
             assert time.monotonic() - start < 60
 
     asyncio.run(scenario())
