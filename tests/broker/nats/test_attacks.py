@@ -172,7 +172,7 @@ def test_routes_are_bounded_in_bytes() -> None:
             before = resident_memory()
             inner = server.internal_client("inner")
             for i in range(3000):
-                server.router.route(b"a.%d" % i, keep=True)
+                server.subscriptions.route(b"a.%d" % i, keep=True)
             assert 0 < server.subscriptions.statistics(1).num_cache < 3000
             assert resident_memory() - before < 96 << 20
             inner.close()
