@@ -1,32 +1,15 @@
-"""Many payloads in one buffer: what travels between sockets, rules and stores instead of objects per message."""
+"""Many messages in one buffer: what travels between rules and stores instead of objects per message."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stantools.nats.frames import Payloads
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from stantools.format.envelope import Buffer
-
-
-@dataclass(slots=True)
-class Payloads:
-    """Payloads that lie somewhere in a buffer."""
-
-    data: Buffer  #: The buffer. It does not change for as long as the block lives.
-    starts: npt.NDArray[np.int64]  #: where each payload begins
-    sizes: npt.NDArray[np.uint32]  #: bytes of each
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def payload(self, row: int) -> bytes:
-        """Returns a copy of one payload."""
-        start = int(self.starts[row])
-        return bytes(memoryview(self.data)[start : start + int(self.sizes[row])])
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.log import STREAMING, out_of_files
-from broker.streaming.ports import T
+from broker.ports import T
 
 _SECOND = 1e9
 EXIT_ABORTED: Final = 2

@@ -12,8 +12,8 @@ from broker.streams.errors import ApiError
 from stantools.nats.stream_names import stream_name, subject_name
 
 if TYPE_CHECKING:
+    from broker.ports import Clock
     from broker.stores.interface import ChannelLog
-    from broker.streams.ports import Clock
     from broker.streams.server import StreamsServer
     from broker.streams.stream import Stream
 

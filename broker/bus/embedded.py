@@ -13,11 +13,10 @@ from stantools.nats.subjects import valid_subject
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from broker.blocks import Payloads
     from broker.nats.auth import Credentials
     from broker.nats.server import NatsServer
     from broker.streaming.options import StreamingOptions
-    from stantools.nats.frames import Handler
+    from stantools.nats.frames import Handler, Payloads
 
 #: Every server has these connections (streaming-protocol.md section 1.3).
 ROLES: Final = (Role.SEND, Role.GENERAL, Role.ACKS, Role.HEARTBEATS)

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable
 
-    from broker.blocks import Payloads
     from broker.config.options import ClientTLSOptions, ConnectionOptions
     from stantools.nats.client import Failure, Message
-    from stantools.nats.frames import Handler
+    from stantools.nats.frames import Handler, Payloads
 
 _SECOND: Final = 1_000_000_000
 #: Bytes that wait for the server, beyond which those who send from a store wait.

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final
 from broker.nats.auth import Credentials, Identity
 
 if TYPE_CHECKING:
-    from broker.blocks import Payloads
     from broker.nats.auth import Permit
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Handler
+    from stantools.nats.frames import Frames, Handler, Payloads
 
 
 class ClientState(enum.Enum):

@@ -28,10 +28,9 @@ from stantools.nats.operations import Malformed, NeedMore, parse_operation, payl
 from stantools.store.limits import format_duration
 
 if TYPE_CHECKING:
-    from broker.blocks import Payloads
     from broker.nats.session import Hub
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames
+    from stantools.nats.frames import Frames, Payloads
 
 #: A frame larger than this gets a buffer of its own while it arrives.
 LARGE: Final = 64 * 1024

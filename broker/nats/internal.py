@@ -23,10 +23,9 @@ from stantools.nats import subjects
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, frame_table
 
 if TYPE_CHECKING:
-    from broker.blocks import Payloads
     from broker.nats.session import Hub
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Handler
+    from stantools.nats.frames import Frames, Handler, Payloads
 
 #: Seconds that a client waits which sends more than can be taken: then it may send as much as one read takes.
 _STALL: Final = 1.0

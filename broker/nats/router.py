@@ -20,11 +20,10 @@ from broker.nats.client import Client, Counters, NatsSubscription
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 
 if TYPE_CHECKING:
-    from broker.blocks import Payloads
     from broker.nats.auth import Permit
     from broker.nats.subscriptions import Route, SubjectTable, Subscriptions
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Span
+    from stantools.nats.frames import Frames, Payloads, Span
 
 #: What a handler in this process may take (seconds) until it is given fewer rows at a time, or more.
 _LONG: Final = 0.004

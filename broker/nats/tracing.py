@@ -9,10 +9,9 @@ from stantools.format.quoting import quote
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 
 if TYPE_CHECKING:
-    from broker.blocks import Payloads
     from broker.nats.client import Client, NatsSubscription
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames
+    from stantools.nats.frames import Frames, Payloads
 
 
 def _text(words: bytes) -> str:

@@ -25,12 +25,13 @@ from broker.streaming.names import text
 from broker.streaming.ports import Role
 
 if TYPE_CHECKING:
-    from broker.blocks import Payloads, Records
+    from broker.blocks import Records
     from broker.streaming.context import Context, Timer
     from broker.streaming.delivery import Serving
     from broker.streaming.hot.columns import Rows, Run
     from broker.streaming.registry import Channels
     from broker.streaming.state import Channel
+    from stantools.nats.frames import Payloads
 
 #: Bytes that wait for a store, of a channel and of all: beyond, those who publish are read more slowly.
 CHANNEL_BOUND: Final = 16 << 20

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from broker.ports import Clock
 from broker.stores.interface import Store
 from broker.streaming.options import StreamingOptions
-from broker.streaming.ports import Audience, Bus, Clock, Driver
+from broker.streaming.ports import Audience, Bus, Driver
 
 #: Cancelled timers that may stay in the heap.
 _MANY: Final = 1024

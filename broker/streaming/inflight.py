@@ -18,12 +18,11 @@ from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 
 if TYPE_CHECKING:
-    from broker.blocks import Payloads
     from broker.streaming.context import Context, Timer
     from broker.streaming.registry import Channels
     from broker.streaming.state import QueueGroup, Subscription
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Handler
+    from stantools.nats.frames import Frames, Handler, Payloads
 
 #: How long those wait whose clients do not keep up (ns).
 _PAUSE: Final = 5_000_000

@@ -1,4 +1,4 @@
-"""What the streaming rules need from outside: a bus, a clock, and somebody who calls again.
+"""What the streaming rules need from outside, besides a clock: a bus, and somebody who calls again.
 
 The rules call these and are called back; they open no socket, read no clock and sleep never.
 """
@@ -8,13 +8,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from broker.blocks import Payloads
+from broker import ports
 from broker.stores.interface import ChannelLog
-from stantools.nats.frames import Handler
-
-T = TypeVar("T")
+from stantools.nats.frames import Handler, Payloads
 
 
 class Role(enum.StrEnum):
@@ -109,33 +107,11 @@ class Audience(Protocol):
         """A channel is no more."""
 
 
-class Clock(Protocol):
-    """Time. Both in nanoseconds."""
-
-    def monotonic(self) -> int:
-        """Returns the time for timers and deadlines; never goes back."""
-
-    def wall(self) -> int:
-        """Returns nanoseconds since the epoch, for timestamps."""
-
-
-class Driver(Protocol):
-    """Who calls the rules."""
-
-    def commit_soon(self) -> None:
-        """Asks for a call of `StreamingServer.commit` when the input that is there now has been handed over.
-
-        What is asked for from within `commit` is another call, after new input had its turn.
-        """
+class Driver(ports.Driver, Protocol):
+    """Who calls the rules, and ends the process for them."""
 
     def wake(self) -> None:
         """As `commit_soon`, from any thread."""
-
-    def wake_at(self, time: int) -> None:
-        """Asks for a call of `StreamingServer.run_timers` at that time (monotonic ns); replaces an earlier wish."""
-
-    def aside(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Does something that may take long in a thread. `done` gets the result, and is never called from here."""
 
     def fatal(self, message: str) -> None:
         """Something after which the server cannot go on; the process ends with an error."""

@@ -25,11 +25,12 @@ from broker.streaming.unsubscribe import Unsubscribing
 from stantools.nats.subjects import valid_subject
 
 if TYPE_CHECKING:
+    from broker.ports import Clock
     from broker.stores.interface import Lock, Store
     from broker.streaming.faulttolerance import FaultTolerance
     from broker.streaming.options import StreamingOptions
     from broker.streaming.partitioning import Partitions
-    from broker.streaming.ports import Audience, Bus, Clock, Driver
+    from broker.streaming.ports import Audience, Bus, Driver
     from broker.streaming.requests import Request
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames

@@ -16,8 +16,9 @@ from stantools.nats.subjects import overlap
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from broker.ports import Clock
     from broker.stores.streams.interface import StreamStore
-    from broker.streams.ports import Clock, Place
+    from broker.streams.ports import Place
 
 _SHORTAGES: Final[Mapping[str, ApiError]] = {
     "file": ApiError(500, 10047, "insufficient storage resources available"),

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.streams.requests import dumps, time_text
 
 if TYPE_CHECKING:
+    from broker.ports import Clock
     from broker.streams.consumer import Consumer
-    from broker.streams.ports import Bus, Clock
+    from broker.streams.ports import Bus
 
 _EVENT: Final = "$JS.EVENT."
 _TYPE: Final = "io.nats.jetstream."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from broker.ports import Clock
 from broker.stores.interface import StorageError
 from broker.streams import reading
 from broker.streams.account import Account
@@ -13,7 +14,6 @@ from broker.streams.consumercalls import ConsumerCalls
 from broker.streams.consumers import Consumers
 from broker.streams.delivery import status
 from broker.streams.errors import ApiError, bad_request, name_mismatch, store_failed, unavailable
-from broker.streams.ports import Clock
 from broker.streams.requests import (
     BOOL,
     INT,

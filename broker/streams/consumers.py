@@ -29,7 +29,8 @@ from broker.streams.requests import OBJECT, STRING, members, time_text
 from stantools.nats.subjects import is_literal, overlap
 
 if TYPE_CHECKING:
-    from broker.streams.ports import Bus, Clock
+    from broker.ports import Clock
+    from broker.streams.ports import Bus
     from broker.streams.stream import Stream
 
 _REQUEST: Final[Mapping[str, str]] = {"stream_name": STRING, "config": OBJECT, "action": STRING}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from broker.stores.streams.interface import StreamStore
 from stantools.nats.frames import Handler
-
-T = TypeVar("T")
 
 
 class Bus(Protocol):
@@ -40,29 +38,6 @@ class Bus(Protocol):
 
     def watch(self, changed: Callable[[bytes], None]) -> None:
         """Calls `changed` with each subject or pattern that somebody subscribes to, or does no more."""
-
-
-class Clock(Protocol):
-    """Time in nanoseconds."""
-
-    def monotonic(self) -> int:
-        """Returns the time for timers."""
-
-    def wall(self) -> int:
-        """Returns the time since 1970."""
-
-
-class Driver(Protocol):
-    """Who calls the rules again."""
-
-    def commit_soon(self) -> None:
-        """Calls `commit` once everything that was readable has been handed over."""
-
-    def aside(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Does something that may take long in a thread. `done` gets the result, and is never called from here."""
-
-    def wake_at(self, time: int) -> None:
-        """Calls `run_timers` at that time of the monotonic clock, instead of any time before."""
 
 
 class Outgoing(Protocol):

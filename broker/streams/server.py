@@ -23,10 +23,11 @@ from broker.streams.requests import dumps, rows
 from broker.streams.transfers import Transfers
 
 if TYPE_CHECKING:
+    from broker.ports import Clock, Driver
     from broker.stores.streams.interface import StreamStore
     from broker.streams.configuration import StreamConfig
     from broker.streams.consumer import Consumer
-    from broker.streams.ports import Bus, Clock, Driver, Place
+    from broker.streams.ports import Bus, Place
     from broker.streams.room import Limits
     from broker.streams.stream import Stream
     from stantools.format.envelope import Buffer

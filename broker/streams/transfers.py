@@ -19,8 +19,9 @@ from broker.streams.requests import BOOL, INT, OBJECT, STRING, dumps, failed, me
 from stantools.nats.subjects import is_literal, valid_pattern
 
 if TYPE_CHECKING:
+    from broker.ports import Clock, Driver
     from broker.streams.account import Account
-    from broker.streams.ports import Bus, Clock, Driver, Incoming, Outgoing, Place
+    from broker.streams.ports import Bus, Incoming, Outgoing, Place
     from broker.streams.stream import Stream
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames

@@ -206,7 +206,9 @@ async def follow(following: Following, source: FollowedStore, ending: Ending) ->
         now = time.time()
         await following.step(now)
         if ending.cutover or ending.idle is not None or not ending.seen:
-            used, written = await asyncio.to_thread(lambda: (source.used(), source.written()))
+            used = await asyncio.to_thread(source.used)
+            counts = ending.idle is not None or (ending.cutover and not used)
+            written = await asyncio.to_thread(source.written) if counts else 0.0
             if used and not ending.seen:
                 following.seen()
             if ending.over(now, used=used, written=written):

@@ -125,7 +125,7 @@ class Ending:
         Args:
             now: When it began, in seconds since 1970.
             used: A server was seen to use the store.
-            written: When something was last written to the store.
+            written: When something was last written to the store; counts with `idle`, and for a cutover unless used.
         """
         if used:
             self.seen, self._running = True, now

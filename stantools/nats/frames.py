@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,12 +36,21 @@ Handler = Callable[[Buffer, Frames, int, int], None]
 Span = tuple[int, int, int]
 
 
-class Payloads(Protocol):
-    """Payloads that lie somewhere in a buffer: where each begins, and how many bytes it has."""
+@dataclass(slots=True)
+class Payloads:
+    """Payloads that lie somewhere in a buffer: what travels together instead of an object per message."""
 
-    data: Buffer
-    starts: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.uint32]
+    data: Buffer  #: The buffer. It does not change for as long as the block lives.
+    starts: npt.NDArray[np.int64]  #: where each payload begins
+    sizes: npt.NDArray[np.uint32]  #: bytes of each
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def payload(self, row: int) -> bytes:
+        """Returns a copy of one payload."""
+        start = int(self.starts[row])
+        return bytes(memoryview(self.data)[start : start + int(self.sizes[row])])
 
 
 class Stop(enum.IntEnum):

@@ -7,9 +7,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from broker.blocks import Payloads
 from stantools.nats import encoding
-from stantools.nats.frames import Stop, frame_table
+from stantools.nats.frames import Payloads, Stop, frame_table
 from tests.nats.feeding import columns
 
 DATA = (

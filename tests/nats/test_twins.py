@@ -9,8 +9,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.blocks import Payloads
-from stantools.nats.frames import frame_table
+from stantools.nats.frames import Payloads, frame_table
 from tests.nats.conftest import TWINS
 from tests.nats.feeding import Feeder
 

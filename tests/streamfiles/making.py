@@ -13,6 +13,20 @@ from stantools.streamfiles.headers import header_block
 from stantools.streamfiles.reader import ArchiveReader, Records
 
 TIME = 1_600_000_000_123_456_789
+#: What a server adds to the configuration of a stream that says nothing of it, in the order in which it is kept.
+STREAM_DEFAULTS = {
+    "retention": "limits",
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_age": 0,
+    "max_msgs_per_subject": -1,
+    "max_msg_size": -1,
+    "discard": "old",
+    "storage": "file",
+    "num_replicas": 1,
+    "duplicate_window": 120_000_000_000,
+}
 
 
 @dataclass(frozen=True)

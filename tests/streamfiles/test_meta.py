@@ -12,23 +12,10 @@ from stantools.errors import RefusedError
 from stantools.notation import format_time
 from stantools.streamfiles import highway
 from stantools.streamfiles.meta import consumer_meta, meta_sum, stream_meta
+from tests.streamfiles.making import STREAM_DEFAULTS
 
 CREATED = 1_600_000_000_123_456_789
-STREAM: dict[str, Any] = {
-    "name": "ORDERS",
-    "subjects": ["foo.bar"],
-    "retention": "limits",
-    "max_consumers": -1,
-    "max_msgs": -1,
-    "max_bytes": -1,
-    "max_age": 0,
-    "max_msgs_per_subject": -1,
-    "max_msg_size": -1,
-    "discard": "old",
-    "storage": "file",
-    "num_replicas": 1,
-    "duplicate_window": 120_000_000_000,
-}
+STREAM: dict[str, Any] = {"name": "ORDERS", "subjects": ["foo.bar"], **STREAM_DEFAULTS}
 
 
 def test_stream_vector(used_kernel: ModuleType) -> None:

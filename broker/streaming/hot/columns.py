@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from broker.blocks import Payloads
+    from stantools.nats.frames import Payloads
 
     Table = npt.NDArray[np.int32]
     Rows = npt.NDArray[np.int32]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from broker.blocks import Payloads
 from stantools.format.fieldscan import encode_varint
+from stantools.nats.frames import Payloads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

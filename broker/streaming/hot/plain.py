@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from broker.blocks import Payloads, Records
+from broker.blocks import Records
 from broker.streaming.hot import columns
 from broker.streaming.hot.columns import Group, Publishes, Run, Status
 from broker.streaming.hot.decode import Pattern, Row, Span, ack_sequence, publish_fields, whole_varint
 from stantools.format.crc import Crc
 from stantools.format.fieldscan import encode_varint
 from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE
+from stantools.nats.frames import Payloads
 
 if TYPE_CHECKING:
     from broker.streaming.hot.columns import Rows, Table

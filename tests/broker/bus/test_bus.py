@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.blocks import Payloads
 from broker.bus import external
 from broker.bus.embedded import EmbeddedBus
 from broker.bus.external import ExternalBus
@@ -23,7 +22,7 @@ from broker.nats.server import NatsServer
 from broker.streaming.ports import Answer, Outcome, Role
 from stantools.format.envelope import Buffer
 from stantools.nats import frames as columns
-from stantools.nats.frames import Frames
+from stantools.nats.frames import Frames, Payloads
 from tests import servers
 
 Bus = EmbeddedBus | ExternalBus

@@ -7,13 +7,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from broker.blocks import Payloads
 from broker.streaming.hot import columns, fields
 from broker.streaming.hot.columns import Publishes, Status, publish_table
 from stantools.format.crc import CASTAGNOLI, Crc
 from stantools.format.kernels import encode_messages
 from stantools.format.proto.protocol_pb2 import Ack, PubAck, PubMsg
 from stantools.format.proto.store_pb2 import MsgProto
+from stantools.nats.frames import Payloads
 from tests.broker.hot.frames import lay_out, names_for
 
 #: The sample of streaming-protocol.md section 2.

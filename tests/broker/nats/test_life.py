@@ -10,13 +10,12 @@ import re
 import numpy as np
 import pytest
 
-from broker.blocks import Payloads
 from broker.log import TRACE
 from broker.nats.client import Reason
 from broker.nats.options import Authorization, NatsOptions, Permissions, ReloadError, SubjectPermission, User
 from broker.nats.server import ListenError, NatsServer
 from stantools.format.envelope import Buffer
-from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, Frames
+from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, Frames, Payloads
 from tests.broker.nats.serving import Raw, eventually, serving
 from tests.broker.nats.test_permissions import user
 

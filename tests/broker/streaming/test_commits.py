@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from broker.blocks import Payloads, Records
+from broker.blocks import Records
 from broker.stores.interface import ChannelStore, Flush, Outcome, StorageError
 from broker.stores.memory import MemoryMessages, MemoryStore, MemorySubscriptions
 from broker.streaming import commits
 from broker.streaming.ports import Role
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
+from stantools.nats.frames import Payloads
 from stantools.store.limits import UNLIMITED
 from tests.broker.streaming.world import SECOND, Bus, Subscriber, Time, World
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.blocks import Payloads
 from broker.stores.interface import Lock, Store
 from broker.stores.memory import MemoryStore
 from broker.streaming.options import StreamingOptions
@@ -16,7 +15,7 @@ from broker.streaming.ports import Answer, Outcome, Role
 from broker.streaming.server import StreamingServer
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
-from stantools.nats.frames import Handler, frame_table
+from stantools.nats.frames import Handler, Payloads, frame_table
 from stantools.nats.subjects import matches
 
 SECOND = 1_000_000_000

@@ -14,6 +14,7 @@ import numpy as np
 
 from stantools.format.crc import CASTAGNOLI, Crc
 from stantools.streamfiles import highway
+from tests.streamfiles.making import STREAM_DEFAULTS
 
 _crc32c = Crc(CASTAGNOLI).function
 START_NS = 1_600_000_000_123_456_789
@@ -72,22 +73,7 @@ def build(
         corrupt: The record with this number, counted from 0, gets a wrong hash.
         config: More members for the stream's configuration.
     """
-    settings = {
-        "name": name,
-        "subjects": [subject],
-        "retention": "limits",
-        "max_consumers": -1,
-        "max_msgs": -1,
-        "max_bytes": -1,
-        "max_age": 0,
-        "max_msgs_per_subject": -1,
-        "max_msg_size": -1,
-        "discard": "old",
-        "storage": "file",
-        "num_replicas": 1,
-        "duplicate_window": 120_000_000_000,
-        **config,
-    }
+    settings = {"name": name, "subjects": [subject], **STREAM_DEFAULTS, **config}
     output = io.BytesIO()
     with tarfile.open(fileobj=output, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         _add_meta(tar, "", {"Created": time_text(START_NS), **settings}, highway.stream_key(name))
