@@ -212,17 +212,27 @@ def counted(count: int, noun: str, verb: str = "") -> str:
     return f"{count} {noun} {one}".rstrip() if count == 1 else f"{count} {noun}s {more}".rstrip()
 
 
+def and_more(count: int, noun: str = "", verb: str = "") -> str:
+    """Returns what ends a list that leaves some out: `… and 3 more`, `… and 1 more note`; see `counted`."""
+    return f"… and {counted(count, f'more {noun}', verb)}" if noun else f"… and {count} more"
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """Lists names for people, the first ones only: `a, b, c and 4 more`."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def describe_ranges(ranges: Iterable[Sequence[int]], most: int = 6) -> str:
     """Writes ranges of sequences for people: `1-5, 7, 9-12 and 3 more`."""
-    listed = [tuple(each) for each in ranges]
-    parts = [str(a) if a == b else f"{a}-{b}" for a, b in listed[:most]]
-    if len(listed) > most:
-        parts.append(f"… and {len(listed) - most} more")
+    pairs = [tuple(each) for each in ranges]
+    parts = [str(a) if a == b else f"{a}-{b}" for a, b in pairs[:most]]
+    if len(pairs) > most:
+        parts.append(and_more(len(pairs) - most))
     return ", ".join(parts) or "none"
 
 
 def describe_sequences(ranges: Iterable[Sequence[int]], most: int = 6) -> str:
     """Writes sequences for people, with the noun: `sequence 7`, `sequences 1-5, 9`."""
-    listed = [tuple(each) for each in ranges]
-    one = len(listed) == 1 and listed[0][0] == listed[0][1]
-    return f"{'sequence' if one else 'sequences'} {describe_ranges(listed, most)}"
+    pairs = [tuple(each) for each in ranges]
+    one = len(pairs) == 1 and pairs[0][0] == pairs[0][1]
+    return f"{'sequence' if one else 'sequences'} {describe_ranges(pairs, most)}"

@@ -19,6 +19,7 @@ from stantools.escaping import UNBROKEN, beside, fill_in
 from stantools.escaping import escape as escape
 from stantools.escaping import escape_line as escape_line
 from stantools.escaping import escape_lines as escape_lines
+from stantools.notation import and_more
 
 
 def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
@@ -90,6 +91,19 @@ def filled(text: str, **names: str) -> str:
     if path := store():
         names = {"STORE": path, "NEW": str(beside(Path(path), "salvaged")), **names}
     return fill_in(text, names)
+
+
+def left_out(count: int, noun: str = "", *, head: str = "", tail: str = "") -> None:
+    """Prints the last line of a list that leaves some out, `… and 3 more notes`; nothing if it leaves out none.
+
+    Args:
+        count: How many it leaves out, if it is more than none.
+        noun: What, when it is one.
+        head: What the lines of the list begin with.
+        tail: Where the others are to be found; commands in it get the user's paths.
+    """
+    if count > 0:
+        click.echo(f"{head}{and_more(count, noun)}{filled(tail)}")
 
 
 def confirm(question: str, *, yes: bool) -> bool:

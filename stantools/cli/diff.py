@@ -261,8 +261,7 @@ def _print_pairs(result: JobResult[PairDifference]) -> None:
         if len(pairs) > 1:
             pipeline.print_heading(pair.pair.first.root, "\n")
         print_findings(pair.found.findings)
-    if len(unclean) > pipeline.NAMED:
-        click.echo(f"… and {counted(len(unclean) - pipeline.NAMED, 'more store')} with differences: see -o json\n")
+    console.left_out(len(unclean) - pipeline.NAMED, "store", tail=" with differences: see -o json\n")
     messages, channels = (sum(getattr(pair.found, name) for pair in pairs) for name in ("messages", "channels"))
     text = _in_both(messages, channels) + (f" of {len(pairs)} pairs" if len(pairs) != 1 else "")
     found = counted(sum(len(pair.found.findings) for pair in pairs), "finding")

@@ -12,7 +12,7 @@ from stantools.cli.forecast import Server
 from stantools.cli.options import limit_options, options_of, reading_options, store_argument, verb
 from stantools.cli.output import show
 from stantools.errors import ExitCode, StantoolsError, StoreChangedError
-from stantools.notation import counted, describe_ranges
+from stantools.notation import describe_ranges
 
 if TYPE_CHECKING:
     from stantools.inspection.advice import Diagnosis
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _COLORS = {"healthy": "green", "flawed": "yellow", "damaged": "red", "in danger": "red"}
 _MANY = 8
+_ALL = ": `stantools verify STORE`"
 
 
 @verb("doctor", "table", "json", tables=False)
@@ -81,7 +82,7 @@ def _print(diagnosis: Diagnosis) -> None:
         click.echo("\nlost:")
         for name, ranges in list(diagnosis.lost.items())[:_MANY]:
             click.echo(console.wrapped(f"  {console.escape(name)}: {describe_ranges(ranges)}", 4))
-        _more(len(diagnosis.lost), "channel")
+        console.left_out(len(diagnosis.lost) - _MANY, "channel", head="  ", tail=_ALL)
     ranked = [each for each in diagnosis.verified.findings if each.severity.value != "info"]
     ranked.sort(key=lambda each: each.severity.value)
     if ranked:
@@ -91,11 +92,6 @@ def _print(diagnosis: Diagnosis) -> None:
             click.echo(
                 console.wrapped(f"  {place}: {console.escape_line(each.detail)} ({each.code})".replace("  : ", "  "), 4)
             )
-        _more(len(ranked), "finding")
+        console.left_out(len(ranked) - _MANY, "finding", head="  ", tail=_ALL)
     click.echo()
     print_advice(diagnosis.advice)
-
-
-def _more(count: int, noun: str) -> None:
-    if count > _MANY:
-        click.echo(console.filled(f"  … and {counted(count - _MANY, f'more {noun}')}: `stantools verify STORE`"))

@@ -185,8 +185,7 @@ def print_starts(versions: Sequence[tuple[Forecast, Forecast]]) -> None:
         click.echo(console.paint(console.wrapped(text, 2), color, err=False))
         for loss in one.destroys[:_LOSSES]:
             click.echo(console.wrapped(f"  destroys  {loss.sentence()}", 12))
-        if len(one.destroys) > _LOSSES:
-            click.echo(f"  destroys  … and {len(one.destroys) - _LOSSES} more: see -o json")
+        console.left_out(len(one.destroys) - _LOSSES, head="  destroys  ", tail=": see -o json")
 
 
 def print_advice(advice: Advice) -> None:
@@ -209,8 +208,7 @@ def _print(forecast: Forecast, title: str, beside: Forecast | None = None) -> No
     notable = [line for line in forecast.log if not _DETAIL.match(line)]
     for line in notable[:_LOG_LINES]:
         click.echo(console.wrapped(f"  log    {console.escape_lines(line)}", 9))
-    if len(notable) > _LOG_LINES:
-        click.echo(f"  log    … and {counted(len(notable) - _LOG_LINES, 'more line')}: see -o json")
+    console.left_out(len(notable) - _LOG_LINES, "line", head="  log    ", tail=": see -o json")
     for path, (before, after) in forecast.files_changed().items():
         click.echo(f"  file   {console.escape(path)}  {_change(before, after)}")
     if beside and forecast.channels and _channels(forecast) == _channels(beside):

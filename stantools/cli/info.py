@@ -12,7 +12,7 @@ from stantools.cli import console
 from stantools.cli.options import channel_option, limit_options, node_option, reading_options, store_argument, verb
 from stantools.cli.output import print_csv, print_json, stream_ndjson, table_text
 from stantools.errors import ExitCode
-from stantools.notation import counted, format_size, format_time
+from stantools.notation import and_more, counted, format_size, format_time
 
 if TYPE_CHECKING:
     from stantools.inspection.node import NodeReport
@@ -91,7 +91,7 @@ def _report(result: Overview, node: NodeReport | None) -> int:
     for problem in problems[:_MANY]:
         console.warning(console.escape(problem))
     if len(problems) > _MANY:
-        console.warning(f"… and {len(problems) - _MANY} more")
+        console.warning(and_more(len(problems) - _MANY))
     if not problems:
         return ExitCode.CLEAN
     if node:
@@ -142,8 +142,7 @@ def _print_tables(result: Overview, limited: bool, slices: bool, node: NodeRepor
         ]
         headers = ("channel", "sub", "status", "client", "durable or group", "last sent", "pending", "lag")
         click.echo("\n" + table_text(headers, rows_, right=("sub", "last sent", "pending", "lag")), nl=False)
-        if subscriptions > len(rows_):
-            click.echo(console.filled(f"… and {subscriptions - len(rows_)} more: stantools subs STORE"))
+        console.left_out(subscriptions - len(rows_), tail=": stantools subs STORE")
     if slices:
         click.echo("\n" + _slices_table(result), nl=False)
 

@@ -72,8 +72,7 @@ def _show_left_out(left: Sequence[LeftOut]) -> None:
         channel = f"{console.escape(each.channel)}: " if each.channel else ""
         count = f" ({each.count})" if each.count > 1 else ""
         click.echo(f"{word}: {channel}{console.escape_line(each.what)}{count}: {console.escape_line(each.detail)}")
-    if len(left) > _MANY:
-        click.echo(f"… and {len(left) - _MANY} more; the plan file has them all")
+    console.left_out(len(left) - _MANY, tail="; the plan file has them all")
 
 
 def _show_notes(notes: Sequence[Note]) -> None:
@@ -86,8 +85,7 @@ def _show_notes(notes: Sequence[Note]) -> None:
         click.echo(f"{word}: {about}{console.escape_line(note.text)}")
         if note.remedy:
             click.echo(f"  -> {console.escape_line(note.remedy)}")
-    if len(notes) > _MANY:
-        click.echo(f"… and {counted(len(notes) - _MANY, 'more note')}")
+    console.left_out(len(notes) - _MANY, "note")
 
 
 def _show_results(results: Sequence[StreamResult]) -> None:
@@ -238,8 +236,7 @@ def show_stores(result: MigrateResult) -> None:
             if len(result.stores) > 1:
                 print_heading(store.root)
             _show_results(streams)
-        if len(bad) > len(named):
-            click.echo(f"… and {counted(len(bad) - len(named), 'more store')}; -o json has them all")
+        console.left_out(len(bad) - len(named), "store", tail="; -o json has them all")
         good = [stream for _, streams in result.stores for stream in streams if stream.good]
         text = f"{counted(len(good), 'stream')} of {counted(len(result.stores), 'store')} as planned{_compared(good)}"
         click.echo(console.paint(text, "green" if not bad else "yellow", err=False))

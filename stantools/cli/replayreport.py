@@ -10,7 +10,7 @@ import click
 
 from stantools.cli import console
 from stantools.cli.output import place_text, print_json, table_text
-from stantools.notation import counted, format_size, format_time
+from stantools.notation import and_more, counted, format_size, format_time, some_of
 
 if TYPE_CHECKING:
     from stantools.migration.replay.run import Outcome, Pace
@@ -28,13 +28,12 @@ def warn(source: StoreSource, *, key_given: bool) -> None:
         offset = dropped.offset if dropped.offset >= 0 else None
         console.warning(f"not intact: {place_text(dropped.file, offset, '', dropped.reason, dropped.sequences)}")
     if len(losses) > _MANY:
-        console.warning(f"… and {counted(len(losses) - _MANY, 'more place', 'that is/that are')} not intact")
+        console.warning(f"{and_more(len(losses) - _MANY, 'place', 'that is/that are')} not intact")
     if not key_given:
         sealed = [console.escape(channel.name) for channel in source.channels if channel.encrypted]
         if sealed:
-            more = f" and {len(sealed) - 3} more" if len(sealed) > 3 else ""
             console.note(
-                f"payloads of {', '.join(sealed[:3])}{more} look encrypted and are sent as they are stored; "
+                f"payloads of {some_of(sealed, 3)} look encrypted and are sent as they are stored; "
                 "to decrypt them give --encryption-key-env or --encryption-key-file"
             )
 

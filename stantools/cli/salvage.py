@@ -191,15 +191,13 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
         click.echo(f"server.dat: {console.escape_lines(plan.server_note)}")
     for change in plan.changes[:_MANY]:
         click.echo(f"changed: {console.escape_line(change)}")
-    if len(plan.changes) > _MANY:
-        click.echo(f"… and {counted(len(plan.changes) - _MANY, 'more change')}")
+    console.left_out(len(plan.changes) - _MANY, "change")
     for dropped in plan.dropped[:_MANY]:
         what = console.paint("lost", "red", err=False) if dropped.loss else "left out"
         length = counted(dropped.length, "byte") if dropped.length else ""
         offset = dropped.offset if dropped.offset >= 0 else None
         click.echo(f"{what}: {place_text(dropped.file, offset, length, dropped.reason, dropped.sequences)}")
-    if len(plan.dropped) > _MANY:
-        click.echo(f"… and {counted(len(plan.dropped) - _MANY, 'more place')}")
+    console.left_out(len(plan.dropped) - _MANY, "place")
     kept = f"{counted(plan.messages, 'message')} in {counted(len(plan.channels), 'channel')}, {format_size(plan.bytes)}"
     lost = f"; {counted(plan.lost, 'message', 'is/are')} known to be lost" if plan.lost else ""
     if result is None:
@@ -262,11 +260,8 @@ def _print_stores(result: SalvageJobResult, *, dry_run: bool) -> None:
         for each in lost[: pipeline.NAMED]:
             length = f"{each['length']} bytes" if each["length"] else ""
             click.echo(f"  lost: {place_text(each['file'], each['offset'], length, each['reason'], each['sequences'])}")
-        if len(lost) > pipeline.NAMED:
-            click.echo(f"  … and {counted(len(lost) - pipeline.NAMED, 'more place')}")
-    if len(lossy) > pipeline.NAMED:
-        more = counted(len(lossy) - pipeline.NAMED, "more store", "that has/that have")
-        click.echo(f"… and {more} lost something: see -o json")
+        console.left_out(len(lost) - pipeline.NAMED, "place", head="  ")
+    console.left_out(len(lossy) - pipeline.NAMED, "store", tail=" with losses: see -o json")
     click.echo(_conclusion(result, dry_run=dry_run))
 
 

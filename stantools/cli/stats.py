@@ -170,8 +170,7 @@ def _print(stats: Stats) -> None:
     if ranked:
         right = (*headers[2:4], *headers[6:])
         click.echo(table_text(headers, map(_line, ranked[:_SHOWN]), right=right))
-    if len(ranked) > _SHOWN:
-        click.echo(f"… and {counted(len(ranked) - _SHOWN, 'more channel')}: see -o csv, --to and --report")
+    console.left_out(len(ranked) - _SHOWN, "channel", tail=": see -o csv, --to and --report")
     messages, size = sum(each.messages for each in ranked), sum(each.bytes for each in ranked)
     stores = len({each.store for each in ranked})
     where = f"{counted(len(ranked), 'channel')} of {counted(stores, 'store')}"

@@ -153,8 +153,7 @@ def print_findings(findings: list[Finding]) -> None:
         label = console.paint(finding.severity.value.ljust(7), _COLORS[finding.severity.value], err=False)
         click.echo(console.wrapped(f"{label}  {finding.code}  {place}".rstrip(), 9))
         click.echo(console.wrapped(f"         {console.escape_line(finding.detail)}", 9))
-    if len(ranked) > _MANY:
-        click.echo(f"… and {len(ranked) - _MANY} more: see -o json")
+    console.left_out(len(ranked) - _MANY, tail=": see -o json")
     helpful: dict[str, list[Finding]] = {}
     for finding in ranked:
         if finding.remedy and finding.severity.value != "info":
@@ -208,8 +207,7 @@ def _print_stores(result: JobResult[StoreVerdict]) -> None:
     for store in unclean[: pipeline.NAMED]:
         pipeline.print_heading(store.root, "\n")
         print_findings(store.verdict.findings)
-    if len(unclean) > pipeline.NAMED:
-        click.echo(f"… and {counted(len(unclean) - pipeline.NAMED, 'more store')} with findings: see -o json\n")
+    console.left_out(len(unclean) - pipeline.NAMED, "store", tail=" with findings: see -o json\n")
     click.echo(_conclusion_of_stores(result, len(unclean)))
 
 

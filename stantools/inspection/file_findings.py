@@ -16,7 +16,7 @@ from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.indexcheck import IndexReport
 from stantools.inspection.runs import History, Piece, RecordRun
 from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text
-from stantools.notation import counted
+from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.store.limits import is_channel_name
 from stantools.store.logscan import LogDamage, LogDamageKind
 from stantools.store.ranges import Ranges
@@ -70,7 +70,11 @@ def _stray(root: Path, survey: ChannelSurvey, stray: SliceSurvey) -> Iterator[Fi
     runs = [run for run in stray.runs if run.subject == survey.files.raw_name]
     alone = Ranges.union(run.sequences for run in runs) - survey.in_slices
     if alone or len(runs) < len(stray.runs):
-        what = f"sequences {describe(alone)} of it are in no slice" if alone else "messages of other channels"
+        what = (
+            f"sequences {describe_ranges(alone.pairs(), _RANGES_SHOWN)} of it are in no slice"
+            if alone
+            else "messages of other channels"
+        )
         count = sum(run.count for run in stray.runs)
         text = f"it holds {_count(count)} under a name that the server does not read: {what}"
         yield finding("slice-stray", text, file=file, channel=channel, seq=alone.first or None)
@@ -291,22 +295,12 @@ def directory_findings(root: Path, survey: ChannelSurvey, *, in_use: bool) -> It
         yield finding("archived-slices", text, file=files.name, channel=files.name, severity=Severity.INFO)
 
 
-def describe(sequences: Ranges) -> str:
-    """Writes a set of sequences for people: `3, 7-9 and 2 more ranges`."""
-    pairs = sequences.pairs()
-    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in pairs[:_RANGES_SHOWN])
-    more = len(pairs) - _RANGES_SHOWN
-    return shown + (f" and {counted(more, 'more range')}" if more > 0 else "")
-
-
 def _count(messages: int) -> str:
     return counted(messages, "message")
 
 
 def _sequences(sequences: Ranges) -> str:
-    if not sequences:
-        return "no sequence"
-    return f"{'sequence' if sequences.count() == 1 else 'sequences'} {describe(sequences)}"
+    return describe_sequences(sequences.pairs(), _RANGES_SHOWN) if sequences else "no sequence"
 
 
 def _relative(root: Path, path: Path) -> str:

@@ -45,7 +45,7 @@ from stantools.migration.plan.model import (
 )
 from stantools.migration.plan.remarks import summary
 from stantools.migration.plan.units import about
-from stantools.notation import counted, format_time
+from stantools.notation import and_more, counted, format_time
 
 #: The version of the form; a reader refuses others.
 FORM = 1
@@ -126,7 +126,7 @@ def _listed(title: str, notes: Iterable[Note], level: Level) -> Iterator[str]:
         remedy = f" ({note.remedy})" if note.remedy else ""
         yield f"  - {note.about + ': ' if note.about else ''}{note.text}{remedy}"
     if len(chosen) > _NOTES_ON_TOP:
-        yield f"  … and {len(chosen) - _NOTES_ON_TOP} more"
+        yield f"  {and_more(len(chosen) - _NOTES_ON_TOP)}"
     if chosen:
         yield ""
 

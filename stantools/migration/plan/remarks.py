@@ -20,7 +20,7 @@ from stantools.migration.plan.model import UNLIMITED, LeftOut, Level, Note, Stre
 from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.units import about, format_size
 from stantools.migration.source import ChannelSource, StoreSource
-from stantools.notation import counted, describe_ranges, format_duration, format_time
+from stantools.notation import counted, describe_ranges, format_duration, format_time, some_of
 from stantools.recovery.salvage.model import ChannelPlan, Copy, Dropped
 from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.store.ranges import Ranges
@@ -231,9 +231,8 @@ def left_behind(source: StoreSource) -> list[LeftOut]:
         left.append(LeftOut(what, channel if is_channel else "", detail, sequences.count() or len(group), loss))
     if source.clients:
         names = [os.fsdecode(client.id) for client in source.clients]
-        shown = ", ".join(repr(name) for name in sorted(names)[:_NAMES_SHOWN])
-        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-        left.append(LeftOut("client", "", f"JetStream keeps no list of client ids: {shown}{more}", len(names)))
+        shown = some_of([repr(name) for name in sorted(names)], _NAMES_SHOWN)
+        left.append(LeftOut("client", "", f"JetStream keeps no list of client ids: {shown}", len(names)))
     return left
 
 

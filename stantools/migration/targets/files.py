@@ -23,6 +23,7 @@ from stantools.migration.proof.stream import Comparison, Proof, compare_consumer
 from stantools.migration.targets.loading import DEFAULTS, ApplyOptions
 from stantools.nats.columns import FrameColumns
 from stantools.nats.inbox import Received
+from stantools.notation import some_of
 from stantools.progress import Progress
 from stantools.streamfiles.framing import MAX_FILE_SIZE, TarFile
 from stantools.streamfiles.layout import ArchiveError
@@ -284,9 +285,8 @@ def _position(state: ConsumerState | None) -> object:
 def _words(state: ConsumerState | None) -> str:
     if state is None:
         return "its beginning"
-    pending = ", ".join(map(str, sorted(state.pending)[:_SHOWN]))
-    more = f" and {len(state.pending) - _SHOWN} more" if len(state.pending) > _SHOWN else ""
-    return f"{state.delivered[1]}, all acknowledged up to {state.ack_floor[1]}, pending {pending or 'nothing'}{more}"
+    pending = some_of([str(each) for each in sorted(state.pending)], _SHOWN)
+    return f"{state.delivered[1]}, all acknowledged up to {state.ack_floor[1]}, pending {pending or 'nothing'}"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from stantools.errors import StantoolsError, UsageError
 from stantools.options import ARCHIVED, CHANNELS, SEQUENCES, SINCE, SIZE, UNTIL, option
 from stantools.pipeline.tables.model import Failed, Mode, Piece, Table
+from stantools.pipeline.tables.texts import listed
 
 if TYPE_CHECKING:
     from stantools.pipeline.export.model import Layout
@@ -113,7 +114,7 @@ class Exporting:
         told = self.compression or (named_compression if self.single else None)
         compression = Compression(told) if told else COMPRESSIONS[format][0]
         table = Table(self.table)
-        layout = Layout(table, format, compression, check_columns(table, _listed(self.columns)), _listed(self.by))
+        layout = Layout(table, format, compression, check_columns(table, listed(self.columns)), listed(self.by))
         if layout.by and self.single:
             raise UsageError("--by makes directories, and --to names a single file", "name a directory: --to DIR/")
         layout.check()
@@ -173,10 +174,6 @@ class Exporting:
                 "leave them out",
             )
         return options
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part for each in text.split(",") if (part := each.strip()))
 
 
 def require_arrow(what: str) -> None:
