@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_repair import snapshot
+from tests.trees import tree
 
 Copy = Callable[[str], Path]
 
@@ -20,21 +20,21 @@ def sample(run, tmp_path: Path) -> Path:
 
 
 def test_plan_changes_nothing(run, sample: Path) -> None:
-    before = snapshot(sample)
+    before = tree(sample)
     outcome = run("compact", sample, "--dry-run")
     assert outcome.code == 0
     assert outcome.out.endswith("nothing was changed\n")
     plan = run("compact", sample, "--dry-run", "-o", "json").json()
     assert (plan["written"], plan["out"]) == (False, None)
     assert plan["summary"]["messages_kept"] == 120
-    assert snapshot(sample) == before
+    assert tree(sample) == before
 
 
 def test_new_directory(run, sample: Path, tmp_path: Path) -> None:
-    before, out = snapshot(sample), tmp_path / "new"
+    before, out = tree(sample), tmp_path / "new"
     result = run("compact", sample, "--out", out, "--max-msgs", 10, "--force", "-o", "json").json()
     assert result["summary"]["messages_dropped"] == 90
-    assert snapshot(sample) == before
+    assert tree(sample) == before
     assert run("verify", out).code == 0
     info = run("info", out, "-o", "json").json()
     assert [(c["first_seq"], c["last_seq"], len(c["slices"])) for c in info["channels"]] == [(31, 40, 1)] * 3
@@ -50,17 +50,17 @@ def test_slices_are_split(run, sample: Path, tmp_path: Path) -> None:
 
 
 def test_in_place(run, sample: Path, tmp_path: Path) -> None:
-    before = snapshot(sample)
+    before = tree(sample)
     asked = run("compact", sample, "--in-place", "--force")
     assert asked.code == 2
     assert "--yes" in asked.err
-    assert snapshot(sample) == before
+    assert tree(sample) == before
     kept = tmp_path / "kept"
     outcome = run("compact", sample, "--in-place", "--force", "--yes", "--backup", kept)
     assert outcome.code == 0
     assert f"kept as {kept}" in outcome.out
-    assert snapshot(kept) == before
-    assert snapshot(sample) != before
+    assert tree(kept) == before
+    assert tree(sample) != before
     assert run("verify", sample).code == 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import json
 import os
 import shlex
@@ -28,23 +27,16 @@ from stantools.store.sample import SampleOptions, write_sample
 from stantools.streaming.client import Message, Start, SubscriptionOptions, connect
 from tests.brokers import Broker
 from tests.conftest import golden_cases, load_expected
+from tests.trees import tree
 
 Copy = Callable[[str], Path]
 SOME = [case for i, case in enumerate(golden_cases()) if i % 6 == 0 and "opened_as" not in load_expected(case)]
 
 
-def snapshot(store: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(store.rglob("*"))
-        if path.is_file()
-    }
-
-
 @pytest.mark.parametrize("case", SOME)
 def test_verify(run, golden_copy: Copy, case: str) -> None:
     store, expected = golden_copy(case), load_expected(case)
-    before = snapshot(store)
+    before = tree(store)
     outcome = run("verify", store, "-o", "json")
     verdict = outcome.json()
     assert outcome.code == (0 if verdict["clean"] else 1)
@@ -54,7 +46,7 @@ def test_verify(run, golden_copy: Copy, case: str) -> None:
         facts = expected.get("salvage", {}).get("messages", {}).get(channel["name"])
         if facts:
             assert channel["intact"] == facts["intact"] or "header" in str(facts)
-    assert snapshot(store) == before
+    assert tree(store) == before
     table = run("verify", store)
     assert table.code == outcome.code
     assert ("not clean" in table.out) != verdict["clean"]
@@ -80,7 +72,7 @@ def test_progress_for_programs(run, golden: Path) -> None:
 @pytest.mark.parametrize("case", SOME)
 def test_forecast(run, golden_copy: Copy, case: str) -> None:
     store, expected = golden_copy(case), load_expected(case)
-    before = snapshot(store)
+    before = tree(store)
     options = expected["options"]
     arguments: list[object] = ["--max-msgs", options["max_msgs"], "--max-bytes", options["max_bytes"]]
     outcome = run("forecast", store, "-o", "json", *arguments)
@@ -91,7 +83,7 @@ def test_forecast(run, golden_copy: Copy, case: str) -> None:
             assert result[name]["starts"] == expected[key]["started"], name
             assert result[name]["exit_code"] == (expected[key].get("exit_code") if not result[name]["starts"] else None)
         assert {"error", "log", "channels", "clients", "files_changed"} <= set(result[name])
-    assert snapshot(store) == before
+    assert tree(store) == before
     table = run("forecast", store, *arguments)
     assert table.code == outcome.code
     assert ("normal start: starts" in table.out) == result["normal"]["starts"]
@@ -173,14 +165,14 @@ def test_forecast_for_another_user(run, golden_copy: Copy) -> None:
 
 def test_salvage(run, golden_copy: Copy, tmp_path: Path) -> None:
     store, out = golden_copy("dmg_length_flip_noidx"), tmp_path / "new"
-    before = snapshot(store)
+    before = tree(store)
     plan = run("salvage", store, "--dry-run", "-o", "json").json()
     assert (plan["written"], plan["out"], plan["check"]) == (False, None, None)
     assert not out.exists()
     outcome = run("salvage", store, "--out", out, "--force")
     assert outcome.code == 0
     assert "verify is clean and the server would start" in outcome.out
-    assert snapshot(store) == before
+    assert tree(store) == before
     assert run("verify", out).code == 0
     assert run("forecast", out).code == 0
     again = run("salvage", store, "--out", out, "--force")
@@ -310,7 +302,7 @@ def test_sample(run, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     assert run("sample", one, "--seed", 7).code == 0
     assert run("sample", two, "--seed", 7, "-o", "json").json()["messages"] == 300
-    assert snapshot(one) == snapshot(two)
+    assert tree(one) == tree(two)
     assert run("verify", one).code == 0
     assert run("sample", one).code == 3
     assert run("sample").code == 2
@@ -369,7 +361,7 @@ def test_a_store_in_use_is_left_alone(run, golden_copy: Copy, tmp_path: Path) ->
     server = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout and server.stdout.readline() == "open\n"
-        before = snapshot(store)
+        before = tree(store)
         for arguments in (
             ("salvage", store, "--out", tmp_path / "new"),
             ("truncate-bad-eof", store, "--yes"),
@@ -377,7 +369,7 @@ def test_a_store_in_use_is_left_alone(run, golden_copy: Copy, tmp_path: Path) ->
             outcome = run(*arguments)
             assert outcome.code == 4, outcome.err
             assert "is in use" in outcome.err
-        assert snapshot(store) == before
+        assert tree(store) == before
         assert not (tmp_path / "new").exists()
         assert run("verify", store).code == 1
         forced = run("salvage", store, "--out", tmp_path / "new", "--force")

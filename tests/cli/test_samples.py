@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.cli.test_repair import snapshot
+from tests.trees import tree
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,7 @@ def maker() -> ModuleType:
 def test_samples_are_what_is_written(maker: ModuleType, tmp_path: Path) -> None:
     maker.write(tmp_path)
     for name in maker.SAMPLES:
-        assert snapshot(ROOT / "samples" / name) == snapshot(tmp_path / name), f"{name}: run make samples"
+        assert tree(ROOT / "samples" / name) == tree(tmp_path / name), f"{name}: run make samples"
 
 
 def test_every_sample_is_described(maker: ModuleType) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_repair import snapshot
 from tests.conftest import golden_cases, load_expected
+from tests.trees import tree
 
 Copy = Callable[[str], Path]
 CASES = [c for c in golden_cases() if "server_open_truncate" in load_expected(c) and not load_expected(c)["setup"]]
@@ -52,12 +52,12 @@ def test_changes_what_the_server_changes(run, golden_copy: Copy, tmp_path: Path,
 
 def test_a_torn_end(run, golden_copy: Copy) -> None:
     store = golden_copy("dmg_last_slice_cut_payload")
-    before = snapshot(store)
+    before = tree(store)
     assert run("truncate-bad-eof", store, "--dry-run").code == 0
     asked = run("truncate-bad-eof", store)
     assert asked.code == 2
     assert "--yes" in asked.err
-    assert snapshot(store) == before
+    assert tree(store) == before
     outcome = run("truncate-bad-eof", store, "--in-place")
     assert outcome.code == 0, outcome.err
     assert "the server would start now" in outcome.out
@@ -71,7 +71,7 @@ def test_a_torn_end(run, golden_copy: Copy) -> None:
 
 def test_nothing_to_repair(run, golden_copy: Copy) -> None:
     store = golden_copy("basic")
-    before = snapshot(store)
+    before = tree(store)
     outcome = run("truncate-bad-eof", store)
     assert outcome.code == 0
     assert outcome.out.startswith("nothing to repair: no file ends inside a record; but only ends were looked at")
@@ -79,7 +79,7 @@ def test_nothing_to_repair(run, golden_copy: Copy) -> None:
     assert outcome.out.endswith("; nothing was changed\n")
     dry = run("truncate-bad-eof", store, "--dry-run")
     assert (dry.code, dry.out) == (outcome.code, outcome.out)
-    assert snapshot(store) == before
+    assert tree(store) == before
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_a_dry_run_refuses_as_the_run_does(run, golden_copy: Copy) -> None:
 
 def test_refused_where_salvage_keeps_more(run, golden_copy: Copy, tmp_path: Path) -> None:
     store = golden_copy("dmg_length_huge_noidx")
-    before = snapshot(store)
+    before = tree(store)
     outcome = run("truncate-bad-eof", store, "--yes")
     assert outcome.code == 4
     assert "truncation keeps 7 records, salvage would keep 10" in outcome.err
     assert "stantools salvage" in outcome.err
-    assert snapshot(store) == before
+    assert tree(store) == before
     plan = run("truncate-bad-eof", store, "--dry-run", "-o", "json").json()
     assert [record["seq"] for record in plan["removed"]] == [38, 39, 40]
     assert all(record["intact"] for record in plan["removed"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,12 +85,3 @@ def healthy(root: Path, *, channel: str = "foo", slices: int = 3, each: int = 10
     for number in range(slices):
         write_slice(root, channel, number + 1, range(1 + number * each, 1 + (number + 1) * each))
     return root
-
-
-def snapshot(root: Path) -> dict[str, tuple[int, str]]:
-    """Size and hash of every file, to see whether anything changes."""
-    return {
-        str(path.relative_to(root)): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }

@@ -18,6 +18,7 @@ from stantools.inspection.forecast import ServerOptions, forecast, forecast_both
 from stantools.store import indexes
 from stantools.store.directory import open_datastore
 from tests.inspection import forecast_stores as s
+from tests.trees import dated
 
 MESSAGES = 40
 
@@ -111,9 +112,9 @@ def test_lookups_equal_a_slow_reader(damages: list[tuple[str, int, int]], capaci
                 records[where] = (sequence, offset, time, value or 1)
         path.write_bytes(data)
         s.write_index(index, records)
-        before = s.snapshot(root)
+        before = dated(root)
         channel = forecast(open_datastore(root), ServerOptions(read_buffer_size=capacity, workers=1)).channels["foo"]
-        assert s.snapshot(root) == before
+        assert dated(root) == before
     answers = _reference(bytes(data), records, capacity)
     wanted = range(1, MESSAGES + 1)
     assert set(_all(channel.lookups.failing.pairs())) == {n for n, a in zip(wanted, answers, strict=True) if a is None}
@@ -179,7 +180,7 @@ def test_any_damage_has_a_forecast(
             else:
                 content[at : at + len(data)] = data[: len(content) - at]
             path.write_bytes(content)
-        before = s.snapshot(root)
+        before = dated(root)
         options = ServerOptions(
             crc=Crc(check=check_crc), limits=StoreLimits(channel=ChannelLimits(max_msgs=max_msgs)), workers=1
         )
@@ -193,4 +194,4 @@ def test_any_damage_has_a_forecast(
                 found = channel.lookups.found() | channel.missing
                 if channel.count and channel.first_seq <= channel.last_seq:
                     assert found.pairs() == [(channel.first_seq, channel.last_seq)]
-        assert s.snapshot(root) == before
+        assert dated(root) == before

@@ -29,13 +29,14 @@ from stantools.store.sublog import SubStatus
 from tests.conftest import golden_cases, load_expected
 from tests.inspection import forecast_golden as g
 from tests.inspection import forecast_stores as s
+from tests.trees import dated
 
 
 def _forecast(root: Path, *, truncate: bool = False, **options: object) -> Forecast:
-    before = s.snapshot(root)
+    before = dated(root)
     options.setdefault("store_name", "/s")
     result = forecast(open_datastore(root), ServerOptions(**options), truncate=truncate)  # type: ignore[arg-type]
-    assert s.snapshot(root) == before
+    assert dated(root) == before
     json.dumps(result.as_json())
     return result
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -25,18 +24,11 @@ from stantools.store.ranges import Ranges
 from tests.conftest import GOLDEN, MUTATION_SETS, golden_cases, load_expected
 from tests.inspection import forecast_stores
 from tests.mutations import fresh_copy, mutated_stores
+from tests.trees import dated
 
 
 def run(root: Path, polynomial: int = 0xEDB88320, **options: Any) -> Verdict:
     return verify(open_datastore(root, Crc(polynomial)), **options)
-
-
-def contents(root: Path) -> dict[str, tuple[int, str]]:
-    return {
-        str(p.relative_to(root)): (p.stat().st_mtime_ns, hashlib.sha256(p.read_bytes()).hexdigest())
-        for p in root.rglob("*")
-        if p.is_file()
-    }
 
 
 def codes(verdict: Verdict) -> set[str]:
@@ -46,9 +38,9 @@ def codes(verdict: Verdict) -> set[str]:
 @pytest.mark.parametrize("case", golden_cases())
 def test_intact_messages_are_what_golden_says(case: str, golden_copy: Callable[[str], Path]) -> None:
     root, expected = golden_copy(case), load_expected(case)
-    before = contents(root)
+    before = dated(root)
     verdict = run(root, expected["options"]["file_crc_poly"])
-    assert contents(root) == before
+    assert dated(root) == before
     intact = {c.name: c.intact for c in verdict.channels}
     if "salvage" in expected:
         messages = expected["salvage"]["messages"]

@@ -20,18 +20,7 @@ from typing import Any, Self
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as store
 from stantools.nats.subjects import valid_subject
-
-#: How long something that has to come may take on a busy machine.
-PATIENCE = 60.0
-
-
-def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    """Waits until something is so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
-
+from tests.waiting import PATIENCE
 
 _NUMBERS = itertools.count(1)
 

@@ -17,10 +17,11 @@ from stantools.format.proto import store_pb2 as store
 from tests import servers
 from tests.broker.nats.certificates import party
 from tests.brokers import Broker
-from tests.interop.talker import PATIENCE, Client, NobodyAnsweredError, Talker, until
+from tests.interop.talker import Client, NobodyAnsweredError, Talker
 from tests.interop.test_other_clients import command, play
 from tests.nats.authority import new_pair
 from tests.servers import NatsServer
+from tests.waiting import PATIENCE, until
 
 OLD_AND_NEW = [servers.OLDEST, servers.NEWEST]
 

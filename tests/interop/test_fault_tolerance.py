@@ -24,10 +24,11 @@ from tests import servers
 from tests.brokers import READY, Broker
 from tests.interop.follower import Follower, wait_until_served
 from tests.interop.rawclient import Publisher, stored
-from tests.interop.talker import PATIENCE, Talker, until
+from tests.interop.talker import Talker
 from tests.interop.test_faults_disk import LEFT_BEHIND, calm, verified
 from tests.interop.test_other_clients import command
 from tests.servers import NatsServer
+from tests.waiting import PATIENCE, until
 
 SUBJECT = b"_STAN.ft.test-cluster.pair"
 WAITS = "[INF] STREAM: ft: unable to get store lock at this time, going back to standby"

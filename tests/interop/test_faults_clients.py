@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,16 +21,10 @@ from stantools.format.proto import store_pb2 as store
 from tests.brokers import Broker
 from tests.interop.rawclient import Publisher, RawClient
 from tests.interop.watching import Plain, Watch, resident
+from tests.waiting import until
 
 _QUIET = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true}\r\n'
 _MEGABYTE = 1 << 20
-
-
-def until(true: Callable[[], object], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.02)
 
 
 def config(folder: Path, text: str) -> Path:

@@ -27,7 +27,8 @@ import pytest
 from stantools import __version__
 from tests.broker.nats.certificates import party
 from tests.brokers import READY, Broker
-from tests.interop.talker import PATIENCE, Client, RefusedError, Talker, until
+from tests.interop.talker import Client, RefusedError, Talker
+from tests.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
 #: A line of the log: process, time, level, text.

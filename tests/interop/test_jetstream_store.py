@@ -14,9 +14,10 @@ import pytest
 
 from tests import natsclient, servers
 from tests.brokers import Broker
-from tests.interop.talker import Client, NobodyAnsweredError, Talker, until
+from tests.interop.talker import Client, NobodyAnsweredError, Talker
 from tests.interop.test_other_clients import play
 from tests.servers import Cluster, NatsServer
+from tests.waiting import until
 
 T = TypeVar("T")
 OLD_AND_NEW = [servers.OLDEST, servers.NEWEST]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stantools.streaming.client import Start, SubscriptionOptions, connect
 from tests.broker.monitoring.browser import browser
 from tests.brokers import Broker
+from tests.waiting import until
 
 __all__ = ["browser"]
 
@@ -50,13 +50,6 @@ class Traffic(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self.join(90)
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.05)
 
 
 def number(browser: Any, selector: str) -> float:

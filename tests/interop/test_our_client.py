@@ -23,6 +23,7 @@ from stantools.streaming.client import (
 )
 from stantools.streaming.errors import NoServerError, RefusedByServerError, StreamingError
 from tests.brokers import Broker
+from tests.waiting import eventually
 
 CLUSTER = "test-cluster"
 QUICK = ClientOptions(ping_interval=1, ping_max_out=3)
@@ -49,13 +50,6 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
-async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        await asyncio.sleep(0.01)
-
-
 async def publish(client: Client, channel: str, count: int, first: int = 1) -> None:
     problems: list[StreamingError | None] = []
     for number in range(first, first + count):
@@ -70,7 +64,7 @@ async def sequences(client: Client, channel: str, start: Start, count: int, **mo
     subscription = await client.subscribe(
         channel, lambda message: got.append(message.sequence), SubscriptionOptions(start=start, **more)
     )
-    await until(lambda: len(got) >= count)
+    await eventually(lambda: len(got) >= count)
     await subscription.close()
     return got
 
@@ -84,7 +78,7 @@ def test_publish_and_subscribe(broker: Broker, names: Names) -> None:
             await client.subscribe(channel, got.append, SubscriptionOptions(start=Start.first()))
             await client.publish(channel, b"")
             await publish(client, channel, 1000)
-            await until(lambda: len(got) == 1002)
+            await eventually(lambda: len(got) == 1002)
             assert [message.sequence for message in got] == list(range(1, 1003))
             assert [message.data for message in got[2:]] == [b"%d" % number for number in range(1, 1001)]
             assert (got[0].channel, got[0].reply, got[0].redelivered) == (channel, "back", False)
@@ -112,7 +106,7 @@ def test_start_positions(broker: Broker, names: Names) -> None:
                 options = SubscriptionOptions(start=start)
                 await client.subscribe(channel, lambda message: got.append(message.sequence), options)
             await client.publish(channel, b"6")
-            await until(lambda: len(got) == 3)
+            await eventually(lambda: len(got) == 3)
             assert got == [6, 6, 6]
 
     run(scenario)
@@ -126,11 +120,11 @@ def test_acks_by_hand_and_messages_in_flight(broker: Broker, names: Names) -> No
             options = SubscriptionOptions(start=Start.first(), manual_acks=True, max_in_flight=2)
             await publish(client, channel, 5)
             await client.subscribe(channel, got.append, options)
-            await until(lambda: len(got) == 2)
+            await eventually(lambda: len(got) == 2)
             await asyncio.sleep(0.2)
             assert [message.sequence for message in got] == [1, 2]
             await got[1].ack()
-            await until(lambda: len(got) == 3)
+            await eventually(lambda: len(got) == 3)
             assert got[2].sequence == 3
 
     run(scenario)
@@ -144,7 +138,7 @@ def test_redelivery(broker: Broker, names: Names) -> None:
             options = SubscriptionOptions(manual_acks=True, ack_wait=1)
             await client.subscribe(channel, got.append, options)
             await client.publish(channel, b"x")
-            await until(lambda: len(got) == 3)
+            await eventually(lambda: len(got) == 3)
             assert [(each.redelivered, each.redelivery_count) for each in got] == [(False, 0), (True, 1), (True, 2)]
             await got[0].ack()
 
@@ -163,7 +157,7 @@ def test_a_handler_that_fails_gets_the_message_again(broker: Broker, names: Name
         async with await connect(broker.url, CLUSTER, names()) as client:
             await client.subscribe(channel, handle, SubscriptionOptions(ack_wait=1))
             await client.publish(channel, b"x")
-            await until(lambda: tries == [0, 1])
+            await eventually(lambda: tries == [0, 1])
 
     run(scenario)
 
@@ -183,7 +177,7 @@ def test_durables(broker: Broker, names: Names) -> None:
             subscription = await client.subscribe(
                 channel, lambda message: got.append(message.sequence), SubscriptionOptions(durable="d")
             )
-            await until(lambda: got == [5])
+            await eventually(lambda: got == [5])
             with pytest.raises(RefusedByServerError, match="stan: duplicate durable registration"):
                 await client.subscribe(channel, print, SubscriptionOptions(durable="d"))
             await subscription.unsubscribe()
@@ -208,14 +202,14 @@ def test_queue_groups(broker: Broker, names: Names) -> None:
             await join("one", one)
             await join("two", two)
             await publish(one, channel, 20)
-            await until(lambda: len(got) == 20)
+            await eventually(lambda: len(got) == 20)
             assert sorted(sequence for _, sequence in got) == list(range(1, 21))
             assert {name for name, _ in got} == {"one", "two"}
         got.clear()
         async with await connect(broker.url, CLUSTER, names()) as three:
             await publish(three, channel, 3)
             await join("three", three)
-            await until(lambda: len(got) == 3)
+            await eventually(lambda: len(got) == 3)
             assert [sequence for _, sequence in got] == [21, 22, 23]
 
     run(scenario)
@@ -276,7 +270,7 @@ def test_a_memory_server_that_was_started_again_has_forgotten_us(start_broker: C
         await client.publish("a", b"x")
         await asyncio.to_thread(running.kill)
         await asyncio.to_thread(running.start)
-        await until(lambda: bool(lost), 30)
+        await eventually(lambda: bool(lost), 30)
         assert "client has been replaced or is no longer registered" in str(lost[0])
         assert client.closed
 
@@ -292,7 +286,7 @@ def test_a_file_server_that_was_started_again_goes_on(start_broker: Callable[...
             got: list[int] = []
             await client.subscribe("a", lambda message: got.append(message.sequence))
             await client.publish("a", b"x")
-            await until(lambda: got == [1])
+            await eventually(lambda: got == [1])
             await asyncio.to_thread(running.kill)
             await asyncio.to_thread(running.start)
             deadline = time.monotonic() + 60

@@ -6,8 +6,7 @@ import asyncio
 import json
 import ssl
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tests.broker.nats.certificates import party
 from tests.brokers import Broker
 from tests.interop.test_other_clients import HERE
 from tests.nats.authority import new_pair
+from tests.waiting import eventually
 
 PATIENCE = 60.0
 
@@ -41,13 +41,6 @@ def play(url: str, scenario: str, **options: Any) -> Any:
 async def join(url: str, **options: Any) -> Client:
     settings: dict[str, Any] = {"allow_reconnect": False, "connect_timeout": 10}
     return await natsclient.connect(url, **(settings | options))
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        await asyncio.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

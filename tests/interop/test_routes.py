@@ -11,12 +11,13 @@ from tests import servers
 from tests.broker.nats.certificates import party
 from tests.brokers import Broker
 from tests.interop.rawclient import RawClient, stored
-from tests.interop.talker import Talker, until
+from tests.interop.talker import Talker
 from tests.interop.test_fault_tolerance import members_of
 from tests.interop.test_faults_disk import calm
 from tests.interop.test_flags import fetch
 from tests.interop.test_other_clients import play
 from tests.servers import NatsServer, free_port
+from tests.waiting import until
 
 #: Before pools of connections, and since.
 VERSIONS = ["2.9.10", "2.10.26", "2.12.8", "2.15.1"]

@@ -20,7 +20,8 @@ import pytest
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as store
 from tests.brokers import Broker
-from tests.interop.talker import PATIENCE, Client, Message, NobodyAnsweredError, RefusedError, Talker, until
+from tests.interop.talker import Client, Message, NobodyAnsweredError, RefusedError, Talker
+from tests.waiting import PATIENCE, until
 
 #: A server may redeliver what is due within this time, too (streaming-protocol.md section 16).
 EARLY = 0.020

@@ -28,6 +28,7 @@ from stantools.streaming.errors import StreamingError
 from tests import natsclient
 from tests.brokers import Broker
 from tests.servers import NatsServer
+from tests.waiting import eventually
 
 CLUSTER = "test-cluster"
 CHANNEL = "orders"
@@ -199,19 +200,6 @@ def connected(url: str) -> Any:
     return natsclient.connect(url)
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    """Waits until something is so."""
-    deadline = time.monotonic() + WAIT
-    while True:
-        found = condition()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
-            return
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
-
-
 class Rehearsal:
     """One round of leaving: publisher and subscriber go on, while everything else is killed and started again.
 
@@ -244,7 +232,7 @@ class Rehearsal:
             moving = asyncio.gather(
                 self.publisher.to_streaming(lambda: self.over), self.subscriber.of_streaming(self.is_drained)
             )
-            await until(lambda: len(self.publisher.acked) > 100)
+            await eventually(lambda: len(self.publisher.acked) > 100)
             self.migration.start(*self._follow)
             for fault in faults:
                 await asyncio.sleep(self.rng.uniform(0.1, 2.5))
@@ -299,4 +287,4 @@ class Rehearsal:
                 return int(found.data or b"0") >= mark
             return False
 
-        await until(carried)
+        await eventually(carried)

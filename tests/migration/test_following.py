@@ -19,9 +19,10 @@ from nats.js import JetStreamContext
 from stantools.errors import ExitCode
 from stantools.migration.plan.planfile import read_plan
 from stantools.store.limits import SliceLimits
-from tests.migration.leaving import CHANNEL, WAIT, Migration, Rehearsal, connected, in_stream, until
+from tests.migration.leaving import CHANNEL, WAIT, Migration, Rehearsal, connected, in_stream
 from tests.pipeline.tables.followed import Server
 from tests.servers import NEWEST, NatsServer, available
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(NEWEST not in available(), reason=f"nats-server {NEWEST} is not in .servers")
 
@@ -121,7 +122,7 @@ def test_limits_that_remove_before_they_are_read(tmp_path: Path, start_server: C
         async with await connected(server.url) as client:
             js = client.jetstream(timeout=WAIT)
             migration.start("--follow")
-            await until(lambda: holds(js, 20))
+            await eventually(lambda: holds(js, 20))
             migration.kill()
             store.publish(12)
             while store.slices()[0] < 8:

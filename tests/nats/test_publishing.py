@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stantools.nats.columns import FrameColumns
 from stantools.streamfiles import headers
-from tests.migration.publish.conftest import Item, make_batch
+from tests.streamfiles.making import TIME, Item, batch
 from tests.twins import Twins
 
 TWINS = Twins("stantools.nats.publishing")
@@ -56,44 +56,44 @@ def encode(kernel: ModuleType, batch: Any, row: int = 0, rows: int | None = None
 
 
 def test_a_frame_byte_by_byte(kernel: ModuleType) -> None:
-    batch = make_batch([Item(42, b"\r\n\0hello", reply=b"back")], b"orders", b"old.orders")
-    done, frames = encode(kernel, batch)
+    of = batch([Item(42, data=b"\r\n\0hello", reply=b"back")], b"orders", b"old.orders")
+    done, frames = encode(kernel, of)
     block = (
         b"NATS/1.0\r\nNats-Streaming-Channel: orders\r\nNats-Streaming-Sequence: 42\r\n"
-        b"Nats-Streaming-Timestamp: 1600000000000000000\r\nNats-Streaming-Reply: back\r\n"
+        b"Nats-Streaming-Timestamp: 1600000000123456789\r\nNats-Streaming-Reply: back\r\n"
         b"Nats-Msg-Id: orders:1:42\r\nNats-Expected-Last-Sequence: 41\r\n\r\n"
     )
     assert done == 1
     assert frames == b"HPUB old.orders _INBOX.x.1.42 %d %d\r\n%b\r\n\0hello\r\n" % (len(block), len(block) + 8, block)
-    assert headers.own_block(block) == headers.header_block(b"orders", 42, Item(1, b"").timestamp, b"back", origin=True)
+    assert headers.own_block(block) == headers.header_block(b"orders", 42, TIME, b"back", origin=True)
 
 
 def test_without_headers_of_its_own(kernel: ModuleType) -> None:
-    _, frames = encode(kernel, make_batch([Item(1, b"")]), origin=False)
+    _, frames = encode(kernel, batch([Item(1, data=b"")], b"orders"), origin=False)
     ((_, _, block, data),) = split(frames)
     assert block == b"NATS/1.0\r\nNats-Msg-Id: orders:1:1\r\nNats-Expected-Last-Sequence: 0\r\n\r\n"
     assert data == b"" and headers.own_block(block) == b""
 
 
 def test_ends_before_a_gap_and_before_what_does_not_fit(kernel: ModuleType) -> None:
-    batch = make_batch([Item(3, b"a"), Item(4, b"b"), Item(6, b"c"), Item(7, b"d" * 500)])
-    assert encode(kernel, batch)[0] == 2
-    assert encode(kernel, batch, 1, 3)[0] == 1
-    assert encode(kernel, batch, 2)[0] == 2
-    assert encode(kernel, batch, 2, 1)[0] == 1
-    size = len(encode(kernel, batch, 0, 1)[1])
-    assert encode(kernel, batch, 0, 2, room=size * 2)[0] == 2
-    assert encode(kernel, batch, 0, 2, room=size * 2 - 1)[0] == 1
-    assert encode(kernel, batch, 0, 2, room=size - 1) == (0, b"")
-    block = len(split(encode(kernel, batch, 3)[1])[0][2])
-    assert encode(kernel, batch, 3, largest=block + 500)[0] == 1
-    assert encode(kernel, batch, 3, largest=block + 499)[0] == 0
+    of = batch([Item(3, data=b"a"), Item(4, data=b"b"), Item(6, data=b"c"), Item(7, data=b"d" * 500)], b"orders")
+    assert encode(kernel, of)[0] == 2
+    assert encode(kernel, of, 1, 3)[0] == 1
+    assert encode(kernel, of, 2)[0] == 2
+    assert encode(kernel, of, 2, 1)[0] == 1
+    size = len(encode(kernel, of, 0, 1)[1])
+    assert encode(kernel, of, 0, 2, room=size * 2)[0] == 2
+    assert encode(kernel, of, 0, 2, room=size * 2 - 1)[0] == 1
+    assert encode(kernel, of, 0, 2, room=size - 1) == (0, b"")
+    block = len(split(encode(kernel, of, 3)[1])[0][2])
+    assert encode(kernel, of, 3, largest=block + 500)[0] == 1
+    assert encode(kernel, of, 3, largest=block + 499)[0] == 0
 
 
 def test_the_stream_may_number_differently(kernel: ModuleType) -> None:
-    batch = make_batch([Item(100, b"a"), Item(200, b"b")])
-    batch.sequence[:] = [8, 9]
-    done, frames = encode(kernel, batch)
+    of = batch([Item(100, data=b"a"), Item(200, data=b"b")], b"orders")
+    of.sequence[:] = [8, 9]
+    done, frames = encode(kernel, of)
     assert done == 2
     for number, own, (_, reply, block, _) in zip((8, 9), (100, 200), split(frames), strict=True):
         assert reply == REPLY + b"%d" % number
@@ -103,23 +103,23 @@ def test_the_stream_may_number_differently(kernel: ModuleType) -> None:
 @pytest.mark.parametrize("name", ["data_start", "reply_start"])
 @pytest.mark.parametrize("value", [-1, 2**62, 2**63 - 1, 24])
 def test_a_row_that_points_outside(kernel: ModuleType, name: str, value: int) -> None:
-    batch = make_batch([Item(1, b"12345678", reply=b"87654321"), Item(2, b"12345678", reply=b"87654321")])
-    getattr(batch.columns, name)[1] = value if value != 24 else len(batch.buffer) - 7
+    of = batch([Item(1, data=b"12345678", reply=b"87654321"), Item(2, data=b"12345678", reply=b"87654321")], b"orders")
+    getattr(of.columns, name)[1] = value if value != 24 else len(of.buffer) - 7
     with pytest.raises(ValueError, match="row 1"):
-        encode(kernel, batch)
+        encode(kernel, of)
 
 
 @pytest.mark.parametrize(("row", "rows"), [(-1, 1), (0, 3), (2, 1), (0, -1), (3, 0), (1, 2**63 - 1)])
 def test_rows_that_are_not_there(kernel: ModuleType, row: int, rows: int) -> None:
     with pytest.raises(ValueError, match="rows"):
-        encode(kernel, make_batch([Item(1, b"a"), Item(2, b"b")]), row, rows)
+        encode(kernel, batch([Item(1, data=b"a"), Item(2, data=b"b")], b"orders"), row, rows)
 
 
 items = st.builds(
     Item,
     st.integers(1, 2**64 - 1) | st.integers(1, 12),
-    st.binary(max_size=30),
     st.integers(-(2**63), 2**63 - 1),
+    st.binary(max_size=30),
     st.binary(max_size=12).map(headers.safe_value),
 )
 
@@ -137,14 +137,14 @@ items = st.builds(
 def test_both_write_the_same(
     listed: list[Item], contiguous: bool, origin: bool, first: int, row: int, room: int, largest: int
 ) -> None:
-    batch = make_batch(listed)
+    of = batch(listed, b"orders")
     if contiguous:
-        batch.sequence[:] = np.arange(len(listed), dtype=np.uint64) + np.uint64(first)
+        of.sequence[:] = np.arange(len(listed), dtype=np.uint64) + np.uint64(first)
     row = min(row, len(listed))
-    results = [encode(kernel, batch, row, room=room, origin=origin, largest=largest) for kernel in TWINS.both]
+    results = [encode(kernel, of, row, room=room, origin=origin, largest=largest) for kernel in TWINS.both]
     assert results[0] == results[1]
     for at, (subject, reply, block, data) in enumerate(split(results[0][1]), row):
-        item, number = listed[at], int(batch.sequence[at])
+        item, number = listed[at], int(of.sequence[at])
         assert (subject, reply, data) == (b"orders", REPLY + b"%d" % number, item.data)
         own = headers.header_block(b"orders", item.sequence, item.timestamp, item.reply, origin=origin)
         assert block == headers.guarded(own, b"orders:1:", item.sequence, number - 1)

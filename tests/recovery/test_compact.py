@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 import stat
@@ -40,6 +39,7 @@ from stantools.store.sublog import read_subs
 from tests.conftest import golden_cases, load_expected
 from tests.envelopes import Records
 from tests.store.slices import all_messages
+from tests.trees import tree
 
 SECOND = 1_000_000_000
 #: Far more than any test needs.
@@ -56,15 +56,6 @@ def damaged() -> list[str]:
 
 def plan(root: Path, polynomial: int = IEEE, **options: Any) -> CompactionPlan:
     return plan_compaction(open_datastore(root, Crc(polynomial)), CompactOptions(**options))
-
-
-def digest(root: Path) -> str:
-    state = hashlib.sha256()
-    for path in sorted(root.rglob("*")):
-        state.update(str(path.relative_to(root)).encode() + b"\0")
-        if path.is_file():
-            state.update(path.read_bytes())
-    return state.hexdigest()
 
 
 def folded(root: Path, polynomial: int = IEEE) -> dict[str, Any]:
@@ -258,7 +249,7 @@ def test_compacting_twice_changes_nothing(tmp_path):
     root = write_sample(tmp_path / "store", SampleOptions()).path
     once = apply_compaction(plan(root), tmp_path / "once")
     twice = apply_compaction(plan(once.path), tmp_path / "twice")
-    assert digest(twice.path) == digest(once.path)
+    assert tree(twice.path) == tree(once.path)
 
 
 def test_the_plan_tells_how_much_is_saved(tmp_path):
@@ -299,13 +290,13 @@ def test_damaged_golden_stores_are_refused_or_keep_their_messages(golden_copy, t
     polynomial = load_expected(case)["options"]["file_crc_poly"]
     if case == "no_permission_dat" and os.geteuid() == 0:
         pytest.skip("root may read everything")
-    before = digest(root)
+    before = tree(root)
     try:
         planned = plan(root, polynomial)
     except RefusedError as error:
         assert error.exit_code == ExitCode.REFUSED
         assert "salvage" in error.remedy or "--accept-loss" in error.remedy
-        assert digest(root) == before
+        assert tree(root) == before
         return
     result = apply_compaction(planned, tmp_path / "new")
     check_result(result.path, polynomial)
@@ -313,7 +304,7 @@ def test_damaged_golden_stores_are_refused_or_keep_their_messages(golden_copy, t
     verdict = verify(open_datastore(result.path, Crc(polynomial)))
     have = {channel.name: channel.intact.as_json() for channel in verdict.channels}
     assert {name: have[name] for name in intact} == {name: facts["intact"] for name, facts in intact.items()}
-    assert digest(root) == before
+    assert tree(root) == before
 
 
 TOLERATED = {"lost-index", "stale-index", "leftovers"}
@@ -372,14 +363,14 @@ def quiet(root: Path) -> Path:
 def test_in_place(tmp_path):
     root = quiet(write_sample(tmp_path / "store", SampleOptions()).path)
     root.chmod(0o700)
-    before, meaning = digest(root), folded(root)
-    wanted = digest(apply_compaction(plan(root), tmp_path / "new").path)
+    before, meaning = tree(root), folded(root)
+    wanted = tree(apply_compaction(plan(root), tmp_path / "new").path)
     result = compact_in_place(plan(root), backup=tmp_path / "old")
     assert result.path == root
     assert result.backup == tmp_path / "old"
-    assert digest(root) == wanted
+    assert tree(root) == wanted
     assert folded(root) == meaning
-    assert digest(tmp_path / "old") == before
+    assert tree(tmp_path / "old") == before
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old", "store"]
 
@@ -426,7 +417,7 @@ def test_no_room(tmp_path, monkeypatch):
 @pytest.mark.parametrize("fail_at", [1, 2, 3, 5, 9, 14, 23, 40])
 def test_a_full_disk_leaves_the_old_store(tmp_path, monkeypatch, in_place, fail_at):
     root = quiet(write_sample(tmp_path / "store", SampleOptions(channels=2)).path)
-    before, planned = digest(tmp_path), plan(root, slices=SliceLimits(max_msgs=10))
+    before, planned = tree(tmp_path), plan(root, slices=SliceLimits(max_msgs=10))
     calls = []
 
     def failing(real: Callable[..., int]) -> Callable[..., int]:
@@ -448,7 +439,7 @@ def test_a_full_disk_leaves_the_old_store(tmp_path, monkeypatch, in_place, fail_
     assert caught.value.exit_code == ExitCode.UNREACHABLE
     assert "free some space" in caught.value.remedy
     monkeypatch.undo()
-    assert digest(tmp_path) == before
+    assert tree(tmp_path) == before
 
 
 def test_a_result_that_is_not_as_planned_never_appears(tmp_path, monkeypatch):

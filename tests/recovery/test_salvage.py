@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -35,6 +34,7 @@ from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.sublog import SubsState, read_subs
 from tests.conftest import golden_cases, load_expected
 from tests.mutations import apply_mutation, damages, fresh_copy, mutated_stores, shares
+from tests.trees import tree
 
 IEEE = 0xEDB88320
 CLUSTER = "test-cluster"
@@ -55,10 +55,6 @@ def messages(root: Path, crc: Crc) -> dict[str, dict[int, tuple[int, bytes, byte
                             value = message.timestamp, bytes(message.reply), bytes(message.data)
                             assert here.setdefault(message.sequence, value) == value
     return found
-
-
-def snapshot(root: Path) -> dict[str, str]:
-    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in root.rglob("*") if p.is_file()}
 
 
 def salvage(root: Path, out: Path, polynomial: int = IEEE, **options: Any) -> SalvagePlan:
@@ -92,9 +88,9 @@ def test_golden(case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -
         pytest.skip("the facts hold for a reader who may read the file")
     root, expected = golden_copy(case), load_expected(case)
     polynomial = expected["options"]["file_crc_poly"]
-    before, had = snapshot(root), messages(root, Crc(polynomial))
+    before, had = tree(root), messages(root, Crc(polynomial))
     plan = salvage(root, tmp_path / "new", polynomial)
-    assert snapshot(root) == before
+    assert tree(root) == before
     check(tmp_path / "new", polynomial, ("0.23.2", "0.25.6"))
     have = messages(tmp_path / "new", Crc(polynomial))
     for name, kept in had.items():
@@ -165,10 +161,10 @@ def _salvage_after(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
     _duplicate_some_slice(root, data)
     out = tmp_path / "new"
     shutil.rmtree(out, ignore_errors=True)
-    before = snapshot(root)
+    before = tree(root)
     whole = _untouched(healthy, root)
     salvage(root, out)
-    assert snapshot(root) == before
+    assert tree(root) == before
     check(out)
     have = messages(out, Crc(IEEE))
     for name, kept in whole.items():
@@ -257,7 +253,7 @@ def test_full_disk_leaves_nothing(
     golden_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = golden_copy("dmg_length_flip_noidx")
-    before = snapshot(root)
+    before = tree(root)
     plan = plan_salvage(open_datastore(root))
 
     real, left = os.write, 0
@@ -275,7 +271,7 @@ def test_full_disk_leaves_nothing(
             patch.setattr(os, "write", filling)
             with pytest.raises(StoreUnwritableError, match="No space left"):
                 apply_salvage(plan, tmp_path / "new")
-        assert {p.name for p in tmp_path.iterdir()} == {root.name} and snapshot(root) == before
+        assert {p.name for p in tmp_path.iterdir()} == {root.name} and tree(root) == before
     apply_salvage(plan, tmp_path / "new")
     check(tmp_path / "new")
 
@@ -492,7 +488,7 @@ def _kill_points() -> Iterator[int]:
 
 def test_killed_at_any_point(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     root, out = golden_copy("dmg_length_flip_noidx"), tmp_path / "new"
-    before = snapshot(root)
+    before = tree(root)
     killed = 0
     for point in _kill_points():
         done = subprocess.run(
@@ -503,7 +499,7 @@ def test_killed_at_any_point(golden_copy: Callable[[str], Path], tmp_path: Path)
         if out.exists():
             check(out)
             shutil.rmtree(out)
-        assert snapshot(root) == before
+        assert tree(root) == before
     assert killed > 5
     salvage(root, out)
     check(out)

@@ -27,12 +27,9 @@ from tests.conftest import golden_cases, load_expected
 from tests.inspection import forecast_golden as g
 from tests.inspection import forecast_stores as s
 from tests.mutations import apply_mutation, fresh_copy, shares
+from tests.trees import dated, tree
 
 WITNESS = ".truncate.lck"
-
-
-def _tree(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def _repair(root: Path, backups: Path, **options: Any) -> tuple[TruncationPlan, TruncationResult]:
@@ -57,7 +54,7 @@ def _undo(root: Path, directory: Path) -> None:
 
 def _compare(root: Path, before: dict[str, bytes], changed: dict[str, Any]) -> None:
     """Every file that the server changed has the size that it gave it, all others are as they were."""
-    after = _tree(root)
+    after = tree(root)
     for path in before.keys() | after.keys() | changed.keys():
         if path in changed:
             expected = changed[path]["size_after"] if isinstance(changed[path], dict) else changed[path][1]
@@ -74,7 +71,7 @@ def test_golden(case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -
     if "server_open_truncate" not in expected or "opened_as" in expected:
         return
     root = golden_copy(case)
-    before = _tree(root)
+    before = tree(root)
     theirs = expected["server_open_truncate"]
     args = g.options_of(expected["open_args"])
     plan, result = _repair(root, tmp_path / "backups", crc=args.crc)
@@ -100,7 +97,7 @@ def test_golden(case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -
             (root / path).unlink(missing_ok=True)
     else:
         _undo(root, result.backup)
-    assert _tree(root) == before
+    assert tree(root) == before
 
 
 @pytest.mark.parametrize(("collection", "every"), shares(3))
@@ -117,7 +114,7 @@ def test_mutations(collection: str, every: int, golden: Path, tmp_path: Path) ->
             continue
         root = fresh_copy(source, tmp_path / "store")
         apply_mutation(root, mutation)
-        before = _tree(root)
+        before = tree(root)
         plan, result = _repair(root, tmp_path / "backups")
         changed = {WITNESS: [None, 0], **theirs["files_changed"]}
         if theirs.get("recovered") is False:
@@ -154,9 +151,9 @@ def torn(tmp_path: Path) -> Path:
 
 class TestPlan:
     def test_numbers_and_records(self, torn: Path) -> None:
-        before = s.snapshot(torn)
+        before = dated(torn)
         plan = plan_truncation(open_datastore(torn))
-        assert s.snapshot(torn) == before
+        assert dated(torn) == before
         assert plan.needed and not plan.refusals
         assert {cut.file: (cut.kept, cut.intact) for cut in plan.cuts} == {
             "clients.dat": (1, 0),
@@ -262,7 +259,7 @@ def test_does_what_was_forecast(cuts: dict[str, tuple[int, bytes]], gone: set[st
 
 class TestApply:
     def test_whole(self, torn: Path, tmp_path: Path) -> None:
-        before = _tree(torn)
+        before = tree(torn)
         _, result = _repair(torn, tmp_path / "backups")
         assert result.after.starts and result.after.files_changed() == {WITNESS: (0, None)}
         assert result.after.channels["foo"].count == 29
@@ -270,7 +267,7 @@ class TestApply:
         assert result.backup == tmp_path / "backups" / "1"
         assert {path.name for path in (tmp_path / "backups").iterdir()} == {"1"}
         _undo(torn, result.backup)
-        assert _tree(torn) == before
+        assert tree(torn) == before
 
     def test_store_that_changed(self, torn: Path, tmp_path: Path) -> None:
         plan = plan_truncation(open_datastore(torn))
@@ -309,7 +306,7 @@ class TestApply:
 
         from stantools.errors import StoreUnwritableError
 
-        before = _tree(torn)
+        before = tree(torn)
 
         def full(*_: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -319,7 +316,7 @@ class TestApply:
             patch.setattr(backup, "_copy", full)
             with pytest.raises(StoreUnwritableError, match="No space left"):
                 apply_truncation(plan, tmp_path / "backups", quiet=0)
-        assert _tree(torn) == before and not (tmp_path / "backups").exists()
+        assert tree(torn) == before and not (tmp_path / "backups").exists()
         with monkeypatch.context() as patch:
             patch.setattr(changes, "write_all", full)
             with pytest.raises(StoreUnwritableError, match="No space left"):
@@ -380,11 +377,11 @@ def _killed(root: Path, backups: Path, kill_at: int) -> bool:
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_every_step(torn: Path, tmp_path: Path, every: int) -> None:
-    before = _tree(torn)
+    before = tree(torn)
     good = tmp_path / "good"
     shutil.copytree(torn, good)
     _repair(good, tmp_path / "good-backups")
-    expected = _tree(good)
+    expected = tree(good)
     kill_at = 0
     while True:
         kill_at += every
@@ -393,9 +390,9 @@ def test_killed_at_every_step(torn: Path, tmp_path: Path, every: int) -> None:
         shutil.rmtree(backups, ignore_errors=True)
         shutil.copytree(torn, root)
         if not _killed(root, backups, kill_at):
-            assert _tree(root) == expected
+            assert tree(root) == expected
             break
-        now = {path: data for path, data in _tree(root).items() if "/." not in path}
+        now = {path: data for path, data in tree(root).items() if "/." not in path}
         changed = {path for path in before if now.get(path) != before[path]}
         if changed:
             # Whatever was changed is saved, and is either as it was or as it is to be.
@@ -406,7 +403,7 @@ def test_killed_at_every_step(torn: Path, tmp_path: Path, every: int) -> None:
             assert now == expected
             continue
         _, result = _repair(root, backups)
-        assert _tree(root) == expected and result.after.starts
+        assert tree(root) == expected and result.after.starts
     assert kill_at > 30
 
 
@@ -422,4 +419,4 @@ def test_killed_twice(torn: Path, tmp_path: Path) -> None:
                 _killed(root, backups, kill_at)
         if not (root / WITNESS).exists():
             _repair(root, backups)
-        assert _tree(root) == _tree(good)
+        assert tree(root) == tree(good)

@@ -18,12 +18,7 @@ from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
 from stantools.store import atomic, durable
 from stantools.store.atomic import finish_replacement, new_directory, replacement_directory
 from stantools.store.durable import create_temporary, exchange, replace_file, write_all
-
-
-def tree(root: Path) -> dict[str, bytes | None]:
-    return {
-        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))
-    }
+from tests.trees import tree
 
 
 @pytest.fixture(params=["exchange", "renames"])

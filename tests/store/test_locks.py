@@ -12,6 +12,7 @@ import pytest
 
 from stantools.errors import ExitCode, RefusedError
 from stantools.store.locks import check_not_in_use, find_uses, ft_lock_holder, hold_ft_lock, log_lock_holder
+from tests.trees import dated
 
 HOLD_LOCK = """
 import fcntl, sys
@@ -55,19 +56,15 @@ def other_process():
         process.communicate()
 
 
-def snapshot(root: Path) -> dict[Path, tuple[int, int]]:
-    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*")}
-
-
 def test_a_quiet_store(store):
-    before = snapshot(store)
+    before = dated(store)
     assert find_uses(store, sleep=lambda _: pytest.fail("no need to wait")) == []
     assert check_not_in_use(store) == []
     (store / ".rootdir.lck").unlink()
     assert ft_lock_holder(store) is None
     assert not (store / ".rootdir.lck").exists()
-    before.pop(store / ".rootdir.lck")
-    assert snapshot(store) == before
+    before.pop(".rootdir.lck")
+    assert dated(store) == before
 
 
 def test_a_held_lock(store, other_process):

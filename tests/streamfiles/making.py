@@ -30,7 +30,7 @@ STREAM_DEFAULTS = {
 
 
 @dataclass(frozen=True)
-class Message:
+class Item:
     """A message of a channel. `at` is its sequence in the stream, if that is another one."""
 
     sequence: int
@@ -44,7 +44,7 @@ class Message:
         return self.at or self.sequence
 
 
-def batch(messages: Sequence[Message], channel: bytes = b"foo.bar", subject: bytes = b"") -> Batch:
+def batch(messages: Sequence[Item], channel: bytes = b"foo.bar", subject: bytes = b"") -> Batch:
     columns = MessageColumns(len(messages))
     buffer = bytearray(b"in front")
     for row, message in enumerate(messages):
@@ -59,11 +59,11 @@ def batch(messages: Sequence[Message], channel: bytes = b"foo.bar", subject: byt
     return Batch(channel, subject or channel, memoryview(bytes(buffer)), columns, places)
 
 
-def numbered(sequences: Sequence[int], size: int = 12) -> list[Message]:
-    return [Message(n, TIME + n, b"%0*d" % (size, n)) for n in sequences]
+def numbered(sequences: Sequence[int], size: int = 12) -> list[Item]:
+    return [Item(n, TIME + n, b"%0*d" % (size, n)) for n in sequences]
 
 
-def record_content(message: Message, channel: bytes, subject: bytes, origin: bool) -> tuple[object, ...]:
+def record_content(message: Item, channel: bytes, subject: bytes, origin: bool) -> tuple[object, ...]:
     """Sequence, time, subject, header block and payload that the record of a message must have."""
     block = header_block(channel, message.sequence, message.timestamp, message.reply, origin=origin)
     return message.place, message.timestamp, subject, block, message.data

@@ -18,7 +18,7 @@ from stantools.format.choice import VARIABLE, use
 from stantools.streamfiles import plain
 from stantools.streamfiles.layout import Flaw, OpenBlock, RecordColumns, Stop
 from tests.fences import fenced
-from tests.streamfiles.making import TIME, Message, batch
+from tests.streamfiles.making import TIME, Item, batch
 from tests.streamfiles.test_records import KEY, RECORD_5, RECORD_6, SKIP_7
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="protects pages with mprotect")
@@ -54,7 +54,7 @@ def test_reading(native: ModuleType, at_end: bool) -> None:
 @pytest.mark.parametrize("origin", [False, True])
 def test_writing(native: ModuleType, at_end: bool, origin: bool) -> None:
     """Source and block are exactly as large as they must be."""
-    of = batch([Message(3, TIME, b"a", b"reply"), Message(6, -TIME, b"b" * 77), Message(7, 0, b"", b"r")])
+    of = batch([Item(3, TIME, b"a", b"reply"), Item(6, -TIME, b"b" * 77), Item(7, 0, b"", b"r")])
     whole = OpenBlock(np.zeros(10_000 + 60, np.uint8), 10_000, KEY)
     row, live, stop = native.encode_records(of, 0, whole, origin)
     end = whole.position

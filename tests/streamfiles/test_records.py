@@ -25,7 +25,7 @@ from stantools.streamfiles.layout import (
     Stop,
 )
 from tests.streamfiles.conftest import TWINS
-from tests.streamfiles.making import TIME, Message, batch, numbered, record_content
+from tests.streamfiles.making import TIME, Item, batch, numbered, record_content
 
 KEY = highway.block_key("ORDERS", 1)
 SLACK = 30 * MAX_SKIPS
@@ -80,7 +80,7 @@ class TestVectors:
     """Section 16."""
 
     def test_a_record(self, kernel: ModuleType) -> None:
-        found = encode(kernel, batch([Message(5, TIME, b"hello")]))
+        found = encode(kernel, batch([Item(5, TIME, b"hello")]))
         assert found == (1, 42, 42, Stop.DONE, RECORD_5)
 
     def test_a_skip_record(self, kernel: ModuleType) -> None:
@@ -162,12 +162,12 @@ class TestLimits:
         assert encode(kernel, batch(numbered([1], 1000)), room=100, size=500)[:4] == (0, 0, 0, Stop.FULL)
 
     def test_record_too_large(self, kernel: ModuleType) -> None:
-        of = batch([Message(1), Message(2, data=bytes(MAX_RECORD_SIZE - 36))])
+        of = batch([Item(1), Item(2, data=bytes(MAX_RECORD_SIZE - 36))])
         assert encode(kernel, of, room=MAX_RECORD_SIZE + 100)[:4] == (1, 37, 37, Stop.TOO_LARGE)
         assert encode(kernel, of, first=1, room=MAX_RECORD_SIZE + 100)[:4] == (1, 0, 0, Stop.TOO_LARGE)
 
     def test_largest_record(self, native: ModuleType) -> None:
-        of = batch([Message(1, data=bytes(MAX_RECORD_SIZE - 37))])
+        of = batch([Item(1, data=bytes(MAX_RECORD_SIZE - 37))])
         found = encode(native, of, size=MAX_RECORD_SIZE)
         assert found[:4] == (1, MAX_RECORD_SIZE, MAX_RECORD_SIZE, Stop.DONE)
 
@@ -176,17 +176,17 @@ class TestLimits:
         [([3, 3], 0), ([3, 2], 0), ([3, MAX_SEQUENCE + 1], 0), ([3, (1 << 64) - 1], 0), ([3, 1], 0)],
     )
     def test_sequences_that_a_stream_cannot_have(self, kernel: ModuleType, sequences: list[int], previous: int) -> None:
-        found = encode(kernel, batch([Message(n) for n in sequences]), previous=previous)
+        found = encode(kernel, batch([Item(n) for n in sequences]), previous=previous)
         assert (found[0], found[3]) == (1, Stop.BAD_SEQUENCE)
 
     @pytest.mark.parametrize(("sequence", "previous"), [(0, 0), (5, 5), (4, 5)])
     def test_first_sequence(self, kernel: ModuleType, sequence: int, previous: int) -> None:
         for position in (0, 9):
-            found = encode(kernel, batch([Message(sequence)]), previous=previous, position=position)
+            found = encode(kernel, batch([Item(sequence)]), previous=previous, position=position)
             assert (found[0], found[1], found[3]) == (0, position, Stop.BAD_SEQUENCE)
 
     def test_the_greatest_sequence(self, kernel: ModuleType) -> None:
-        block = encode(kernel, batch([Message(MAX_SEQUENCE)]))[4]
+        block = encode(kernel, batch([Item(MAX_SEQUENCE)]))[4]
         assert scan(kernel, block)[3]["sequence"] == [MAX_SEQUENCE]
 
     def test_no_rows(self, kernel: ModuleType) -> None:
@@ -208,7 +208,7 @@ class TestWrongUse:
         ],
     )
     def test_places_outside_of_the_buffer(self, kernel: ModuleType, column: str, value: int) -> None:
-        of = batch([Message(1, data=b"data", reply=b"reply")])
+        of = batch([Item(1, data=b"data", reply=b"reply")])
         getattr(of.columns, column)[0] = value
         with pytest.raises(ValueError, match="beyond"):
             encode(kernel, of, room=1 << 26)
@@ -304,7 +304,7 @@ def batches(draw: st.DrawFn) -> Batch:
     for step in places:
         at += step if step < 10 else 1
         origin = draw(st.one_of(st.just(at), st.integers(0, (1 << 64) - 1)))
-        messages.append(Message(origin, draw(times), draw(payloads), draw(replies), at))
+        messages.append(Item(origin, draw(times), draw(payloads), draw(replies), at))
     return batch(messages, draw(st.binary(max_size=40)), draw(st.binary(min_size=1, max_size=40)))
 
 
@@ -346,7 +346,7 @@ def test_what_is_written_is_read(of: Batch, origin: bool) -> None:
                     parts.append((*facts, piece["subject"], piece["header"], piece["data"]))
             assert parts == [
                 record_content(
-                    Message(
+                    Item(
                         int(of.columns.sequence[index]),
                         int(of.columns.timestamp[index]),
                         of.data(index),

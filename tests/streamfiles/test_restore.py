@@ -23,7 +23,7 @@ from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SKIPS
 from stantools.streamfiles.meta import CONSUMER_FIELDS, STREAM_FIELDS, ConsumerState
 from stantools.streamfiles.writer import ConsumerEntry, StreamArchive
 from tests import natsclient, servers
-from tests.streamfiles.making import TIME, Message, batch, numbered
+from tests.streamfiles.making import TIME, Item, batch, numbered
 
 NOW = time.time_ns()
 PIECE = 128 << 10
@@ -34,7 +34,7 @@ class Case:
     """A stream to restore. Its name is its subject."""
 
     name: str
-    messages: Sequence[Message]
+    messages: Sequence[Item]
     last: int
     options: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
@@ -56,10 +56,10 @@ class Case:
         return bool(self.messages) and self.last - self.messages[-1].place > MAX_SKIPS
 
 
-def some(sequences: Sequence[int]) -> list[Message]:
+def some(sequences: Sequence[int]) -> list[Item]:
     """Messages with all kinds of content."""
     return [
-        Message(n, TIME + n % 1000 * 1_000_000_007, bytes([n % 256]) * (n % 300), b"reply.%d" % n if n % 3 else b"")
+        Item(n, TIME + n % 1000 * 1_000_000_007, bytes([n % 256]) * (n % 300), b"reply.%d" % n if n % 3 else b"")
         for n in sequences
     ]
 
@@ -79,8 +79,8 @@ CASES = [
     Case("wideend", numbered([1, 2]), 50_000_000),
     Case("empty", [], 12_345),
     Case("nothing", [], 0),
-    Case("large", [Message(1, 1, b"x" * LARGE), Message(2, 2, b"y"), Message(3, 3, bytes(LARGEST - 35))], 3),
-    Case("clock", [Message(n, t) for n, t in enumerate([-1, 0, -(1 << 62), (1 << 62), 5, TIME], 1)], 6),
+    Case("large", [Item(1, 1, b"x" * LARGE), Item(2, 2, b"y"), Item(3, 3, bytes(LARGEST - 35))], 3),
+    Case("clock", [Item(n, t) for n, t in enumerate([-1, 0, -(1 << 62), (1 << 62), 5, TIME], 1)], 6),
     Case(
         "config",
         some(range(1, 21)),

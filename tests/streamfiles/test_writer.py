@@ -24,7 +24,7 @@ from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SEQUENCE, MAX_SKIP
 from stantools.streamfiles.meta import ConsumerState
 from stantools.streamfiles.reader import ArchiveReader
 from stantools.streamfiles.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
-from tests.streamfiles.making import TIME, Message, batch, contents, numbered, record_content
+from tests.streamfiles.making import TIME, Item, batch, contents, numbered, record_content
 
 CREATED = 1_500_000_000_000_000_001
 
@@ -57,7 +57,7 @@ def expected_skips(places: Sequence[int], last: int) -> list[int]:
     return [*skips, *range(places[-1] + 1, last + 1)]
 
 
-def check(messages: Sequence[Message], last: int, *, parts: int = 1, **options: Any) -> dict[int, int]:
+def check(messages: Sequence[Item], last: int, *, parts: int = 1, **options: Any) -> dict[int, int]:
     """Builds an archive, reads it back, and compares all of it; returns how many records each block has."""
     size = -(-len(messages) // parts) or 1
     batches = [batch(messages[begin : begin + size]) for begin in range(0, len(messages), size)]
@@ -118,8 +118,8 @@ class TestContents:
 
     def test_several_channels(self, used_kernel: ModuleType) -> None:
         batches = [
-            batch([Message(7, 5, b"x", at=1)], b"one", b"pre.one"),
-            batch([Message(1, 6, b"y", at=2), Message(2, 7, b"z", b"re", at=3)], b"two", b"pre.two"),
+            batch([Item(7, 5, b"x", at=1)], b"one", b"pre.one"),
+            batch([Item(1, 6, b"y", at=2), Item(2, 7, b"z", b"re", at=3)], b"two", b"pre.two"),
         ]
         found, skips, _ = contents(ArchiveReader([build(archive(origin=True), batches, 3)]))
         assert [message[:3] for message in found] == [(1, 5, b"pre.one"), (2, 6, b"pre.two"), (3, 7, b"pre.two")]
@@ -130,10 +130,10 @@ class TestContents:
     @pytest.mark.parametrize("origin", [False, True])
     def test_headers(self, used_kernel: ModuleType, origin: bool) -> None:
         messages = [
-            Message(1, TIME, b"data", b"_INBOX.reply"),
-            Message(2, 0, b"", b"r"),
-            Message(3, -(1 << 63), b"\0\xff" * 99),
-            Message(9_999_999_999, (1 << 63) - 1, b"x"),
+            Item(1, TIME, b"data", b"_INBOX.reply"),
+            Item(2, 0, b"", b"r"),
+            Item(3, -(1 << 63), b"\0\xff" * 99),
+            Item(9_999_999_999, (1 << 63) - 1, b"x"),
         ]
         check(messages, 9_999_999_999, origin=origin)
 
@@ -162,7 +162,7 @@ class TestBlocksAndGaps:
 
     def test_large_messages(self, used_kernel: ModuleType) -> None:
         sizes = [10, 5000, 70_000, 1, 70_001, 3_000_000 if used_kernel.NAME == "native" else 10]
-        check([Message(2 * n, TIME, bytes([n]) * size) for n, size in enumerate(sizes, 1)], 20, block_bytes=1000)
+        check([Item(2 * n, TIME, bytes([n]) * size) for n, size in enumerate(sizes, 1)], 20, block_bytes=1000)
 
     @pytest.mark.parametrize("block_bytes", [60, 8_000_000])
     def test_gaps(self, used_kernel: ModuleType, block_bytes: int) -> None:
@@ -216,10 +216,10 @@ class TestBlocksAndGaps:
 def test_whatever_is_built_is_read(
     steps: list[tuple[int, int, bytes]], replies: bytes, options: dict[str, Any], parts: int, behind: int
 ) -> None:
-    messages: list[Message] = []
+    messages: list[Item] = []
     for step, time, data in steps:
         number = messages[-1].sequence + step if messages else step
-        messages.append(Message(number, time if messages else time or 1, data, replies[: number % 7]))
+        messages.append(Item(number, time if messages else time or 1, data, replies[: number % 7]))
     check(messages, (messages[-1].sequence if messages else 0) + behind, parts=parts, **options)
 
 
@@ -263,7 +263,7 @@ class TestRefused:
         return caught.value.message
 
     def test_message_too_large(self, used_kernel: ModuleType) -> None:
-        batches = [batch([Message(5), Message(6, data=bytes(MAX_RECORD_SIZE))], b"the.channel")]
+        batches = [batch([Item(5), Item(6, data=bytes(MAX_RECORD_SIZE))], b"the.channel")]
         said = self.failing(lambda: build(archive(), batches, 6))
         assert "the.channel: message 6" in said
         assert "33554473 bytes" in said
@@ -271,18 +271,18 @@ class TestRefused:
 
     def test_sequence_that_a_stream_cannot_have(self, used_kernel: ModuleType) -> None:
         for number in (MAX_SEQUENCE + 1, (1 << 64) - 1):
-            assert str(number) in self.failing(lambda n=number: build(archive(), [batch([Message(n)])], n))
+            assert str(number) in self.failing(lambda n=number: build(archive(), [batch([Item(n)])], n))
         assert str(1 << 62) in self.failing(lambda: build(archive(), [], 1 << 62))
 
     def test_sequences_that_do_not_rise(self, used_kernel: ModuleType) -> None:
         for batches in ([batch(numbered([5, 5]))], [batch(numbered([5])), batch(numbered([4]))]):
             assert "after 5" in self.failing(lambda b=batches: build(archive(), b, 9))
-        assert "sequence 0 after 0" in self.failing(lambda: build(archive(), [batch([Message(0)])], 9))
+        assert "sequence 0 after 0" in self.failing(lambda: build(archive(), [batch([Item(0)])], 9))
 
     def test_first_message_without_time(self) -> None:
-        messages = [Message(7, 0), Message(8, 1)]
+        messages = [Item(7, 0), Item(8, 1)]
         assert "message 7 has no time" in self.failing(lambda: build(archive(), [batch([]), batch(messages)], 9))
-        check([Message(6, -1), *messages], 9)
+        check([Item(6, -1), *messages], 9)
 
     def test_state_of_a_consumer(self) -> None:
         entry = ConsumerEntry("c", {}, ConsumerState((2, 2), (1, 1)))

@@ -33,6 +33,7 @@ from stantools.streaming.errors import (
 from tests import natsclient
 from tests.migration.replay.fakestreaming import FakeStreaming
 from tests.servers import NEWEST, NatsServer, available, free_port
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(NEWEST not in available(), reason=f"nats-server {NEWEST} is not in .servers")
 
@@ -53,13 +54,6 @@ def serve(
             await scenario(fake, client)
 
     asyncio.run(asyncio.wait_for(go(), 90))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        await asyncio.sleep(0.01)
 
 
 def test_publish_waits_for_the_ack(url: str) -> None:
@@ -146,7 +140,7 @@ def test_messages_are_handed_over_one_by_one_and_acknowledged(url: str) -> None:
             await client.publish("a", b"%d" % number, reply="r")
         subscription = await client.subscribe("a", handle, SubscriptionOptions(start=Start.first()))
         await client.publish("a", b"5")
-        await until(lambda: len(got) == 6)
+        await eventually(lambda: len(got) == 6)
         assert [message.sequence for message in got] == [1, 2, 3, 4, 5, 6]
         assert (got[0].data, got[0].reply, got[0].channel) == (b"0", "r", "a")
         assert abs(got[0].timestamp - time.time_ns()) < 60_000_000_000
@@ -200,7 +194,7 @@ def test_a_handler_that_fails_is_no_ack(url: str, caplog: pytest.LogCaptureFixtu
                 raise ValueError("no")
 
         await client.subscribe("a", handle)
-        await until(lambda: len(fake.acks) == 2)
+        await eventually(lambda: len(fake.acks) == 2)
         assert fake.acks == [1, 3]
         assert "a: a message was not handled: ValueError('no')" in caplog.text
 
@@ -211,10 +205,10 @@ def test_acks_by_hand(url: str) -> None:
     async def scenario(fake: Recorded, client: Client) -> None:
         got: list[Message] = []
         subscription = await client.subscribe("a", got.append, SubscriptionOptions(manual_acks=True))
-        await until(lambda: len(got) == 3)
+        await eventually(lambda: len(got) == 3)
         await got[2].ack()
         await subscription.ack(got[0])
-        await until(lambda: len(fake.acks) == 2)
+        await eventually(lambda: len(fake.acks) == 2)
         assert fake.acks == [3, 1]
 
     record(url, scenario)
@@ -270,9 +264,9 @@ def test_a_handler_may_close_its_subscription_and_the_client(url: str) -> None:
             over.append("client")
 
         await client.subscribe("a", handle)
-        await until(lambda: over == ["subscription"])
+        await eventually(lambda: over == ["subscription"])
         await client.subscribe("a", last)
-        await until(lambda: over == ["subscription", "client"])
+        await eventually(lambda: over == ["subscription", "client"])
         assert client.closed
         assert fake.closed == [b"me"]
 
@@ -289,7 +283,7 @@ def test_a_subscription_that_is_not_answered_is_taken_back(url: str) -> None:
         async with Silent(url) as fake, await connect(url, "test-cluster", "me", quick) as client:
             with pytest.raises(NoServerError, match=r"did not answer|no streaming server answered a subscription to a"):
                 await client.subscribe("a", print)
-            await until(lambda: hasattr(fake, "leaving"))
+            await eventually(lambda: hasattr(fake, "leaving"))
             subject, request = fake.leaving
             assert subject == "_STAN.subclose.test-cluster"
             assert request.inbox == fake.requests[0].inbox
@@ -320,7 +314,7 @@ def test_nobody_is_there(url: str) -> None:
 
 def test_heartbeats_and_pings(url: str) -> None:
     async def scenario(fake: FakeStreaming, client: Client) -> None:
-        await until(lambda: fake.heartbeats_answered >= 2 and fake.pings >= 2)
+        await eventually(lambda: fake.heartbeats_answered >= 2 and fake.pings >= 2)
         assert not client.closed
 
     serve(url, scenario)
@@ -333,9 +327,9 @@ def test_a_server_that_has_forgotten_us(url: str) -> None:
         subscription = await client.subscribe("a", print)
         fake.silent_after = 0
         publishing = asyncio.ensure_future(client.publish("a", b"x"))
-        await until(lambda: client.outstanding == 1)
+        await eventually(lambda: client.outstanding == 1)
         fake.clients.clear()
-        await until(lambda: bool(lost))
+        await eventually(lambda: bool(lost))
         assert "client has been replaced or is no longer registered" in str(lost[0])
         with pytest.raises(SessionLostError):
             await publishing

@@ -21,6 +21,7 @@ from textual.widgets import Input
 from stantools.store import locks
 from tui.screens import base
 from tui.screens.base import ViewScreen
+from tui.views import Place, View
 
 SCREENS = Path(__file__).parent / "golden"
 #: Set to write the screens anew instead of comparing (make screens); look at the differences before a commit.
@@ -149,6 +150,21 @@ class Hands(Pilot[None]):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(all_did.wait(), 0.01)
             waiting.difference_update([node for node in waiting if not (node.is_running and node.is_attached)])
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[View, Place]]:
+    """The views that are opened, which are not shown."""
+    from tui.app import Browser
+
+    found: list[tuple[View, Place]] = []
+
+    def open_view(_self: Any, view: View, place: Place | None = None, *, above: bool = False) -> None:
+        assert above
+        found.append((view, place or Place()))
+
+    monkeypatch.setattr(Browser, "open_view", open_view)
+    return found
 
 
 async def until(pilot: Any, condition: Callable[[], Any], seconds: float = 20.0) -> None:

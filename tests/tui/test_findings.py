@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from stantools.inspection.catalogue import CATALOGUE
 from stantools.inspection.findings import Finding, Severity
 from tests.tui.conftest import LARGE, SMALL, check_sizes, screen_text, until
-from tui.app import Browser
 from tui.screens.findingrows import FindingRows, Group, Grouping
 from tui.screens.findings import FindingsScreen, place_of
 from tui.session import StoreSession
@@ -32,19 +31,6 @@ async def opened(pilot: Any, place: Place | None = None) -> FindingsScreen:
     await until(pilot, lambda: "Quit" in screen_text(pilot.app) and "finding" in screen_text(pilot.app))
     screen: FindingsScreen = pilot.app.screen
     return screen
-
-
-@pytest.fixture
-def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[View, Place]]:
-    """The views that are opened, which are not shown."""
-    found: list[tuple[View, Place]] = []
-
-    def open_view(_self: Any, view: View, place: Place | None = None, *, above: bool = False) -> None:
-        assert above
-        found.append((view, place or Place()))
-
-    monkeypatch.setattr(Browser, "open_view", open_view)
-    return found
 
 
 @pytest.mark.parametrize(

@@ -45,21 +45,6 @@ async def history(pilot: Any) -> HistoryScreen:
     return found
 
 
-@pytest.fixture
-def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[View, Place]]:
-    """The views that are opened, which are not shown."""
-    from tui.app import Browser
-
-    found: list[tuple[View, Place]] = []
-
-    def open_view(_self: Any, view: View, place: Place | None = None, *, above: bool = False) -> None:
-        assert above
-        found.append((view, place or Place()))
-
-    monkeypatch.setattr(Browser, "open_view", open_view)
-    return found
-
-
 @pytest.mark.parametrize(
     ("case", "channel"),
     [

@@ -10,6 +10,7 @@ import pytest
 
 from tests.broker.monitoring.browser import Monitored, browser
 from tests.broker.monitoring.standins import MEMBER, SUBSCRIPTION, Streaming
+from tests.waiting import until
 
 __all__ = ["browser"]
 
@@ -30,13 +31,6 @@ def cells(browser: Any, name: str) -> list[str]:
         .find(each => each.dataset.channel === arguments[0]);
         return row ? [...row.cells].map(each => each.innerText) : []"""
     return list(browser.execute_script(script, name))
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.05)
 
 
 def complaints(browser: Any) -> list[str]:

@@ -91,10 +91,3 @@ class Raw:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-async def eventually(condition: Any) -> None:
-    """Waits until something is true."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -22,9 +22,10 @@ from broker.nats.client import ClientState, Reason
 from broker.nats.options import Authorization, NatsOptions, User
 from broker.nats.server import NatsServer
 from broker.nats.views import resident_memory
-from tests.broker.nats.serving import Raw, eventually, serving
+from tests.broker.nats.serving import Raw, serving
 from tests.broker.nats.test_limits import QUIET
 from tests.brokers import Broker
+from tests.waiting import eventually
 
 #: Processor time (seconds) in which nobody else is served. Waits on a machine that is busy say nothing.
 HOLD = 0.1

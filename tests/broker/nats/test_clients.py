@@ -16,8 +16,9 @@ from broker.nats.client import ClientState, Reason
 from broker.nats.options import Authorization, User
 from broker.nats.server import NatsServer
 from tests import natsclient
-from tests.broker.nats.serving import PATIENCE, Raw, eventually, serving
+from tests.broker.nats.serving import PATIENCE, Raw, serving
 from tests.broker.nats.test_permissions import HASHED, PUBLIC, SEED
+from tests.waiting import eventually
 
 
 async def join(server: NatsServer, **options: Any) -> Client:

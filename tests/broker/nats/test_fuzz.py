@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
-from tests.broker.nats.serving import Raw, eventually, serving
+from tests.broker.nats.serving import Raw, serving
+from tests.waiting import eventually
 
 QUIET = b'CONNECT {"verbose":false,"pedantic":false,"protocol":1,"headers":true}\r\n'
 WORDS = st.sampled_from(

@@ -16,8 +16,9 @@ from broker.nats.options import Authorization, NatsOptions, Permissions, ReloadE
 from broker.nats.server import ListenError, NatsServer
 from stantools.format.envelope import Buffer
 from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, Frames, Payloads
-from tests.broker.nats.serving import Raw, eventually, serving
+from tests.broker.nats.serving import Raw, serving
 from tests.broker.nats.test_permissions import user
+from tests.waiting import eventually
 
 QUIET = b'CONNECT {"verbose":false,"pedantic":false,"protocol":1,"headers":true,"no_responders":true}\r\n'
 PONG = b"PONG\r\n"

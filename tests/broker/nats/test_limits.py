@@ -13,8 +13,9 @@ import pytest
 from broker.nats.client import Reason
 from broker.nats.connection import Connection
 from broker.nats.views import resident_memory
-from tests.broker.nats.serving import PATIENCE, Raw, eventually, serving
+from tests.broker.nats.serving import PATIENCE, Raw, serving
 from tests.brokers import Broker
+from tests.waiting import eventually
 
 QUIET = b'CONNECT {"verbose":false,"pedantic":false,"protocol":1}\r\n'
 

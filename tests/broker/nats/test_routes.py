@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from broker.nats.server import ListenError, NatsServer
 from tests.broker.nats.certificates import party
 from tests.broker.nats.serving import PATIENCE, Raw, serving
 from tests.servers import free_port
+from tests.waiting import eventually
 
 CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true}\r\n'
 
@@ -145,13 +145,6 @@ async def node(*routes: str, name: str = "c", **more: Any) -> AsyncIterator[Nats
         yield server
 
 
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        await asyncio.sleep(0.005)
-
-
 def neighbours(server: NatsServer) -> set[str]:
     assert server.mesh is not None
     return {link.remote_id for link in server.mesh.ways}
@@ -159,7 +152,7 @@ def neighbours(server: NatsServer) -> set[str]:
 
 async def meshed(*servers: NatsServer) -> None:
     everybody = {server.id for server in servers}
-    await until(lambda: all(neighbours(server) == everybody - {server.id} for server in servers))
+    await eventually(lambda: all(neighbours(server) == everybody - {server.id} for server in servers))
 
 
 async def known(server: NatsServer, subject: bytes, servers: int = 1) -> None:
@@ -173,7 +166,7 @@ async def known(server: NatsServer, subject: bytes, servers: int = 1) -> None:
             0 if found is None else len({*found.plain, *(each for group in found.groups.values() for each, _ in group)})
         )
 
-    await until(lambda: count() == servers)
+    await eventually(lambda: count() == servers)
 
 
 async def client(server: NatsServer, *lines: bytes) -> Raw:
@@ -212,7 +205,7 @@ def test_a_mesh_of_three() -> None:
             # Nobody is there any more.
             sub.send(b"UNSUB 1\r\nUNSUB 2\r\n")
             assert a.mesh is not None
-            await until(lambda: a.mesh is not None and a.mesh.match(b"foo.x") is None)
+            await eventually(lambda: a.mesh is not None and a.mesh.match(b"foo.x") is None)
             asking = await client(a, b"SUB re 1\r\n")
             asking.send(b"PUB foo.x re 0\r\n\r\n")
             await asking.expect(b"HMSG re 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n")
@@ -231,7 +224,7 @@ def test_one_member_of_each_group() -> None:
             plain = await client(b, b"SUB > 9\r\nSUB work other 5\r\n")
             await known(a, b"work")
             assert a.mesh is not None
-            await until(lambda: a.mesh.match(b"work").groups[b"grp"][0][1] == 2)  # type: ignore[union-attr]
+            await eventually(lambda: a.mesh.match(b"work").groups[b"grp"][0][1] == 2)  # type: ignore[union-attr]
             await client(a, b"".join(b"PUB work 3\r\n%03d\r\n" % number for number in range(300)))
             everything = b""
             while everything.count(b"MSG work 9") < 300:
@@ -257,7 +250,7 @@ def test_a_server_comes_back() -> None:
                     await client(b, b"SUB back 1\r\nPUB foo 2\r\nhi\r\n")
                     await sub.expect(b"MSG foo 1 2\r\nhi\r\n")
                     await known(a, b"back")
-                await until(lambda: not neighbours(a))
+                await eventually(lambda: not neighbours(a))
                 assert a.mesh is not None
                 assert a.mesh.match(b"back") is None
 
@@ -273,7 +266,7 @@ def test_routes_that_name_everybody() -> None:
         async with contextlib.AsyncExitStack() as stack:
             servers = [await stack.enter_async_context(node(*routes, port=port)) for port in ports]
             await meshed(*servers)
-            await until(lambda: all(len(server.mesh.links) == 2 for server in servers if server.mesh))
+            await eventually(lambda: all(len(server.mesh.links) == 2 for server in servers if server.mesh))
             subs = [await client(server, b"SUB foo 1\r\n") for server in servers]
             for server in servers:
                 await known(server, b"foo", 2)
@@ -290,7 +283,7 @@ def test_names_of_clusters(caplog: pytest.LogCaptureFixture) -> None:
 
     async def play() -> None:
         async with node() as a, node(url(a), name="zz") as wrong:
-            await until(lambda: 'Rejecting connection, cluster name "c" does not match "zz"' in caplog.text)
+            await eventually(lambda: 'Rejecting connection, cluster name "c" does not match "zz"' in caplog.text)
             assert not neighbours(a) | neighbours(wrong)
             # A name that was made up gives way.
             async with node(url(a), name="") as nameless:
@@ -316,7 +309,7 @@ def test_credentials(caplog: pytest.LogCaptureFixture) -> None:
             good = url(a).replace("//", "//r:p@")
             async with node(good) as b, node(url(a)) as nobody, node(url(a), user="r", password="wrong") as wrong:
                 await meshed(a, b)
-                await until(lambda: caplog.text.count("Route Error 'Authorization Violation'") >= 2)
+                await eventually(lambda: caplog.text.count("Route Error 'Authorization Violation'") >= 2)
                 assert not neighbours(nobody) | neighbours(wrong)
             # Who says nothing is sent away, and so is who is no server.
             assert a.mesh is not None
@@ -411,7 +404,7 @@ def test_what_a_peer_may_do() -> None:
     async def play() -> None:
         async with node() as a:
             peer = await Peer.connect(a, connect_urls=["10.0.0.1:4222"])
-            await until(lambda: neighbours(a) == {PEER})
+            await eventually(lambda: neighbours(a) == {PEER})
             # A second connection of the same server waits for one of both to be closed; one for an account is no route.
             twin, account = await Peer.connect(a), await Peer.connect(a, route_account="$SYS")
             assert (await twin.raw.until_pong()).endswith(b"PONG\r\n")
@@ -430,7 +423,7 @@ def test_what_a_peer_may_do() -> None:
             peer.raw.writer.close()
             assert a.mesh is not None
             mesh = a.mesh
-            await until(lambda: len(mesh.ways) == 1 and mesh.ways[0].number == 2)
+            await eventually(lambda: len(mesh.ways) == 1 and mesh.ways[0].number == 2)
             await client(a, b"PUB bar 2\r\nho\r\n")
             await twin.expect(b"RMSG $G bar 2\r\nho\r\n")
             # What comes over a route goes to clients here, and back to nobody.
@@ -439,7 +432,7 @@ def test_what_a_peer_may_do() -> None:
             assert await twin.rest() == b""
             # It says that it leaves.
             twin.raw.send(wire.info({"server_id": PEER, "ldm": True}))
-            await until(lambda: not mesh.connect_urls)
+            await eventually(lambda: not mesh.connect_urls)
             # The same name, another server.
             other = await Peer.connect(a, server_id="other")
             await other.raw.rest()
@@ -452,7 +445,7 @@ def test_what_is_told_about_others() -> None:
     async def play() -> None:
         async with node() as a:
             first = await Peer.connect(a)
-            await until(lambda: neighbours(a) == {PEER})
+            await eventually(lambda: neighbours(a) == {PEER})
             await first.raw.until_pong()
             await Peer.connect(a, server_id="new", server_name="new", port=7777, nonce="x")
             line = await first.raw.line()
@@ -465,9 +458,9 @@ def test_what_is_told_about_others() -> None:
                 ip = f"nats-route://127.0.0.1:{b.mesh.port}/"
                 for _ in range(3):
                     first.raw.send(wire.info({"server_id": b.id, "ip": ip}))
-                await until(lambda: b.id in neighbours(a))
+                await eventually(lambda: b.id in neighbours(a))
                 first.raw.send(wire.info({"server_id": "nowhere", "ip": "nats-route://[:x/"}))
-                await until(lambda: b.mesh is not None and len(b.mesh.links) == 1)
+                await eventually(lambda: b.mesh is not None and len(b.mesh.links) == 1)
             assert (await first.raw.until_pong()).endswith(b"PONG\r\n")
 
     asyncio.run(play())

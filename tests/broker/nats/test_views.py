@@ -14,7 +14,8 @@ import pytest
 from broker.nats import views
 from broker.nats.options import Authorization, User
 from tests import servers
-from tests.broker.nats.serving import PATIENCE, Raw, eventually, serving
+from tests.broker.nats.serving import PATIENCE, Raw, serving
+from tests.waiting import eventually
 
 CONNECT = b'CONNECT {"user":"u","pass":"p","verbose":false,"name":"nm","lang":"py","version":"1"}\r\n'
 SAID = CONNECT + b"SUB foo 1\r\nSUB bar.* q 2\r\nUNSUB 1 5\r\nPUB foo 3\r\nabc\r\n"

@@ -19,6 +19,7 @@ from tests.migration.offline.officialcli import restore
 from tests.migration.offline.streams import PENDING, ROWS, facts, prepared, prepared_golden, small_store, wanted
 from tests.migration.reading import consumers_of, read_stream
 from tests.migration.test_golden import compare, compare_consumers
+from tests.trees import dated
 
 GOLDEN = [
     "basic",
@@ -29,10 +30,6 @@ GOLDEN = [
     "encrypted_aes",
     "dmg_payload_flip_noidx",
 ]
-
-
-def _tree(root: Path) -> dict[str, tuple[int, bytes]]:
-    return {str(p.relative_to(root)): (p.stat().st_mtime_ns, p.read_bytes()) for p in root.rglob("*") if p.is_file()}
 
 
 def test_the_official_command_line_restores_them(each_server: Any, tmp_path: Path) -> None:
@@ -88,9 +85,9 @@ def test_the_request_says_all_that_counts(tmp_path: Path) -> None:
 def test_what_is_there_is_compared_and_left_alone(tmp_path: Path) -> None:
     store, out = small_store(tmp_path / "store"), tmp_path / "out"
     first = [BackupDirectory(out).place(stream) for stream in prepared(store)]
-    before = _tree(out)
+    before = dated(out)
     again = [BackupDirectory(out).place(stream) for stream in prepared(store)]
-    assert _tree(out) == before
+    assert dated(out) == before
     assert [each.present for each in first] == [False] * 3
     assert [each.present for each in again] == [True] * 3
     assert [each.state for each in again] == [each.state for each in first]
@@ -108,14 +105,14 @@ def test_what_is_there_is_compared_and_left_alone(tmp_path: Path) -> None:
 def test_the_backup_of_something_else_is_refused(tmp_path: Path, change: Callable[..., Any], detail: str) -> None:
     [stream] = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}))
     BackupDirectory(tmp_path / "out").place(stream)
-    before = _tree(tmp_path / "out")
+    before = dated(tmp_path / "out")
     [other] = prepared(small_store(tmp_path / "other", {"one": [change(*row) for row in ROWS["one"]]}))
     findings = prove_backup(tmp_path / "out/one", other).findings
     assert findings
     assert detail in " ".join(finding.detail for finding in findings)
     with pytest.raises(RefusedError, match="holds another backup"):
         BackupDirectory(tmp_path / "out").place(other)
-    assert _tree(tmp_path / "out") == before
+    assert dated(tmp_path / "out") == before
 
 
 def test_other_consumers_and_configurations_are_seen(tmp_path: Path) -> None:

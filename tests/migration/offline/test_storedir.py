@@ -30,6 +30,7 @@ from tests.migration.offline.streams import (
 )
 from tests.migration.reading import consumers_of, read_stream, state_of
 from tests.migration.test_golden import compare, compare_consumers
+from tests.trees import tree
 
 pytestmark = pytest.mark.usefixtures("only_our_servers")
 
@@ -57,10 +58,6 @@ async def _fill(url: str, stream: str = "OTHER", subject: str = "other.>", **con
 
 def _warnings(server: Any) -> list[str]:
     return [line for line in server.text().splitlines() if "[WRN]" in line or "[ERR]" in line]
-
-
-def _tree(root: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in root.rglob("*")}
 
 
 def _problems(notes: list[Note]) -> list[str]:
@@ -104,18 +101,18 @@ async def _goes_on(url: str) -> None:
 @pytest.mark.parametrize("version", servers.VERSIONS)
 def test_a_server_opens_what_was_placed(version: str, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server = _stopped(start_server, version)
-    before = _tree(server.store_dir)
+    before = tree(server.store_dir)
     streams = prepared(small_store(tmp_path / "store"))
     store = StoreDirectory(server.store_dir)
     assert _problems(store.check([stream.plan for stream in streams], quiet=0)) == []
-    assert _tree(server.store_dir) == before
+    assert tree(server.store_dir) == before
     for stream in streams:
         placed = store.place(stream)
         assert placed.directory == server.store_dir / "jetstream/$G/streams" / stream.name
         for path in (placed.directory, *placed.directory.rglob("*")):
             like = server.store_dir / "jetstream/$G/streams/OTHER" / ("meta.inf" if path.is_file() else "")
             assert path.stat().st_mode == like.stat().st_mode, path
-    assert {name: content for name, content in _tree(server.store_dir).items() if name in before} == before
+    assert {name: content for name, content in tree(server.store_dir).items() if name in before} == before
     for _ in range(2):
         server.log.unlink()
         server.start()
@@ -205,14 +202,14 @@ def test_a_running_server_is_refused(start_server: Callable[..., Any], tmp_path:
     for busy in (False, True):
         if busy:
             asyncio.run(_fill(server.url))
-        before = _tree(server.store_dir)
+        before = tree(server.store_dir)
         [problem] = _problems(StoreDirectory(server.store_dir).check([stream.plan], quiet=0))
         assert f"is in use: process {server.process.pid}" in problem
         with pytest.raises(RefusedError, match="is in use") as raised:
             StoreDirectory(server.store_dir).place(stream)
         assert raised.value.exit_code == 4
         assert "stop it first" in raised.value.remedy
-        assert _tree(server.store_dir) == before
+        assert tree(server.store_dir) == before
     server.stop()
     assert _problems(StoreDirectory(server.store_dir).check([stream.plan], quiet=0)) == []
 
@@ -234,7 +231,7 @@ def test_a_server_that_was_started_meanwhile(
 ) -> None:
     [stream] = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}))
     server = _stopped(start_server)
-    before = _tree(server.store_dir)
+    before = tree(server.store_dir)
     entries = type(stream).entries
     monkeypatch.setattr("stantools.migration.targets.store_dir.RECHECK_SECONDS", 0)
 
@@ -246,7 +243,7 @@ def test_a_server_that_was_started_meanwhile(
     with pytest.raises(RefusedError, match=r"is in use.*; nothing was placed"):
         StoreDirectory(server.store_dir).place(stream)
     server.stop()
-    left = _tree(server.store_dir)
+    left = tree(server.store_dir)
     assert left.keys() - before.keys() == set()
     monkeypatch.undo()
     monkeypatch.setattr(in_use, "_servers", lambda: iter(()))
@@ -291,12 +288,12 @@ def test_streams_and_subjects_that_are_there_are_refused(start_server: Callable[
         "far_away: subject far.away overlaps far.* of stream WIDE, which is there",
         f"one: is there already ({server.store_dir / 'jetstream/$G/streams/one'})",
     ]
-    before = _tree(server.store_dir)
+    before = tree(server.store_dir)
     with pytest.raises(RefusedError, match=r"far_away: subject far\.away overlaps"):
         store.place(streams[0])
     with pytest.raises(RefusedError, match=r"stream one is there already .*, and is another one"):
         store.place(streams[1])
-    assert _tree(server.store_dir) == before
+    assert tree(server.store_dir) == before
     # Replacing does not help against the subjects of another stream.
     assert len(_problems(store.check([streams[0].plan], replace=True, quiet=0))) == 1
     assert _problems(store.check([streams[1].plan], replace=True, quiet=0)) == []
@@ -309,11 +306,11 @@ def test_replaced_streams_are_kept(version: str, start_server: Callable[..., Any
     asyncio.run(_fill(server.url, "one", "other.>"))
     server.stop()
     account = server.store_dir / "jetstream/$G"
-    old = _tree(account / "streams/one")
+    old = tree(account / "streams/one")
     [stream] = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}))
     placed = StoreDirectory(server.store_dir).place(stream, REPLACE)
     assert placed.replaced == account / "one.replaced"
-    assert _tree(account / "one.replaced") == old
+    assert tree(account / "one.replaced") == old
     assert StoreDirectory(server.store_dir).place(stream, REPLACE) == Placed(
         "one", placed.directory, placed.state, present=True
     )
@@ -322,7 +319,7 @@ def test_replaced_streams_are_kept(version: str, start_server: Callable[..., Any
     assert facts(asyncio.run(read_stream(server.url, "one"))) == wanted("one", ROWS["one"])
     server.stop()
     assert _warnings(server) == []
-    assert _tree(account / "one.replaced") == old
+    assert tree(account / "one.replaced") == old
     [other] = prepared(small_store(tmp_path / "other", {"one": ROWS["one"] * 1 + [(9, 1, b"", b"x")]}))
     assert StoreDirectory(server.store_dir).place(other, REPLACE).replaced == account / "one.replaced-2"
 
@@ -392,11 +389,11 @@ def test_what_clients_did_since_is_never_overwritten(start_server: Callable[...,
     server.start()
     asyncio.run(_goes_on(server.url))
     server.stop()
-    before = _tree(server.store_dir)
+    before = tree(server.store_dir)
     for stream in streams:
         with pytest.raises(RefusedError, match="is there already"):
             StoreDirectory(server.store_dir).place(stream)
-    assert _tree(server.store_dir) == before
+    assert tree(server.store_dir) == before
 
 
 def test_leftovers_of_killed_runs(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.format import kernels as format_kernels
-from stantools.format.columns import MessageColumns
 from stantools.migration.proof import stream
 from stantools.migration.proof.plain import Mark, is_extended
 from stantools.nats import kernels as nats
@@ -19,6 +18,7 @@ from stantools.nats.columns import FrameColumns
 from stantools.nats.frames import frame_table
 from stantools.streamfiles.batch import Batch
 from stantools.streamfiles.headers import header_block
+from tests.streamfiles.making import Item, batch
 from tests.twins import Twins
 
 TWINS = Twins("stantools.migration.proof")
@@ -31,14 +31,7 @@ Frame = tuple[bytes, int, int, bytes, bytes]
 
 
 def batch_of(rows: list[Row], subject: bytes = b"s", channel: bytes = b"c") -> Batch:
-    columns, content = MessageColumns(len(rows)), b"--"
-    for at, (_, sequence, time, reply, data) in enumerate(rows):
-        columns.sequence[at], columns.timestamp[at] = sequence, time
-        columns.data_start[at], columns.data_size[at] = len(content) if data else 0, len(data)
-        content += data
-        columns.reply_start[at], columns.reply_size[at] = len(content) if reply else 0, len(reply)
-        content += reply
-    return Batch(channel, subject, memoryview(content), columns, np.array([row[0] for row in rows], np.uint64))
+    return batch([Item(own, time, data, reply, at) for at, own, time, reply, data in rows], channel, subject)
 
 
 def received_of(frames: list[Frame]) -> tuple[bytes, FrameColumns]:

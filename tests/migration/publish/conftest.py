@@ -8,10 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 from nats.aio.client import Client
 
-from stantools.format.columns import MessageColumns
 from stantools.nats.connection import connect
 from stantools.nats.errors import NoAnswerError
 from stantools.nats.jetstream import JetStream
@@ -19,35 +17,9 @@ from stantools.nats.options import ConnectOptions
 from stantools.streamfiles import headers
 from stantools.streamfiles.batch import Batch
 from tests import natsclient
+from tests.streamfiles.making import Item, batch
 
 Result = TypeVar("Result")
-
-
-class Item(NamedTuple):
-    """A message."""
-
-    sequence: int
-    data: bytes
-    timestamp: int = 1_600_000_000_000_000_000
-    reply: bytes = b""
-
-
-def make_batch(items: Sequence[Item], channel: bytes = b"orders", subject: bytes | None = None) -> Batch:
-    """Builds a batch."""
-    columns = MessageColumns(len(items))
-    buffer = bytearray(b"left out of every message")
-    for row, item in enumerate(items):
-        columns.sequence[row] = item.sequence
-        columns.timestamp[row] = item.timestamp
-        for start, size, value in (
-            (columns.data_start, columns.data_size, item.data),
-            (columns.reply_start, columns.reply_size, item.reply),
-        ):
-            start[row] = len(buffer) if value else 0
-            size[row] = len(value)
-            buffer += value
-    sequence = np.array([item.sequence for item in items], np.uint64)
-    return Batch(channel, channel if subject is None else subject, memoryview(bytes(buffer)), columns, sequence)
 
 
 @dataclass
@@ -76,7 +48,7 @@ class FakeSource:
         until = self.last if until is None else until
         left = [item for item in self.items if after < item.sequence <= until]
         for at in range(0, len(left), self.batch_rows):
-            yield make_batch(left[at : at + self.batch_rows], self.channel)
+            yield batch(left[at : at + self.batch_rows], self.channel)
 
 
 class Message(NamedTuple):
@@ -157,7 +129,7 @@ def run(url: str, work: Callable[[JetStream], Awaitable[Result]], **options: Any
 def numbered(*sequences: int, size: int = 0) -> list[Item]:
     """Messages with these sequences, each with another payload."""
     padding = b"." * size
-    return [Item(each, b"payload %d%b" % (each, padding), 10**18 + each) for each in sequences]
+    return [Item(each, 10**18 + each, b"payload %d%b" % (each, padding)) for each in sequences]
 
 
 CONFIG = {"subjects": ["orders"], "storage": "file", "retention": "limits", "num_replicas": 1}

@@ -262,7 +262,7 @@ def test_what_is_not_the_same_is_refused(start_server: Callable[..., Any]) -> No
 
     async def main(js: JetStream) -> None:
         await write(js, FIRST)
-        other = [*ALL[:80], replace_data(ALL[80], b"other"), *ALL[81:]]
+        other = [*ALL[:80], replace(ALL[80], data=b"other"), *ALL[81:]]
         for source in (FakeSource(other[:85]), FakeSource(other), FakeSource(ALL[:40] + ALL[41:])):
             with pytest.raises(NotOursError, match="where the source has"):
                 await append(js, source)
@@ -320,7 +320,3 @@ def test_an_empty_stream_that_somebody_made(start_server: Callable[..., Any]) ->
             await check_part(js, part)
 
     run(server.url, main)
-
-
-def replace_data(item: Any, data: bytes) -> Any:
-    return item._replace(data=data)

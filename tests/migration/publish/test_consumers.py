@@ -13,7 +13,8 @@ from stantools.migration.publish.consumers import UNFINISHED
 from stantools.migration.publish.stream import publish_stream
 from stantools.nats.errors import PermissionDeniedError
 from stantools.nats.jetstream import JetStream
-from tests.migration.publish.conftest import CONFIG, FakeSource, make_batch, numbered, peer, run
+from tests.migration.publish.conftest import CONFIG, FakeSource, numbered, peer, run
+from tests.streamfiles.making import batch
 
 SECOND = 10**9
 SETTINGS = {
@@ -195,11 +196,11 @@ def test_one_that_is_not_finished_is_made_anew_and_a_finished_one_is_left_alone(
 def test_only_one_subject_of_several(start_server: Callable[..., Any]) -> None:
     class Two(FakeSource):
         def read(self, *, after: int = 0, until: int | None = None) -> Any:
-            for batch in super().read(after=after, until=until):
-                for row in range(len(batch)):
-                    part = numbered(int(batch.sequence[row]))
+            for read in super().read(after=after, until=until):
+                for sequence in read.sequence.tolist():
+                    part = numbered(sequence)
                     subject = b"a" if part[0].sequence % 2 else b"b"
-                    yield make_batch(part, b"orders", subject)
+                    yield batch(part, b"orders", subject)
 
     source = Two(numbered(*range(1, 101)), batch_rows=1000)
     config = {**CONFIG, "subjects": ["a", "b"]}

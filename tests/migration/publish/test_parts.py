@@ -21,7 +21,7 @@ from tests.migration.publish.conftest import FakeSource, Item
 
 sources = st.builds(
     lambda listed, more, rows: FakeSource(
-        [Item(each, b"x" * (each % 5)) for each in sorted(listed)], max(listed, default=0) + more, batch_rows=rows
+        [Item(each, data=b"x" * (each % 5)) for each in sorted(listed)], max(listed, default=0) + more, batch_rows=rows
     ),
     st.sets(st.integers(1, 60), max_size=30),
     st.integers(0, 5),
@@ -72,7 +72,7 @@ def test_what_is_wanted(source: FakeSource, after: int, until: int) -> None:
 
 
 def test_what_is_the_same_message() -> None:
-    (wanted,) = _wanted(FakeSource([Item(1, b"a", 5, b"r")]), 0, 1)
+    (wanted,) = _wanted(FakeSource([Item(1, 5, b"a", b"r")]), 0, 1)
     for origin in (True, False):
         block = headers.header_block(b"orders", 1, 5, b"r", origin=origin)
         assert wanted.is_met((b"orders", block, b"a"), 1)

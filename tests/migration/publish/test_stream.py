@@ -61,11 +61,11 @@ def test_every_gap_on_every_server(each_server: Any) -> None:
 @pytest.mark.parametrize("origin", [True, False])
 def test_headers_and_payloads(start_server: Callable[..., Any], origin: bool) -> None:
     items = [
-        Item(1, b""),
-        Item(2, bytes(range(256)), -5, b"reply.to.me"),
-        Item(4, b"\r\nPUB x 1\r\n", 2**63 - 1),
-        Item(5, b"x" * 300_000),
-        Item(6, b"", 0, b"only.reply"),
+        Item(1),
+        Item(2, -5, bytes(range(256)), b"reply.to.me"),
+        Item(4, 2**63 - 1, b"\r\nPUB x 1\r\n"),
+        Item(5, data=b"x" * 300_000),
+        Item(6, 0, b"", b"only.reply"),
     ]
     source = FakeSource(items, channel="größer".encode())
     config = {**CONFIG, "subjects": ["größer"]}
@@ -87,12 +87,12 @@ def test_messages_up_to_what_the_server_takes(start_server: Callable[..., Any]) 
     async def work(js: JetStream) -> None:
         block = len(b"NATS/1.0\r\nNats-Msg-Id: orders:1:3\r\nNats-Expected-Last-Sequence: 2\r\n\r\n")
         most = (1 << 20) - block
-        fits = FakeSource([*numbered(1, 2), Item(3, b"x" * most), *numbered(4)])
+        fits = FakeSource([*numbered(1, 2), Item(3, data=b"x" * most), *numbered(4)])
         await publish_stream(js, "S", {**CONFIG, "subjects": ["orders"]}, fits, how=Publishing(origin=False))
         assert await read_back(js, "S") == expected(fits, origin=False)
         await js.delete_stream("S")
         # Enough before it that some are stored when it is reached.
-        larger = FakeSource([*numbered(*range(1, 9_000)), Item(9_000, b"x" * (most + 1)), *numbered(9_001)])
+        larger = FakeSource([*numbered(*range(1, 9_000)), Item(9_000, data=b"x" * (most + 1)), *numbered(9_001)])
         with pytest.raises(
             StantoolsError, match=r"message 9000 of channel orders has 10485.. bytes with its head"
         ) as caught:
@@ -158,7 +158,7 @@ def test_one_that_is_there(start_server: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("there", "words"),
     [
-        (Item(1, b"foreign"), "there is a message of 7 bytes on orders at sequence 1"),
+        (Item(1, data=b"foreign"), "there is a message of 7 bytes on orders at sequence 1"),
         (None, "there is no message at sequence 3"),
     ],
 )

@@ -18,7 +18,8 @@ from stantools.migration.replay.state import Position, StateFile
 from tests import natsclient
 from tests.migration.replay.fakestreaming import FakeStreaming
 from tests.migration.replay.stores import MS, START, messages, write_store
-from tests.migration.replay.test_run import in_stream, payloads, until, with_streams
+from tests.migration.replay.test_run import in_stream, payloads, with_streams
+from tests.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -284,7 +285,7 @@ def test_ctrl_c_leaves_the_streaming_server(start_server: Any, tmp_path: Path) -
     async def go() -> None:
         async with FakeStreaming(server.url) as fake:
             process = await asyncio.to_thread(start, "replay", store, "--to", server.url, "--as", "streaming")
-            await until(lambda: len(fake.payloads(b"a")) > 20, 20)
+            await eventually(lambda: len(fake.payloads(b"a")) > 20, 20)
             process.send_signal(signal.SIGTERM)
             _, err = await asyncio.to_thread(process.communicate, None, 20)
             assert process.returncode == 130, err

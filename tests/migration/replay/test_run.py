@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from tests.migration.replay.stores import (
     streaming,
     write_store,
 )
+from tests.waiting import eventually
 
 IDENTITY: dict[str, Any] = {}
 
@@ -56,13 +56,6 @@ async def listening(url: str, subject: str) -> tuple[Any, list[Any]]:
     await client.subscribe(subject, cb=note)
     await client.flush()
     return client, got
-
-
-async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        await asyncio.sleep(0.01)
 
 
 async def in_stream(url: str, name: str) -> list[tuple[str, bytes]]:
@@ -103,7 +96,7 @@ def test_core(start_server: Any, store: Path, file: StateFile) -> None:
     async def go() -> None:
         client, got = await listening(server.url, "p.>")
         outcome = await replay(planned(store, prefix="p"), options(server.url), core(), file)
-        await until(lambda: len(got) == 400)
+        await eventually(lambda: len(got) == 400)
         await client.close()
         assert outcome.finished
         assert outcome.messages == 400
@@ -123,7 +116,7 @@ def test_core_with_origin(start_server: Any, store: Path, file: StateFile) -> No
     async def go() -> None:
         client, got = await listening(server.url, "b.c")
         await replay(planned(store, first=7, last=7), options(server.url), core(origin=True), file)
-        await until(lambda: len(got) == 1)
+        await eventually(lambda: len(got) == 1)
         await client.close()
         assert got[0].headers == {
             "Nats-Streaming-Channel": "b.c",
@@ -151,7 +144,7 @@ def test_the_original_pace(start_server: Any, tmp_path: Path) -> None:
         await client.flush()
         with StateFile(tmp_path / f"state{number}.json", IDENTITY, resume=False) as file:
             outcome = await replay(planned(store), options(server.url), core(), file, lambda: Pacer(1.0))
-        await until(lambda: len(times) == 6)
+        await eventually(lambda: len(times) == 6)
         await client.close()
         assert [name for name, _ in times] == ["a", "a", "a", "b", "a", "a"]
         offsets = [at - times[0][1] for _, at in times]
@@ -181,7 +174,7 @@ def test_stopping_and_going_on(start_server: Any, store: Path, tmp_path: Path) -
         stop = asyncio.Event()
 
         async def stop_soon() -> None:
-            await until(lambda: len(got) > 20)
+            await eventually(lambda: len(got) > 20)
             stop.set()
 
         stopping = asyncio.ensure_future(stop_soon())
@@ -196,7 +189,7 @@ def test_stopping_and_going_on(start_server: Any, store: Path, tmp_path: Path) -
             outcome = await replay(planned(store), options(server.url), core(), file)
             assert outcome.finished
             assert first + outcome.messages == 400
-        await until(lambda: len(got) == 400)
+        await eventually(lambda: len(got) == 400)
         await asyncio.sleep(0.05)
         assert len(got) == 400
         assert [m.data for m in got if m.subject == "a"] == [b"m%d" % n for n in range(1, 301)]
@@ -230,7 +223,7 @@ def test_a_server_that_goes_away_and_comes_back(start_server: Any, store: Path, 
         listener, got = await listening(server.url, ">")
 
         async def restart() -> None:
-            await until(lambda: len(got) > 20)
+            await eventually(lambda: len(got) > 20)
             server.kill()
             await asyncio.sleep(0.3)
             server.start()
@@ -596,7 +589,7 @@ def test_a_client_id_that_is_taken(start_server: Any, store: Path, tmp_path: Pat
                 running = asyncio.ensure_future(
                     replay(planned(store), options(server.url), streaming(), one, lambda: Pacer(0.01), stop=stop)
                 )
-                await until(lambda: bool(fake.clients))
+                await eventually(lambda: bool(fake.clients))
                 with (
                     StateFile(tmp_path / "2", IDENTITY, resume=False) as two,
                     pytest.raises(NatsError, match="already registered") as caught,
@@ -681,7 +674,7 @@ def test_a_streaming_server_that_ends(start_server: Any, store: Path, tmp_path: 
                 running = asyncio.ensure_future(
                     replay(planned(store), options(server.url), streaming(), file, lambda: Pacer(1.0))
                 )
-                await until(lambda: len(fake.payloads(b"a")) > 50)
+                await eventually(lambda: len(fake.payloads(b"a")) > 50)
             with pytest.raises(ConnectionLostError, match="is gone"):
                 await running
             sent = sum(each.sequence for each in file.state.channels.values())

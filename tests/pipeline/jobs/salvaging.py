@@ -58,8 +58,3 @@ def salvage_here(root: Path, out: Path, polynomial: int, **options: Any) -> Salv
     plan = plan_salvage(open_datastore(root, Crc(polynomial)), SalvageOptions(**options))
     apply_salvage(plan, out)
     return plan
-
-
-def tree(root: Path) -> dict[str, bytes]:
-    """Every file below a directory."""
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}

@@ -28,7 +28,8 @@ from stantools.store import durable
 from stantools.store.directory import MANIFEST_FILE, open_datastore
 from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases, load_expected
-from tests.pipeline.jobs.salvaging import run_job, salvage_here, tree
+from tests.pipeline.jobs.salvaging import run_job, salvage_here
+from tests.trees import tree
 
 IEEE = 0xEDB88320
 ROOT = Path(__file__).parents[3]
@@ -147,7 +148,8 @@ def test_what_tasks_have_written_is_looked_at(store: Path, tmp_path: Path) -> No
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.pipeline.jobs.salvaging import run_job, tree
+from tests.pipeline.jobs.salvaging import run_job
+from tests.trees import tree
 store, out, local, points = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 wanted = tree(local)
 killed = whole = 0

@@ -16,8 +16,9 @@ import pytest
 from stantools.errors import ExitCode
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.conftest import skip_without_spark
-from tests.pipeline.jobs.salvaging import salvage_here, tree
+from tests.pipeline.jobs.salvaging import salvage_here
 from tests.sparkcluster import descendants
+from tests.trees import tree
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 

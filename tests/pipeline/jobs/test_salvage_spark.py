@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from stantools.cli.main import cli
 from stantools.errors import ExitCode
 from stantools.inspection import survey
-from tests.pipeline.jobs.salvaging import tree
+from tests.trees import tree
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,9 +20,9 @@ from stantools.inspection.verify import verify
 from stantools.store.limits import SliceLimits
 from stantools.store.options import open_store
 from stantools.store.sample import SampleOptions, write_sample
-from tests.interop.talker import until
 from tests.pipeline.conftest import skip_without_spark
 from tests.sparkcluster import descendants, standalone
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 

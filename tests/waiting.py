@@ -1,0 +1,27 @@
+"""Waiting until something is so, however busy the machine is."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+
+#: How long something that has to come may take on a busy machine.
+PATIENCE = 60.0
+
+
+def until(condition: Callable[[], object], what: str = "it came to that", seconds: float = PATIENCE) -> None:
+    """Waits until something is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.01)
+
+
+async def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Waits until something is so, in an event loop; the condition may be awaitable."""
+    deadline = time.monotonic() + seconds
+    while not (await found if inspect.isawaitable(found := condition()) else found):
+        assert time.monotonic() < deadline, "it did not come to that"
+        await asyncio.sleep(0.01)
