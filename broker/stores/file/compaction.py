@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from broker.stores.file.disk import Disk
-    from stantools.store.logwriter import ClientsLog, Replacement, SubsLog
+    from stantools.store.appendlog import Replacement
+    from stantools.store.logwriter import ClientsLog, SubsLog
 
 #: Seconds until a compaction that failed is tried again.
 RETRY: Final = 10.0

@@ -1,0 +1,370 @@
+"""A log that is appended to, and compacted into a new file that takes its place.
+
+Facts: filestore.md sections 6.1 and 8.
+
+A compaction writes the live state to a temporary file in the store's root, syncs it, renames it over the log and syncs
+the directory. The server leaves out the syncs for clients.dat (weakness W17) and always changes the mode to 0600; here
+the log keeps its mode. Between compactions a kill leaves whole records (see `appending`).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from stantools.errors import StoreUnwritableError
+from stantools.format.envelope import FILE_HEADER_BYTES, check_file_version
+from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.store.appending import append_records
+from stantools.store.compactionrules import CompactionRules
+from stantools.store.durable import (
+    create_temporary,
+    create_whole,
+    fsync_directory,
+    fsync_file,
+    unwritable,
+    write_all,
+    writing,
+)
+
+if TYPE_CHECKING:
+    from stantools.format.crc import Crc
+
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+_CHUNK = 1 << 20
+_NOT_DURABLE = "what was written may not be durable"
+_AS_IT_WAS = "it is as it was"
+
+
+class AppendLog:
+    """An open log file.
+
+    Attributes:
+        size: Bytes of all records, without the version header: what the server tracks.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        root: Path,
+        crc: Crc,
+        rules: CompactionRules | None,
+        *,
+        sync: bool,
+        buffer_size: int,
+    ) -> None:
+        self.path = path  #: the file
+        self._root = root
+        self._crc = crc
+        self._rules = rules or CompactionRules()
+        self._sync = sync
+        self._buffer_size = buffer_size
+        self._buffer: list[bytes] = []
+        self._buffered = 0
+        self._replacement: Replacement | None = None  # while a compaction is under way
+        #: There may be something behind the last record that could not be cut off yet.
+        self._ragged = False
+        #: When it was compacted last, in seconds of the clock that compactions go by.
+        self.compacted = float("-inf")
+        with writing(path, "nothing was changed"):
+            created = create_whole(path, FILE_HEADER_BYTES)
+            self._descriptor = os.open(path, _FLAGS, 0o666)
+            try:
+                self._begin()
+                if created and self._sync:
+                    os.fsync(self._descriptor)
+                    fsync_directory(path.parent)
+            except BaseException:
+                os.close(self._descriptor)
+                raise
+
+    def _begin(self) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if size == 0:
+            try:
+                write_all(self._descriptor, FILE_HEADER_BYTES)
+                if self._sync:
+                    os.fsync(self._descriptor)
+                    fsync_directory(self.path.parent)
+            except BaseException:
+                self.path.unlink()  # without its header it would keep a server from starting (weakness W15)
+                raise
+            size = FILE_HEADER_SIZE
+        elif (text := check_file_version(memoryview(os.pread(self._descriptor, FILE_HEADER_SIZE, 0)))) is not None:
+            raise StoreUnwritableError(f"{self.path}: cannot be appended to: {text}", "use `stantools salvage`")
+        self.size = size - FILE_HEADER_SIZE
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._forget()
+        self.close()
+
+    def flush(self, *, sync: bool | None = None) -> None:
+        """Writes what is gathered.
+
+        Args:
+            sync: Also make it durable; by default as the log was opened.
+
+        Raises:
+            StoreUnwritableError: It cannot be written. The file ends with the last record that was written before.
+        """
+        self._write_out()
+        if self._sync if sync is None else sync:
+            with writing(self.path, _NOT_DURABLE):
+                os.fsync(self._descriptor)
+
+    def syncing(self) -> Callable[[], None]:
+        """Returns what makes durable what is written now: to be called once, by any thread, also if the log is closed.
+
+        Raises:
+            StoreUnwritableError: There are no more file descriptors; the function that is returned raises it as well.
+        """
+        with writing(self.path, _NOT_DURABLE):
+            descriptor = os.dup(self._descriptor)
+
+        def sync() -> None:
+            try:
+                with writing(self.path, _NOT_DURABLE):
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+        return sync
+
+    def close(self) -> None:
+        """Flushes and closes.
+
+        Raises:
+            StoreUnwritableError: As from `flush`.
+        """
+        try:
+            self.flush()
+        finally:
+            os.close(self._descriptor)
+
+    def abandon(self) -> None:
+        """Closes without writing what is gathered."""
+        self._forget()
+        os.close(self._descriptor)
+
+    def _add(self, records: bytes) -> None:
+        """Takes whole records; they are written when the buffer is full."""
+        if self._replacement is not None:
+            self._replacement.add(records)
+        self._buffer.append(records)
+        self._buffered += len(records)
+        self.size += len(records)
+        if self._buffered >= self._buffer_size:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        if not self._buffered:
+            return
+        data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
+        written = self.size - self._buffered
+        self._buffer, self._buffered = [], 0
+        end = FILE_HEADER_SIZE + written
+        try:
+            if self._ragged:
+                os.ftruncate(self._descriptor, end)
+                self._ragged = False
+            append_records(self._descriptor, data, end)
+        except OSError as error:
+            self.size = written
+            kept = "it ends with the last whole record before that"
+            try:
+                os.ftruncate(self._descriptor, end)
+                self._ragged = False
+            except OSError as second:
+                self._ragged = True
+                kept = f"its end could not be cut back to the last whole record: {second}"
+            raise unwritable(error, self.path, kept) from error
+
+    def _forget(self) -> None:
+        self.size -= self._buffered
+        self._buffer, self._buffered = [], 0
+
+    def _due(self, fragmentation: int, now: float | None) -> bool:
+        rules = self._rules
+        now = time.monotonic() if now is None else now
+        return (
+            rules.enabled
+            and (rules.min_size == 0 or self.size >= rules.min_size)
+            and fragmentation >= rules.fragmentation
+            and now - self.compacted >= rules.interval
+        )
+
+    def _begin_replacement(self, prefix: str, records: Iterable[bytes]) -> Replacement:
+        """Begins to replace the content of the log.
+
+        Raises:
+            StoreUnwritableError: What was gathered cannot be written.
+        """
+        # Should it fail, the gathered records are still needed.
+        self._write_out()
+        with writing(self.path, _AS_IT_WAS):
+            status = os.fstat(self._descriptor)
+        self._replacement = Replacement(self._root, self.path, prefix, records, status)
+        return self._replacement
+
+    def replace(self, *, now: float | None = None) -> Callable[[], None]:
+        """Puts the replacement that was begun, and is filled, in the place of the log.
+
+        Returns:
+            What makes that durable: to be called once, by any thread, also if the log is closed.
+
+        Raises:
+            StoreUnwritableError: It cannot be written; the file is as it was, and the replacement is gone. The function
+                that is returned raises it as well.
+        """
+        replacement = self._replacement
+        assert replacement is not None
+        try:
+            # The old file has everything, should the rename not happen.
+            self._write_out()
+            descriptor = replacement.take_place()
+        except BaseException:
+            replacement.discard()
+            raise
+        finally:
+            self._replacement = None
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        self._ragged = False
+        self.size = replacement.size
+        self.compacted = time.monotonic() if now is None else now
+
+        def sync() -> None:
+            with writing(self.path, _NOT_DURABLE):
+                fsync_file(self.path)
+            with writing(self.path, "the new file is complete but its name may not be durable"):
+                fsync_directory(self.path.parent)
+                if self._root != self.path.parent:
+                    fsync_directory(self._root)
+
+        return sync
+
+    def _finish(self, now: float | None) -> None:
+        """Does all that is left of a compaction."""
+        replacement = self._replacement
+        assert replacement is not None
+        try:
+            replacement.fill()
+        except BaseException:
+            self.give_up()
+            replacement.discard()
+            raise
+        self.replace(now=now)()
+
+    def give_up(self) -> None:
+        """Adds nothing more to the replacement that was begun, which is the caller's to discard."""
+        self._replacement = None
+
+
+class Replacement:
+    """The file that is going to be a log, which goes on meanwhile: what the log gets is added here.
+
+    In steps, so that threads can do those which wait for a disk: `fill`, and what `catching_up` returns. Then the log
+    takes it (`AppendLog.replace`), and what that returns makes it durable. A kill finds the old file, or the new one
+    whole.
+
+    Args:
+        root: Where it is written.
+        path: The log.
+        prefix: Of its name until it has the log's.
+        records: What it begins with.
+        status: Of the log's file.
+    """
+
+    def __init__(self, root: Path, path: Path, prefix: str, records: Iterable[bytes], status: os.stat_result) -> None:
+        self.size = 0  #: bytes of the records in it
+        self.waiting = 0  #: bytes of those that are not written yet
+        self._root = root
+        self._path = path
+        self._prefix = prefix
+        self._records = records
+        self._status = status
+        self._since: list[bytes] = []
+        self._descriptor: int | None = None
+        self._temporary: Path | None = None
+
+    def add(self, records: bytes) -> None:
+        """Takes what the log gets."""
+        self._since.append(records)
+        self.waiting += len(records)
+
+    def fill(self) -> None:
+        """Writes and syncs what it begins with.
+
+        Raises:
+            StoreUnwritableError: It cannot be written.
+        """
+        with writing(self._path, _AS_IT_WAS):
+            self._descriptor, self._temporary = create_temporary(self._root, self._prefix)
+            self.size, self._records = _fill(self._descriptor, self._records), ()
+            os.fchmod(self._descriptor, stat.S_IMODE(self._status.st_mode))
+            if os.geteuid() == 0:
+                os.fchown(self._descriptor, self._status.st_uid, self._status.st_gid)
+            os.fsync(self._descriptor)
+
+    def catching_up(self) -> Callable[[], None]:
+        """Returns what writes and syncs what the log got until now; raises StoreUnwritableError when it is called."""
+        since = self._take()
+
+        def catch_up() -> None:
+            assert self._descriptor is not None
+            with writing(self._path, _AS_IT_WAS):
+                write_all(self._descriptor, since)
+                os.fsync(self._descriptor)
+
+        return catch_up
+
+    def take_place(self) -> int:
+        """Writes what the log got since then, and renames the file.
+
+        Returns:
+            The file's descriptor.
+
+        Raises:
+            StoreUnwritableError: It did not happen.
+        """
+        assert self._descriptor is not None and self._temporary is not None
+        with writing(self._path, _AS_IT_WAS):
+            write_all(self._descriptor, self._take())
+            self._temporary.replace(self._path)
+        return self._descriptor
+
+    def discard(self) -> None:
+        """Removes the file."""
+        if self._descriptor is not None and self._temporary is not None:
+            os.close(self._descriptor)
+            self._temporary.unlink(missing_ok=True)
+
+    def _take(self) -> bytes:
+        since, self._since, self.waiting = b"".join(self._since), [], 0
+        self.size += len(since)
+        return since
+
+
+def _fill(descriptor: int, records: Iterable[bytes]) -> int:
+    """Writes a whole log in big pieces, and returns the bytes of its records."""
+    size = 0
+    gathered = bytearray(FILE_HEADER_BYTES)
+    for each in records:
+        size += len(each)
+        gathered += each
+        if len(gathered) >= _CHUNK:
+            write_all(descriptor, gathered)
+            gathered.clear()
+    write_all(descriptor, gathered)
+    return size
