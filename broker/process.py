@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     import socket
 
     from broker.bus.jetstream import Link
-    from broker.config.options import BrokerOptions
+    from broker.config.options import BrokerOptions, ChannelsOptions, NodeOptions
+    from broker.monitoring.server import MonitoringServer
     from broker.stores.interface import Lock, Remote, Store
+    from broker.stores.jetstream.naming import Names
     from broker.stores.jetstream.store import Backing
-    from broker.streaming.ports import Audience, Bus
+    from broker.streaming.ports import Audience, Bus, Member
     from broker.streams.options import StreamsOptions
     from broker.streams.server import StreamsServer
 
@@ -119,6 +121,7 @@ class _Process:
         self._nats: NatsServer | None = None
         self._lock: Lock | None = None
         self._link: Link | None = None
+        self._monitoring: MonitoringServer | None = None
         self._stream_server: StreamsServer | None = None
         self._monitoring_urls: tuple[str, ...] = ()
         self._ended: asyncio.Future[int]
@@ -166,11 +169,17 @@ class _Process:
         self._introduce()
         if options.failure:
             raise StartError(options.failure)
+        if options.node is not None:
+            await self._join(options.node, stack)
+            return
         driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
-        backing = self._backing(driver)
-        store = open_store(
-            options.store, options.file, options.limits, options.encryption, cluster_id=cluster_id, backing=backing
-        )
+        backing = None
+        if options.channels is not None:
+            from broker.stores.jetstream.store import Backing
+
+            self._link, names = self._streams_of(options.channels)
+            backing = Backing(self._link, names, driver.fatal)
+        store = self._open_store(backing)
         if options.streaming.ft_group and options.file is not None:
             from broker.stores.file.locks import GroupLock, make_directory
 
@@ -217,22 +226,80 @@ class _Process:
         upkeep.start()
         self._banner(store)
 
-    def _backing(self, driver: LoopDriver) -> Backing | None:
-        """Returns where the streams of channels are, if that is where they are."""
-        options = self._options
-        if options.channels is None:
-            return None
-        from broker.bus.jetstream import Link
-        from broker.stores.jetstream.naming import Names
+    async def _join(self, node: NodeOptions, stack: contextlib.AsyncExitStack) -> None:
+        """Starts as one of several servers on the same streams, which follows until it leads."""
+        from broker.bus.external import ExternalBus
+        from broker.group import Group, Term
         from broker.stores.jetstream.store import Backing
 
-        cluster_id = options.streaming.cluster_id
-        self._link = Link(options.connection, cluster_id, options.channels.domain)
-        names = Names(cluster_id.decode(errors="replace"), options.channels.replicas)
-        return Backing(self._link, names, driver.fatal)
+        options = self._options
+        assert options.channels is not None
+        loop = asyncio.get_running_loop()
+        link, names = self._streams_of(options.channels)
+        began = time.time_ns()
+        upkeep: Upkeep | None = None
+
+        def make(over: Callable[[str], None]) -> Term:
+            driver = LoopDriver(loop, self._fatal)
+            bus = ExternalBus(options.connection, options.streaming.cluster_id)
+            driver.hold_back, driver.let_go = bus.hold_back, bus.let_go
+            store = self._open_store(Backing(link, names, over, group.node_id, node.lease))
+            server = self._streaming(store, bus, driver, member=group)
+            server.started_at = began
+            if self._monitoring is not None:
+                self._monitoring.show(server)
+
+            def stop() -> None:
+                if upkeep is not None:
+                    upkeep.stop()
+                _stop(server, driver)
+                # What was there is no more, in cycles as well.
+                gc.unfreeze()
+
+            return Term(bus, cast("Remote", store), server, stop)
+
+        def serves(term: Term) -> None:
+            nonlocal upkeep
+            upkeep = Upkeep(loop, term.server.store)
+            upkeep.start()
+            self._banner(term.server.store)
+
+        group = Group(link, names, node.node_id or new_id(), node.lease, make, serves, self._fatal)
+        await link.connect()
+        stack.push_async_callback(link.close)
+        await group.start()
+        stack.push_async_callback(group.stop)
+        stack.callback(STREAMING.info, "Shutting down.")
+        await self._monitor(None, group.server, stack)
+        STREAMING.info("Node ID: %s; following until it leads", group.node_id)
+
+    def _streams_of(self, channels: ChannelsOptions) -> tuple[Link, Names]:
+        """Returns how JetStream is reached, and what the streams of the channels are called."""
+        from broker.bus.jetstream import Link
+        from broker.stores.jetstream.naming import Names
+
+        cluster_id = self._options.streaming.cluster_id
+        link = Link(self._options.connection, cluster_id, channels.domain)
+        return link, Names(cluster_id.decode(errors="replace"), channels.replicas)
+
+    def _open_store(self, backing: Backing | None) -> Store:
+        options = self._options
+        return open_store(
+            options.store,
+            options.file,
+            options.limits,
+            options.encryption,
+            cluster_id=options.streaming.cluster_id,
+            backing=backing,
+        )
 
     def _streaming(
-        self, store: Store, bus: Bus, driver: LoopDriver, audience: Audience | None = None
+        self,
+        store: Store,
+        bus: Bus,
+        driver: LoopDriver,
+        audience: Audience | None = None,
+        member: Member | None = None,
     ) -> StreamingServer:
         clock = SystemClock()
         server = StreamingServer(
@@ -244,6 +311,7 @@ class _Process:
             server_id=self._server_id,
             lock=self._lock,
             audience=audience,
+            member=member,
         )
         driver.server = server
         return server
@@ -317,7 +385,7 @@ class _Process:
             return
         from broker.monitoring.server import MonitoringError, MonitoringServer
 
-        monitoring = MonitoringServer(nats, server, options.base_path, streams=self._stream_server)
+        monitoring = self._monitoring = MonitoringServer(nats, server, options.base_path, streams=self._stream_server)
         try:
             await monitoring.start(options.host, options.port, self._options.nats.tls if options.https else None)
         except MonitoringError as error:

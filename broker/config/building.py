@@ -23,6 +23,7 @@ from broker.config.options import (
     Environment,
     LoggingOptions,
     MonitoringOptions,
+    NodeOptions,
 )
 from broker.config.settings import NatsFile, Settings, StreamingFile
 from broker.config.values import ConfigurationError
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 KEY_VARIABLE: Final = "NATS_STREAMING_ENCRYPTION_KEY"
 _CIPHERS: Final = ("", "AES", "CHACHA")
 _SHORTEST: Final = 1_000_000
+_SHORTEST_LEASE: Final = 1.0
+#: Settings of a node that have no meaning for streams.
+_RAFT: Final = ("raft_heartbeat_timeout", "raft_election_timeout", "sync")
+_ELECTIONS: Final = "cluster: %s: no effect; elections, copies and syncing are those of JetStream, in the NATS servers"
 _NO_VERIFICATION: Final = "TLS certificate chain and hostname will not be verified. DO NOT USE IN PRODUCTION!"
 _ALONE: Final = (
     "ft: this server's embedded NATS server is linked to no other: clients of a server on standby reach nobody, and "
@@ -96,6 +101,8 @@ def build(
         options = replace(options, warnings=(*options.warnings, _NO_VERIFICATION))
     if options.streams is not None and options.nats.cluster is not None:
         options = replace(options, nats_warnings=(*options.nats_warnings, _STREAMS))
+    if options.node is not None and (given := [name for name in _RAFT if settings.given.get(f"cluster.{name}")]):
+        options = replace(options, warnings=(*options.warnings, _ELECTIONS % ", ".join(given)))
     if options.streaming.ft_group and not options.connection.urls and options.nats.cluster is None:
         options = replace(options, warnings=(*options.warnings, _ALONE))
     return options
@@ -142,7 +149,7 @@ def _with_store(options: BrokerOptions, settings: Settings) -> BrokerOptions:
     if not options.directory:
         raise UsageError(f"for {options.store} stores, root directory must be specified")
     if options.store == JETSTREAM:
-        options = replace(options, channels=_channels(settings))
+        options = replace(options, channels=_channels(settings), node=_node(settings))
     return replace(options, file=_file(settings))
 
 
@@ -155,6 +162,13 @@ def _channels(settings: Settings) -> ChannelsOptions:
     if settings.switch("partitioning"):
         raise UsageError("partitioning is not supported with JETSTREAM stores")
     return options
+
+
+def _node(settings: Settings) -> NodeOptions | None:
+    if not settings.switch("cluster.clustered"):
+        return None
+    lease = 2 * settings.number("cluster.raft_lease_timeout") / _SECOND
+    return NodeOptions(settings.text("cluster.node_id"), max(lease, _SHORTEST_LEASE))
 
 
 #: Settings of the file store, the least that they may be, and what is wrong if they are less; in the original's order.

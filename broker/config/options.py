@@ -60,6 +60,14 @@ class ChannelsOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """A node of a cluster: one of several servers on the same streams (high-availability.md section D.3)."""
+
+    node_id: str = ""  #: what it is called; empty for a random name
+    lease: float = 2.0  #: seconds that the lease of the leader is good for
+
+
+@dataclass(frozen=True, slots=True)
 class MonitoringOptions:
     """Where monitoring is served (server-operations.md section 14)."""
 
@@ -96,6 +104,7 @@ class BrokerOptions:
     directory: str = ""  #: store directory as given; shown in the banner even if the store is in memory
     file: FileOptions | None = None  #: of the file store, or of the copy of streams; None for a store in memory
     channels: ChannelsOptions | None = None  #: of the streams of channels; None for other stores
+    node: NodeOptions | None = None  #: of a node of a cluster; None for a server of its own
     limits: StoreLimits = field(default_factory=StoreLimits)  #: what the store may hold
     encryption: EncryptionOptions | None = None  #: encryption at rest; None without
     #: How the streaming server reaches NATS; `connection.urls` is empty for the embedded server.

@@ -13,7 +13,7 @@ from typing import Any, Final
 from broker.config.building import build, tls_options
 from broker.config.catalogue import CHANNEL_LIMITS, SECTIONS, Kind, Option, Setting, Support
 from broker.config.flags import CommandLine, FlagError, parse_flags
-from broker.config.options import SQL, Answer, BrokerOptions, Environment, Parsed, SignalRequest
+from broker.config.options import JETSTREAM, SQL, Answer, BrokerOptions, Environment, Parsed, SignalRequest
 from broker.config.settings import NatsFile, Settings, StreamingFile
 from broker.config.values import ConfigurationError, Node, kind, parse_duration, text
 from broker.nats.options import VERSION as NATS_VERSION
@@ -145,7 +145,7 @@ def _checked(found: Configured, environ: Environment) -> BrokerOptions | Answer:
         raise ConfigurationError("solicited routes require cluster capabilities, e.g. --cluster")
     tls = tls_options(found.flags.settings, found.nats)
     if settings.switch("cluster.clustered"):
-        if settings.text("store").upper() not in ("FILE", SQL):
+        if settings.text("store").upper() not in ("FILE", SQL, JETSTREAM):
             return Answer(_EXIT_ERROR, stdout="stan: clustering mode not supported with MEMORY store type\n")
         if settings.switch("partitioning"):
             problem = "stan: channels partitioning in clustering mode is not supported"
@@ -173,8 +173,8 @@ def _unavailable(found: Configured) -> list[str]:
     """Returns what was asked for that this broker does not have yet."""
     settings = found.settings
     listed = []
-    if settings.switch("cluster.clustered"):
-        listed.append('clustering (--clustered, or a map "cluster" for streaming)')
+    if settings.switch("cluster.clustered") and settings.text("store").upper() != JETSTREAM:
+        listed.append('clustering (--clustered, or a map "cluster" for streaming) with other than JETSTREAM stores')
     if settings.text("store").upper() == SQL and settings.text("sql.driver") in _SQL_DRIVERS:
         listed.append("SQL stores (--store SQL)")
     if not settings.text("nats_server"):

@@ -94,13 +94,13 @@ class Metrics:
     ) -> None:
         self._nats = nats
         self._nats_views = nats_views
-        self._streaming = streaming
+        self.streaming = streaming
         self._streaming_views = streaming_views
 
     async def reply(self, query: Query) -> Reply:
         """Answers a request for `/metrics`."""
         families: list[Family] = []
-        if self._streaming is not None:
+        if self.streaming is not None:
             families += self._of_server()
             if query.raw("channels") != b"0":
                 families += await self._of_channels(subs=query.raw("subs") != b"0")
@@ -115,9 +115,10 @@ class Metrics:
         return Reply(200, "".join(pieces).encode("utf-8", "replace"), CONTENT_TYPE)
 
     def _of_server(self) -> Iterator[Family]:
-        server, store = self._streaming_views.serverz(self._streaming), self._streaming_views.storez(self._streaming)
+        server, store = self._streaming_views.serverz(self.streaming), self._streaming_views.storez(self.streaming)
         info = Family("stan_server_info", _GAUGE, "Who the streaming server is; always 1.")
         labels = {name: str(server.get(name, "")) for name in ("cluster_id", "server_id", "version", "state")}
+        labels |= {name: str(server[name]) for name in ("role", "node_id") if name in server}
         info.add(1, **labels, store=str(store.get("type", "")))
         yield info
         start = Family("stan_start_time_seconds", _GAUGE, "When the streaming server was started, seconds since 1970.")
@@ -135,7 +136,7 @@ class Metrics:
         groups = _Groups()
         offset, last = 0, ""
         while True:
-            page = self._streaming_views.channelsz(self._streaming, offset, _PAGE, True).get("channels", ())
+            page = self._streaming_views.channelsz(self.streaming, offset, _PAGE, True).get("channels", ())
             for channel in page:
                 name = str(channel["name"])
                 if name == last:

@@ -99,8 +99,15 @@ class MonitoringServer:
             self._pages |= self._nats.paths
         if streaming is not None:
             streaming_views = streaming_views or importlib.import_module("broker.streaming.views")
-            self._pages |= streaming_pages(streaming, streaming_views)
+        self._streaming_views = streaming_views
         self._metrics = Metrics(nats, nats_views, streaming, streaming_views)
+        if streaming is not None:
+            self.show(streaming)
+
+    def show(self, streaming: object) -> None:
+        """Shows this streaming server from now on."""
+        self._pages |= streaming_pages(streaming, self._streaming_views)
+        self._metrics.streaming = streaming
 
     async def start(self, host: str, port: int, tls: TLSOptions | None = None) -> None:
         """Begins to listen.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -199,20 +200,9 @@ class EncryptedStore:
         """Returns what a channel may hold."""
         return self._inner.limits_of(name)
 
-    async def prepare(self) -> None:
-        """As of the store inside, if its content is somewhere else."""
-        if prepare := getattr(self._inner, "prepare", None):
-            await prepare()
-
-    async def finish(self) -> None:
-        """As of the store inside, if its content is somewhere else."""
-        if finish := getattr(self._inner, "finish", None):
-            await finish()
-
-    def maintain(self) -> int | None:
-        """As of the store inside, if it wants to be maintained."""
-        maintain = getattr(self._inner, "maintain", None)
-        return maintain() if maintain else None
+    def __getattr__(self, name: str) -> Any:
+        """As of the store inside: what only some stores have, as `Remote` and `Maintained` do."""
+        return getattr(self._inner, name)
 
     @property
     def wake(self) -> Callable[[], None] | None:

@@ -289,8 +289,17 @@ class Lock(Protocol):
 class Remote(Protocol):
     """A store whose content is somewhere else."""
 
+    async def check(self) -> None:
+        """Makes sure that `prepare` can be called some time, where there are several servers. Raises StorageError."""
+
+    async def follow(self) -> None:
+        """Fetches what is new while another server writes. Raises StorageError or a NatsError."""
+
     async def prepare(self) -> None:
         """Fetches what `recover` needs; called once, before it. Raises StorageError."""
+
+    async def look_again(self) -> list[bytes]:
+        """Returns the channels to which others have written since `prepare`; the store has it then."""
 
     async def finish(self) -> None:
         """Waits for what is under way, some seconds at most; called before `close`."""

@@ -155,6 +155,11 @@ class Commits:
         else:
             portions.append(portion)
 
+    def touch(self, channel: Channel) -> None:
+        """Has a channel looked at by the next commit, though nothing was published: its store may have more."""
+        self._touched.setdefault(channel, [])
+        self._driver.commit_soon()
+
     def commit_soon(self) -> None:
         """Commits when what is there has been handed over, or after `io_sleep_time`."""
         if not self._sleep_time:

@@ -82,6 +82,11 @@ def fault_tolerance_subject(cluster_id: bytes, group: bytes) -> bytes:
     return b"_STAN.ft." + cluster_id + b"." + group
 
 
+def leader_subject(cluster_id: bytes) -> bytes:
+    """Returns where the leader of servers on the same streams answers, so that the others know that it is there."""
+    return b"_STAN.leader." + cluster_id
+
+
 def new_server(cluster_id: bytes, discover_prefix: bytes) -> pb.ServerInfo:
     """Returns what a server stores about itself the first time."""
     return pb.ServerInfo(

@@ -107,6 +107,18 @@ class Audience(Protocol):
         """A channel is no more."""
 
 
+class Member(Protocol):
+    """What a server is among others with the same streams, as monitoring shows it."""
+
+    @property
+    def node_id(self) -> str:
+        """What it is called."""
+
+    @property
+    def role(self) -> str:
+        """`Leader`, `Follower`, or `Candidate` while it tries."""
+
+
 class Driver(ports.Driver, Protocol):
     """Who calls the rules, and ends the process for them."""
 

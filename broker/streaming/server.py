@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from broker.streaming.faulttolerance import FaultTolerance
     from broker.streaming.options import StreamingOptions
     from broker.streaming.partitioning import Partitions
-    from broker.streaming.ports import Audience, Bus, Driver
+    from broker.streaming.ports import Audience, Bus, Driver, Member
     from broker.streaming.requests import Request
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
@@ -50,6 +50,8 @@ class StreamingServer:
         server_id: What this server calls itself; a new id if empty.
         lock: Of the store, if this server belongs to a fault-tolerant group.
         audience: Who else reads the channels, if somebody does.
+        member: What it is among others, if it is a node of a cluster. It is started when it leads, and stopped when it
+            does not any more; then there is another one.
 
     Attributes:
         clients: Who is connected.
@@ -68,6 +70,7 @@ class StreamingServer:
         server_id: str = "",
         lock: Lock | None = None,
         audience: Audience | None = None,
+        member: Member | None = None,
     ) -> None:
         timers = Timers(clock, driver)
         self._context = context = Context(options, store, bus, clock, driver, timers, audience)
@@ -77,6 +80,7 @@ class StreamingServer:
         self.store = store
         store.wake = driver.wake
         self.clock = clock
+        self.member = member
         self.server_id = server_id or new_id()  #: what this server calls itself
         self.started_at = 0  #: when it was started (ns since the epoch), 0 before
         self.ready = False  #: it takes requests
@@ -119,6 +123,8 @@ class StreamingServer:
     @property
     def state(self) -> str:
         """What it is among servers, as monitoring shows it."""
+        if self.member is not None:
+            return "CLUSTERED"
         if self._group is None:
             return "STANDALONE"
         return "FT_ACTIVE" if self._group.active else "FT_STANDBY"
@@ -130,7 +136,7 @@ class StreamingServer:
             ready: Called when clients can connect, maybe from within this call.
             failed: Called with the reason why they never will, maybe from within this call.
         """
-        self.started_at = self.clock.wall()
+        self.started_at = self.started_at or self.clock.wall()
         begin = partial(self._begin, ready, failed)
         if self._group is None:
             begin()
@@ -149,7 +155,7 @@ class StreamingServer:
             assert subjects is not None
             if not valid_subject(subjects.discovery):
                 failed("nats: invalid subject")
-            elif self._partitions is None and self._group is None and self.options.detect:
+            elif self._partitions is None and self._group is None and self.member is None and self.options.detect:
                 detect(self._context, subjects.discovery, lambda: self._listen(ready), failed)
             else:
                 self._listen(ready)
@@ -178,6 +184,12 @@ class StreamingServer:
             self._publishing.stage_gathered()
             self._timers.run()
 
+    def look_again(self, names: Iterable[bytes]) -> None:
+        """Others have written to channels: what the store has got of it is delivered."""
+        for name in names:
+            if (channel := self.channels.get(name)) is not None:
+                self._commits.touch(channel)
+
     def servers_discovered(self) -> None:
         """NATS has found other servers: the check of partitions is repeated.
 
@@ -194,7 +206,8 @@ class StreamingServer:
         """
         if self._stopped:
             return
-        log.STREAMING.info("Shutting down.")
+        if self.member is None:
+            log.STREAMING.info("Shutting down.")
         self._publishing.stage_gathered()
         self._commits.commit()
         self.store.settle()

@@ -36,6 +36,7 @@ def serverz(server: StreamingServer) -> Json:
         "version": VERSION,
         "go": f"python{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}",
         "state": server.state,
+        **({} if server.member is None else {"role": server.member.role, "node_id": server.member.node_id}),
         "now": format_moment(now),
         "start_time": format_moment(server.started_at),
         "uptime": format_uptime(now - server.started_at),

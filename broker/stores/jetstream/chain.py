@@ -90,13 +90,23 @@ class Chain:
         writer: What nobody else calls himself: ids begin with it.
         owner: Whom to tell.
         origin: Messages carry channel, sequence and time as headers.
+        leads: Whether messages may be sent, asked each time; what waits is sent when they may again.
 
     Attributes:
         proven: The last sequence that is known to be stored.
         going: It sends; not before the first `restart`, nor while it is astray.
     """
 
-    def __init__(self, streams: Streams, stream: str, writer: bytes, owner: Owner, *, origin: bool = True) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        stream: str,
+        writer: bytes,
+        owner: Owner,
+        *,
+        origin: bool = True,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.stream = stream
         self.proven = 0
         self.going = False
@@ -104,6 +114,7 @@ class Chain:
         self._writer = writer
         self._owner = owner
         self._origin = origin
+        self._leads = leads
         self._prefix = streams.listen(self._take, self._lost)
         self._queue: deque[Piece] = deque()
         self._out = bytearray(1 << 16)
@@ -174,6 +185,9 @@ class Chain:
             piece = self._unsent[0]
             rows = min(_CHUNK, piece.last - self._sent, self.proven + MAX_WINDOW - self._sent)
             if rows <= 0 or self._bytes > _WINDOW_BYTES:
+                return
+            if not self._leads():
+                self._break("the lease is not certain")
                 return
             frames = self._encode(piece, self._sent + 1 - piece.first, rows)
             if self._sent == piece.last:

@@ -75,6 +75,9 @@ class Copies(Protocol):
     writer: _Bytes
     crc: Crc | None
 
+    def leads(self) -> bool:
+        """Returns whether messages may be sent: no other server does."""
+
     def copy_of(self, name: _Bytes) -> MessageStore:
         """Returns the copy of a channel."""
 
@@ -106,7 +109,7 @@ class JetStreamMessages:
         self._streams = copies.streams
         self._crc = copies.crc or Crc()
         self._copy = copies.copy_of(channel.name)
-        self._chain = Chain(copies.streams, channel.stream, copies.writer, self)
+        self._chain = Chain(copies.streams, channel.stream, copies.writer, self, leads=copies.leads)
         self._fresh: list[Records] = []
         self._flushes: deque[tuple[Flush, int]] = deque()  # under way, each with its first sequence
         self._waiting: deque[Records] = deque()  # what the chain has
@@ -384,6 +387,23 @@ class JetStreamMessages:
         self.last = self._last = await self.catch_up(least=least, opening=True)
         self._chain.restart(self.last)
 
+    async def look_again(self) -> bool:
+        """Looks whether somebody else has written to the stream while nothing was published here; returns it."""
+        try:
+            info = await self._streams.stream_info(self._channel.stream)
+        except NatsError:
+            return False
+        if info is None or int(info["state"]["last_seq"]) <= self._chain.proven or not self.idle:
+            return False
+        STREAMING.info(
+            "Channel %s: whoever had the lease before has written; it is read again", quote(self._channel.name)
+        )
+        self._chain.forget()
+        self._spawn(self._catch_up_soon("", Outcome.REFUSED, "the channel's stream is read again"))
+        while self._task is not None and not self._closed:
+            await asyncio.sleep(_PAUSES[0])
+        return not self._closed
+
     async def catch_up(self, until: int = 0, *, least: int = 0, opening: bool = False) -> int:
         """Makes the copy follow the stream.
 
@@ -404,7 +424,7 @@ class JetStreamMessages:
         if info is None:
             raise StorageError(f"stream {stream} of channel {quote(name)} is gone")
         state = info["state"]
-        first, last = int(state["first_seq"]), int(state["last_seq"])
+        last = int(state["last_seq"])
         if int(state.get("num_deleted") or 0):
             raise HolesError(
                 f"stream {stream} of channel {quote(name)} has holes, {state['num_deleted']} messages: somebody has "
@@ -418,21 +438,38 @@ class JetStreamMessages:
                 self._end, self._since = last, now
             if until or now - self._since < _CERTAIN:
                 raise NatsError(f"stream {stream} is said to end at {last}, and had {max(until, least, copy.last)}")
-        if not last and not copy.last:
-            return 0
+        await self._fill(state, opening=opening)
+        if self._copy.last > last:
+            await self._publish_again(last)
+        return max(self._copy.last, last)
+
+    async def follow(self, state: Mapping[str, Any]) -> None:
+        """Fetches what the copy lacks while another server writes to the stream.
+
+        Args:
+            state: Of the stream.
+
+        Raises:
+            StorageError: The copy cannot be written.
+            NatsError: Not all of it could be read.
+        """
+        if not int(state.get("num_deleted") or 0):
+            await self._fill(state, opening=True)
+
+    async def _fill(self, state: Mapping[str, Any], *, opening: bool) -> None:
+        """Fetches what the copy lacks, or all if it is of something else."""
+        first, last = int(state["first_seq"]), int(state["last_seq"])
         if int(state["messages"]) == 0:
             first = last + 1
+        copy = self._copy
         if not self._fits(first, last, opening=opening):
-            copy = self._copy = self._copies.new_copy(name, keep=copy.last > last)
+            copy = self._copy = self._copies.new_copy(self._channel.name, keep=copy.last > last)
         common = min(copy.last, last) if copy.count else 0
         after = max(copy.last, first - 1)
         if max(first, copy.first) <= common:
             after = common - 1
         if after < last:
-            await self._fetch(stream, state, after, common if after < common else 0)
-        if self._copy.last > last:
-            await self._publish_again(last)
-        return max(self._copy.last, last)
+            await self._fetch(self._channel.stream, state, after, common if after < common else 0)
 
     def _fits(self, first: int, last: int, *, opening: bool) -> bool:
         """Returns whether the copy can be gone on with, as far as the numbers say."""
@@ -492,7 +529,9 @@ class JetStreamMessages:
             last + 1,
         )
         outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        chain = Chain(self._streams, self._channel.stream, self._copies.writer + b"r", _Again(outcome))
+        chain = Chain(
+            self._streams, self._channel.stream, self._copies.writer + b"r", _Again(outcome), leads=self._copies.leads
+        )
         try:
             chain.restart(last)
             while last < until:

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from broker.log import STREAMING
 from broker.stores.interface import StorageError
+from broker.stores.jetstream.lease import LEASE, Lease
 from broker.stores.jetstream.naming import differs, wrong
 from broker.stores.jetstream.state import CHANNEL, CLIENT, SERVER, SUBSCRIPTION, Member, decode_members
 from stantools.format.proto import store_pb2 as pb
@@ -43,6 +44,7 @@ class Found:
     last: int = 0  #: the last sequence of the state's stream
     records: dict[bytes, bytes] = field(default_factory=dict)  #: the records by subject, without subscriptions
     server: pb.ServerInfo | None = None
+    lease: Lease = field(default_factory=Lease)  #: who leads, or did
     clients: list[pb.ClientInfo] = field(default_factory=list)
     channels: list[bytes] = field(default_factory=list)  #: all that have a stream, or should have one
     made: dict[bytes, bool] = field(default_factory=dict)  #: those that have a record: whether their stream was made
@@ -121,7 +123,9 @@ class Opening:
         if not subject.startswith(SUBSCRIPTION):
             found.records[subject] = content
         try:
-            if subject == SERVER:
+            if subject == LEASE:
+                found.lease = Lease.decode(content)
+            elif subject == SERVER:
                 found.server = pb.ServerInfo.FromString(content)
             elif subject.startswith(CLIENT):
                 found.clients.append(pb.ClientInfo.FromString(content))

@@ -3,6 +3,7 @@
 Facts: high-availability.md sections C.1 and C.4.
 
     start                       who has read the records last
+    lease                       who of several servers leads, see `lease`
     server                      who the server is
     client.<id>                 a client
     chan.<channel>              a channel, and whether its stream was made
@@ -13,7 +14,8 @@ waited for. Progress, what was sent and what is pending, is written a few times 
 A queue group is one record, because a message may go from one member to another, and must not get lost between two.
 
 What a server sent that was killed then may be stored later, when the next one is at work. So a record that turns up
-between others is written again as it should be. Whoever goes on writing is another server, and that is too much.
+between others is written again as it should be. Whoever goes on writing is another server, and that is too much; and
+whoever has taken the lease is the one who goes on.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -31,6 +34,7 @@ import numpy as np
 from broker.log import STREAMING
 from broker.stores.interface import Flush, Outcome, StorageError
 from broker.stores.jetstream.chain import Chain, Piece
+from broker.stores.jetstream.lease import LEASE, Lease, Tenure
 from stantools.format.columns import MessageColumns
 from stantools.format.proto import store_pb2 as pb
 from stantools.nats.errors import NatsError
@@ -152,7 +156,8 @@ class State:
         names: Of the cluster id.
         writer: Who writes.
         completed: Called with each flush whose outcome is known.
-        lost: Called with the reason when somebody else writes, too.
+        lost: Called with the reason when somebody else writes, too, or the lease cannot be kept.
+        seconds: How long a lease is good for.
     """
 
     def __init__(
@@ -162,16 +167,19 @@ class State:
         writer: bytes,
         completed: Callable[[Flush], None],
         lost: Callable[[str], None],
+        seconds: float,
     ) -> None:
         self._streams = streams
         self._names = names
         self._completed = completed
         self._lost = lost
+        self._seconds = seconds
+        self._tenure: Tenure | None = None
         self._chain = Chain(streams, names.state, writer, self, origin=False)
         self._own = b": %b." % writer
         self._last = 0
         self._records: dict[bytes, bytes | Progress] = {}  # what there is: content, or what knows it
-        self._under_way: dict[Piece, tuple[bytes, bytes | Progress, Flush]] = {}
+        self._under_way: dict[Piece, tuple[bytes, bytes | Progress, Flush, float]] = {}
         self._strangers: deque[float] = deque(maxlen=_STRANGERS[0])
         self._reading: asyncio.Task[None] | None = None
         self._opening: asyncio.Future[bool] | None = None
@@ -186,7 +194,14 @@ class State:
         """Whether everything is written."""
         return self._chain.idle and not self._dirty
 
-    async def open(self, last: int, records: Mapping[bytes, bytes], gone: Iterable[int]) -> bool:
+    @property
+    def leads(self) -> bool:
+        """Whether messages may be sent: nobody else does, as far as that is known."""
+        return self._tenure is None or self._tenure.certain
+
+    async def open(
+        self, last: int, records: Mapping[bytes, bytes], gone: Iterable[int], lease: Lease | None = None
+    ) -> bool:
         """Begins behind the last sequence of the stream, if that is where it ends.
 
         A server that does not lead any more, and does not know it, tells of less than there is. So a record is written
@@ -196,6 +211,7 @@ class State:
             last: That sequence.
             records: The records that there are, by subject; subscriptions follow by `add`.
             gone: Sequences of records that are not needed any more; they are removed.
+            lease: What is to be taken with it, where there are several servers.
 
         Returns:
             Whether that is all there is; if not, it has to be read again.
@@ -204,11 +220,17 @@ class State:
         self._records |= records
         self._chain.restart(last)
         self._opening = asyncio.get_running_loop().create_future()
-        self.put(START, self._own)
+        if lease is None:
+            self.put(START, self._own)
+        else:
+            self._tenure = Tenure(lease, self._seconds, partial(self.put, LEASE), self._lost)
+            self.put(LEASE, lease.encode())
         whole = await self._opening
         self._opening = None
         if whole:
             self._remove(gone)
+            if self._tenure is not None:
+                self._tenure.begin()
         else:
             self._chain.forget()
             self._records.clear()
@@ -243,7 +265,7 @@ class State:
         batch = Batch(b"", full, memoryview(content), columns, columns.sequence)
         sequence = self._last
         piece = Piece(batch, sequence, sequence, lambda: self._stored(piece, sequence, gone=not content))
-        self._under_way[piece] = subject, thing, flush
+        self._under_way[piece] = subject, thing, flush, asyncio.get_running_loop().time()
         self._chain.submit(piece)
 
     def write(self, thing: Progress) -> Flush:
@@ -268,10 +290,17 @@ class State:
         for thing in tuple(self._dirty):
             self._write(thing)
 
+    def give_back(self) -> None:
+        """Gives the lease back, if there is one."""
+        if self._tenure is not None:
+            self._tenure.give_back()
+
     def close(self) -> None:
         """Ends it."""
         self._closed = True
         self._chain.close()
+        if self._tenure is not None:
+            self._tenure.stop()
         if self._timer is not None:
             self._timer.cancel()
         for task in (self._removing, self._reading):
@@ -295,7 +324,10 @@ class State:
     def _stored(self, piece: Piece, sequence: int, *, gone: bool) -> None:
         if gone:
             self._gone.append(sequence)
-        self._completed(self._under_way.pop(piece)[2])
+        _, _, flush, sent = self._under_way.pop(piece)
+        if self._tenure is not None:
+            self._tenure.prove(sent)
+        self._completed(flush)
         self._opened(whole=True)
 
     def _opened(self, *, whole: bool) -> bool:
@@ -321,7 +353,7 @@ class State:
         self._chain.forget()
         self._last = self._chain.proven
         self._chain.restart(self._last)
-        for _, thing, flush in refused.values():
+        for _, thing, flush, _ in refused.values():
             flush.outcome, flush.error = Outcome.REFUSED if certain else Outcome.UNKNOWN, error
             self._completed(flush)
             if not isinstance(thing, bytes):
@@ -338,11 +370,14 @@ class State:
         """Writes again what somebody else has written since a sequence, or everything, and what is under way."""
         while True:
             try:
-                found, last, stranger = await self._read(after)
+                found, last, stranger, rival = await self._read(after)
                 break
             except NatsError as problem:
                 STREAMING.debug("Stream %s cannot be read yet: %s", self._names.state, problem)
                 await asyncio.sleep(_INTERVAL)
+        if rival is not None:
+            self._lost(f'node "{rival.node}" has taken the lease')
+            return
         if stranger:
             now = asyncio.get_running_loop().time()
             most, seconds = _STRANGERS
@@ -360,21 +395,29 @@ class State:
         self._chain.restart(last)
         for subject in found:
             self._submit(subject, self._records.get(subject, b""), Flush())
-        for subject, thing, flush in waiting.values():
+        for subject, thing, flush, _ in waiting.values():
             self._submit(subject, thing, flush)
 
-    async def _read(self, after: int) -> tuple[set[bytes], int, bool]:
-        """Returns the subjects of the records behind a sequence, the last sequence, and whether others wrote them."""
+    async def _read(self, after: int) -> tuple[set[bytes], int, bool, Lease | None]:
+        """Returns what is behind a sequence.
+
+        The subjects of the records, the last sequence, whether others wrote any, and the lease that somebody has taken.
+        """
         info = await self._streams.stream_info(self._names.state)
         if info is None:
             raise NatsError("it is gone")
-        found, stranger = set(), False
+        found, stranger, rival = set(), False, None
+        epoch = 0 if self._tenure is None else self._tenure.lease.epoch
         if int(info["state"]["last_seq"]) > after:
             async for received in self._streams.read(self._names.state, info["state"], after):
                 for row in range(len(received)):
-                    found.add(received.subject(row).removeprefix(self._names.records.encode()))
-                    stranger |= self._own not in received.header(row)
-        return found, int(info["state"]["last_seq"]), stranger
+                    subject = received.subject(row).removeprefix(self._names.records.encode())
+                    found.add(subject)
+                    if self._own not in received.header(row):
+                        stranger = True
+                        if subject == LEASE and (lease := _lease(received.data(row))).epoch >= max(epoch, 1):
+                            rival = lease
+        return found, int(info["state"]["last_seq"]), stranger, rival
 
     def _remove(self, gone: Iterable[int]) -> None:
         """Deletes records of what is gone; those that stay are deleted by the next start."""
@@ -393,3 +436,10 @@ class State:
                     STREAMING.debug("Record %d of stream %s stays: %s", sequence, self._names.state, problem)
 
         self._removing = asyncio.get_running_loop().create_task(remove())
+
+
+def _lease(record: bytes) -> Lease:
+    try:
+        return Lease.decode(record)
+    except ValueError:
+        return Lease()

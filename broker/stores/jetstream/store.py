@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from broker.log import STREAMING
 from broker.stores.file import FileStore
 from broker.stores.interface import ChannelStore, Flush, MessageStore, Recovered, StorageError
+from broker.stores.jetstream.lease import TTL, Lease
 from broker.stores.jetstream.messages import Channel, JetStreamMessages
 from broker.stores.jetstream.opening import Opening, set_aside
 from broker.stores.jetstream.state import CHANNEL, CLIENT, SERVER, State
@@ -45,6 +46,8 @@ class Backing:
     streams: Streams  #: JetStream
     names: Names  #: of the cluster id
     failed: Callable[[str], None]  #: called with the reason when the store cannot be gone on with
+    node: str = ""  #: what this server is called among those with the same streams; empty for a single one
+    seconds: float = TTL  #: how long a lease is good for, where there are several
 
 
 class JetStreamStore:
@@ -73,48 +76,94 @@ class JetStreamStore:
         self.streams = streams = backing.streams
         self.wake: Callable[[], None] | None = None
         self._failed = backing.failed
+        self._node = backing.node
         self._names = names = backing.names
         self._directory = directory
         self._make_copy = copy
         self._copy = copy()
         self.crc: Crc | None = self._copy.crc
         self._copies: dict[bytes, ChannelStore] = {}
+        self._opened = False  # the copy
+        self._followed: dict[bytes, JetStreamMessages] = {}
         self._channels: dict[bytes, tuple[JetStreamMessages, JetStreamSubscriptions]] = {}
         self._removals: dict[bytes, asyncio.Task[None]] = {}
         self._completed: list[tuple[Flush, Callable[[], None] | None]] = []
-        self._state = State(streams, names, self.writer, self.completed_flush, self._lost)
+        self._state = State(streams, names, self.writer, self.completed_flush, self._lost, backing.seconds)
         self._recovered: Recovered | None = None
 
     # The start
 
+    async def check(self) -> None:
+        """Makes sure that the streams are as they should be, and that the copy can be had.
+
+        Raises:
+            StorageError: They are not, or JetStream cannot be reached.
+        """
+        self._open_copy()
+        await Opening(self.streams, self._names).look()
+
+    async def follow(self) -> None:
+        """Makes the copy follow the streams, to which another server writes.
+
+        Raises:
+            StorageError: The copy cannot be written.
+            NatsError: Not all of them could be read.
+        """
+        self._open_copy()
+        names = self._names
+        there = set()
+        for stream in await self.streams.stream_names(names.channels + ">"):
+            info = await self.streams.stream_info(stream)
+            for subject in (info or {}).get("config", {}).get("subjects") or ():
+                name = str(subject).removeprefix(names.channels).encode()
+                if info is not None and names.stream(name) == stream:
+                    there.add(name)
+                    if name not in self._followed:
+                        self._followed[name] = self._messages(name)
+                    await self._followed[name].follow(info["state"])
+        for name in set(self._followed) - there:
+            # It was deleted; one that comes back is another one.
+            self._followed.pop(name).close()
+            self._copy.delete_channel(name)
+            del self._copies[name]
+
+    def _messages(self, name: bytes) -> JetStreamMessages:
+        if name not in self._copies:
+            self._copies[name] = self._copy.create_channel(name)
+        return JetStreamMessages(self._channel(name), self)
+
     async def prepare(self) -> None:
         """Reads what the streams have, and makes the copy follow them.
 
+        Where there are several servers it takes the lease with that.
+
         Raises:
-            StorageError: It cannot be gone on with, or JetStream cannot be reached.
+            StorageError: It cannot be gone on with, JetStream cannot be reached, or another server was faster.
         """
         self._open_copy()
         opening = Opening(self.streams, self._names)
+        before: Lease | None = None
         while True:
             found = await opening.look()
+            lease = self._next_lease(found.lease, before)
+            before = found.lease
             # The state has to know all of it before it writes: what it does not know, it would remove.
             subscribed = {
                 name: JetStreamSubscriptions(name, self.limits_of(name), self._state, found.subscriptions.get(name, ()))
                 for name in found.channels
             }
-            if await self._state.open(found.last, found.records, found.gone):
+            if await self._state.open(found.last, found.records, found.gone, lease):
                 break
             await asyncio.sleep(_AGAIN)
         for name in found.channels:
-            channel = self._channel(name)
-            if name not in self._copies:
-                self._copies[name] = self._copy.create_channel(name)
-            messages = JetStreamMessages(channel, self)
+            messages = self._followed.pop(name, None) or self._messages(name)
             self._channels[name] = messages, subscribed[name]
-            await opening.open(messages, channel, subscribed[name].last, made=found.made.get(name))
+            await opening.open(messages, self._channel(name), subscribed[name].last, made=found.made.get(name))
             if found.made.get(name) is not True:
                 self._state.put(CHANNEL + name, MADE)
         for name in set(self._copies) - set(found.channels):
+            if name in self._followed:
+                self._followed.pop(name).close()
             self._copy.delete_channel(name)
             del self._copies[name]
         if found.server is None and not self._channels:
@@ -125,8 +174,31 @@ class JetStreamStore:
         }
         self._recovered = Recovered(found.server or pb.ServerInfo(), found.clients, channels)
 
+    def _next_lease(self, found: Lease, before: Lease | None) -> Lease | None:
+        """Returns the lease that is to be taken; None for a single server.
+
+        Args:
+            found: Who has it.
+            before: Who had it at the first look, if there was one.
+
+        Raises:
+            StorageError: It is not to be taken.
+        """
+        if self._node:
+            if before is not None and found.epoch > before.epoch:
+                raise StorageError(f'node "{found.node}" was faster')
+            return Lease(self._node, found.epoch + 1)
+        if found.node:
+            raise StorageError(
+                f'cluster ID {self._names.cluster_id} belongs to a group of servers (node "{found.node}"): start this '
+                f"one with -clustered, or end the group in order first"
+            )
+        return None
+
     def _open_copy(self) -> None:
-        """Opens the copy in files; one that is damaged is set aside."""
+        """Opens the copy in files, unless that was done; one that is damaged is set aside."""
+        if self._opened:
+            return
         for again in (False, True):
             try:
                 found = self._copy.recover()
@@ -151,10 +223,22 @@ class JetStreamStore:
             self._copies = {name: stores for name, (stores, _) in found.channels.items()}
         else:
             self._copy.init(pb.ServerInfo(cluster_id=self._names.cluster_id.encode(), node_id=marker))
+        self._opened = True
 
     def recover(self) -> Recovered | None:
         """Returns what `prepare` has found."""
         return self._recovered
+
+    async def look_again(self) -> list[bytes]:
+        """Looks whether others have got something into channels since these were opened.
+
+        Whoever had the lease before may have sent messages when it was taken from him, and to a channel to which nobody
+        publishes now.
+
+        Returns:
+            The channels where it was so. The store has it.
+        """
+        return [name for name, (messages, _) in tuple(self._channels.items()) if await messages.look_again()]
 
     # What there is
 
@@ -230,6 +314,10 @@ class JetStreamStore:
 
     # For the channels
 
+    def leads(self) -> bool:
+        """Returns whether messages may be sent: no other server does."""
+        return self._state.leads
+
     def copy_of(self, name: bytes) -> MessageStore:
         """Returns the copy of a channel."""
         return self._copies[name].messages
@@ -257,7 +345,9 @@ class JetStreamStore:
         return [flush for flush, _ in completed]
 
     def _lost(self, reason: str) -> None:
-        self._failed(f"The store cannot be gone on with: {reason}: is there another server with this cluster ID?")
+        if not self._node:
+            reason = f"The store cannot be gone on with: {reason}: is there another server with this cluster ID?"
+        self._failed(reason)
 
     # From time to time, and at the end
 
@@ -273,6 +363,9 @@ class JetStreamStore:
         while loop.time() < until and not self._idle:
             await asyncio.sleep(_LOOK)
         self._state.finish()
+        self._state.give_back()
+        while loop.time() < until and not self._state.idle:
+            await asyncio.sleep(_LOOK)
 
     @property
     def _idle(self) -> bool:
@@ -283,7 +376,7 @@ class JetStreamStore:
 
     def close(self) -> None:
         """Closes everything; what is under way may be stored or not."""
-        for messages, _ in self._channels.values():
+        for messages in (*self._followed.values(), *(messages for messages, _ in self._channels.values())):
             messages.close()
         for task in self._removals.values():
             task.cancel()

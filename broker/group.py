@@ -1,0 +1,298 @@
+"""Servers on the same streams: one leads, the others follow until they can take the lease.
+
+Facts: high-availability.md section C.3.
+
+Each time that it leads, a server is made anew, with a bus and a store of its own: a *term*. It begins on standby, where
+its copy of the channels is kept up to date, and ends when the lease is lost, with everything that it had; the process
+goes on with the next term. Nothing has to be put back into the state of a server that has never led.
+
+Whoever leads answers a question that the others ask several times a second. Where NATS says that nobody listens, they
+try to take the lease at once. That is a hint only, and so is the time of the lease: the streams decide who leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from broker.log import STREAMING
+from broker.stores.interface import Remote, StorageError
+from broker.streaming.names import leader_subject
+from broker.streaming.ports import Answer, Bus, Outcome, Role
+from broker.streaming.requests import Request, one_by_one
+from stantools.errors import StantoolsError
+from stantools.nats.errors import NatsError
+
+if TYPE_CHECKING:
+    from broker.stores.jetstream.naming import Names
+    from broker.stores.jetstream.ports import Streams
+    from broker.streaming.server import StreamingServer
+
+LEADER: Final = "Leader"
+FOLLOWER: Final = "Follower"
+CANDIDATE: Final = "Candidate"
+_SECOND: Final = 1_000_000_000
+#: Seconds between two questions whether somebody leads, for an answer, and how often nobody has to be there.
+_ASKED: Final = 0.1
+_ANSWERED: Final = 0.5
+_NOBODY: Final = 2
+#: Looks at the state's stream in the time of a lease.
+_LOOKS: Final = 4
+#: By which part of a lease's time servers differ at most when they take one that is over.
+_SPREAD: Final = 0.1
+#: Seconds between two rounds in which the copy follows the streams, as a part of the last one's time, and at most.
+_ROUNDS: Final = 0.5, 10, 5.0
+#: Seconds until a term follows one that went wrong.
+_AGAIN: Final = 0.5
+
+
+class Connections(Bus, Protocol):
+    """A bus that is opened for a term, and closed at its end."""
+
+    async def connect(self) -> None:
+        """Connects. Raises a `StantoolsError` if there is nobody."""
+
+    async def close(self) -> None:
+        """Disconnects; no handler is called any more."""
+
+
+@dataclass(slots=True)
+class Term:
+    """What a server has from standing by to the end of its leading."""
+
+    bus: Connections
+    store: Remote
+    server: StreamingServer
+    stop: Callable[[], None]  #: ends server and store
+
+
+class Group:
+    """A server among others, of which one leads.
+
+    Args:
+        streams: JetStream.
+        names: What the streams are called.
+        node_id: What this server is called.
+        seconds: How long a lease is good for.
+        make: Makes what a term needs; what it is given is to be called with the reason when the lease is lost.
+        serves: Called with a term when clients can connect.
+        failed: Called with the reason when this server cannot go on.
+
+    Attributes:
+        node_id: What this server is called.
+        role: What it is.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        names: Names,
+        node_id: str,
+        seconds: float,
+        make: Callable[[Callable[[str], None]], Term],
+        serves: Callable[[Term], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self.node_id = node_id
+        self.role = FOLLOWER
+        self._streams = streams
+        self._names = names
+        self._seconds = seconds
+        self._make = make
+        self._serves = serves
+        self._failed = failed
+        self._subject = leader_subject(names.cluster_id.encode())
+        self._over: asyncio.Future[str]
+        self._term: Term
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Joins the others.
+
+        Raises:
+            StantoolsError: NATS cannot be reached, or the streams are not as they should be.
+        """
+        self._begin()
+        await self._term.bus.connect()
+        try:
+            await self._term.store.check()
+        except StantoolsError:
+            await self._end()
+            raise
+        self._running = asyncio.get_running_loop().create_task(self._run())
+        self._running.add_done_callback(self._ended)
+
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        if not running.cancelled():
+            self._failed(f"This server cannot go on in its group: {running.exception()!r}")
+
+    async def stop(self) -> None:
+        """Leaves the others, and gives the lease back."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+            self._running = None
+
+    @property
+    def server(self) -> StreamingServer:
+        """The server of this term."""
+        return self._term.server
+
+    # Terms
+
+    def _begin(self) -> None:
+        over = self._over = asyncio.get_running_loop().create_future()
+        self._term = self._make(lambda reason: None if over.done() else over.set_result(reason))
+
+    async def _end(self) -> None:
+        self.role = FOLLOWER
+        self._term.stop()
+        await self._term.bus.close()
+
+    async def _run(self) -> None:
+        said = ""
+        while True:
+            try:
+                await self._stand_by()
+                await self._lead()
+                said = ""
+            except StantoolsError as problem:
+                if said != (said := str(problem)):
+                    STREAMING.error("This server cannot lead yet: %s", problem)
+            except asyncio.CancelledError:
+                if self.role == LEADER:
+                    await self._term.store.finish()
+                await self._end()
+                raise
+            led = self.role == LEADER
+            if led:
+                STREAMING.info("server lost leadership, performing leader stepdown actions")
+            await self._end()
+            if led:
+                STREAMING.info("finished leader stepdown actions")
+            await self._connect()
+
+    async def _connect(self) -> None:
+        """Begins a term as soon as there is a connection."""
+        while True:
+            await asyncio.sleep(_AGAIN)
+            self._begin()
+            try:
+                await self._term.bus.connect()
+            except StantoolsError as problem:
+                STREAMING.debug("There is no connection yet: %s", problem)
+                self._term.stop()
+            else:
+                return
+
+    # On standby
+
+    async def _stand_by(self) -> None:
+        """Keeps the copy up to date until the lease can be taken, as far as that can be told."""
+        copying = asyncio.get_running_loop().create_task(self._copy())
+        try:
+            await self._watch()
+        finally:
+            copying.cancel()
+            await asyncio.wait([copying])
+
+    async def _copy(self) -> None:
+        loop = asyncio.get_running_loop()
+        said = ""
+        pause, times, most = _ROUNDS
+        while True:
+            begin = loop.time()
+            try:
+                await self._term.store.follow()
+                said = ""
+            except (NatsError, StorageError) as problem:
+                if said != (said := str(problem)):
+                    STREAMING.warning("The copy in files does not follow the streams: %s", problem)
+            await asyncio.sleep(min(max(pause, times * (loop.time() - begin)), most))
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        patience = self._seconds * random.SystemRandom().uniform(1, 1 + _SPREAD)
+        last, since, look, silent = -1, loop.time(), 0.0, 0
+        while silent < _NOBODY:
+            silent = silent + 1 if await self._nobody_leads() else 0
+            if (now := loop.time()) >= look:
+                look = now + self._seconds / _LOOKS
+                found = await self._last_record()
+                if found != last or found < 0:
+                    # Time without JetStream does not count: nobody could have written.
+                    last, since = found, loop.time()
+                elif loop.time() - since >= patience:
+                    return
+            await asyncio.sleep(_ASKED)
+
+    async def _nobody_leads(self) -> bool:
+        """Asks whether somebody leads; returns whether NATS says that nobody would answer."""
+        outcome: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: Answer) -> None:
+            if not outcome.done():
+                outcome.set_result(answer)
+
+        self._term.bus.request(Role.GENERAL, self._subject, b"", round(_ANSWERED * _SECOND), answered)
+        return (await outcome).outcome is Outcome.NO_RESPONDERS
+
+    async def _last_record(self) -> int:
+        """Returns where the stream of the state ends, -1 if that cannot be told."""
+        try:
+            async with asyncio.timeout(self._seconds / 2):
+                info = await self._streams.stream_info(self._names.state)
+        except (NatsError, TimeoutError):
+            return -1
+        return int(info["state"]["last_seq"]) if info else 0
+
+    # Leading
+
+    async def _lead(self) -> None:
+        """Takes the lease, serves until it is lost, and says so.
+
+        Raises:
+            StantoolsError: Another server was faster, or the streams cannot be gone on with.
+        """
+        term, over = self._term, self._over
+        self.role = CANDIDATE
+
+        def answer(request: Request) -> None:
+            term.bus.publish(Role.GENERAL, request.reply, self.node_id.encode())
+
+        # From now on nobody else is to try, however long it takes to read the streams.
+        term.bus.listen(Role.GENERAL, self._subject, one_by_one(answer))
+        if not await self._unless_over(term.store.prepare()):
+            return
+        self.role = LEADER
+        STREAMING.info("server became leader, performing leader promotion actions")
+        problem: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        term.server.start(lambda: problem.set_result(""), problem.set_result)
+        if await self._unless_over(problem):
+            if problem.result():
+                raise StorageError(problem.result())
+            STREAMING.info("finished leader promotion actions")
+            self._serves(term)
+            await self._unless_over(self._look_again(term))
+        STREAMING.warning("The lease is lost: %s", await over)
+
+    async def _look_again(self, term: Term) -> None:
+        """Looks, when the time of the lease before is over, what whoever had it has still got in."""
+        await asyncio.sleep(self._seconds)
+        term.server.look_again(await term.store.look_again())
+
+    async def _unless_over(self, work: Awaitable[Any]) -> bool:
+        """Waits for something, or until the lease is lost. Returns whether it was done."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([task, self._over], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not task.done():
+                task.cancel()
+        if self._over.done():
+            return False
+        task.result()
+        return True
