@@ -13,6 +13,7 @@ import random
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from stantools.nats.errors import ApiError, ConnectionLostError, NoAnswerError, 
 from stantools.nats.frames import Handler, frame_table
 from stantools.nats.inbox import Inbox, Received
 from stantools.nats.kernels import parse_messages
+from tests.broker.stores.jetstream.loop import process, real_time
 
 NOW = 1_700_000_000 * 10**9
 _FRAME = re.compile(rb"HPUB (\S+) (\S+) (\d+) (\d+)\r\n")
@@ -128,7 +130,7 @@ class JetStream:
 
     @staticmethod
     def now() -> float:
-        return asyncio.get_running_loop().time()
+        return real_time()
 
     def wall(self) -> int:
         return NOW + round(self.now() * 1e9)
@@ -205,8 +207,16 @@ class Link:
         self._under_way: deque[tuple[int, bytes, bytes, bytes, bytes]] = deque()
         self._answers: list[bytes] = []
         self._epoch = 0
+        self._process = process()
 
     # A connection
+
+    def _call(self, action: Callable[..., None], *args: Any) -> None:
+        """Has something done in the process that has the connection, if it is in one of its own."""
+        if self._process is None:
+            action(*args)
+        else:
+            self._process.call(action, *args)
 
     def listen(self, handler: Handler, lost: Callable[[], None]) -> bytes:
         self._numbers += 1
@@ -228,7 +238,7 @@ class Link:
         self._answers.clear()
         asyncio.get_running_loop().call_later(seconds, self._back)
         for lost in tuple(self._lost.values()):
-            lost()
+            self._call(lost)
 
     def _back(self) -> None:
         self.connected = True
@@ -236,17 +246,16 @@ class Link:
     def send(self, frames: bytes) -> bool:
         if not self.connected or self.dead:
             return False
-        loop = asyncio.get_running_loop()
         at, epoch = 0, self._epoch
         while at < len(frames):
             found = _FRAME.match(frames, at)
             assert found, frames[at : at + 80]
             header, total = int(found[3]), int(found[4])
             begin = found.end()
-            self._arrival = max(self._arrival, loop.time() + self._servers.chance.uniform(0.0001, 0.002))
+            self._arrival = max(self._arrival, real_time() + self._servers.chance.uniform(0.0001, 0.002))
             parts = frames[begin : begin + header], frames[begin + header : begin + total]
             self._under_way.append((epoch, found[1], found[2], *parts))
-            loop.call_at(self._arrival, self._arrive)
+            Context().run(asyncio.get_running_loop().call_at, self._arrival, self._arrive)
             at = begin + total + 2
         return True
 
@@ -271,7 +280,7 @@ class Link:
         for prefix, handler in tuple(self._handlers.items()):
             buffer = b"".join(each for each in answers if each.startswith(b"MSG " + prefix, each[:1] == b"H"))
             if buffer:
-                _parsed(buffer, handler)
+                self._call(_parsed, buffer, handler)
 
     # Requests
 
