@@ -38,7 +38,7 @@ _SECOND: Final = 1_000_000_000
 #: Seconds between two questions whether somebody leads, for an answer, and how often nobody has to be there.
 _ASKED: Final = 0.1
 _ANSWERED: Final = 0.5
-_NOBODY: Final = 2
+_NOBODY: Final = 3
 #: Looks at the state's stream in the time of a lease.
 _LOOKS: Final = 4
 #: By which part of a lease's time servers differ at most when they take one that is over.
@@ -80,6 +80,7 @@ class Group:
         make: Makes what a term needs; what it is given is to be called with the reason when the lease is lost.
         serves: Called with a term when clients can connect.
         failed: Called with the reason when this server cannot go on.
+        chance: Where servers differ; the system's by default.
 
     Attributes:
         node_id: What this server is called.
@@ -95,6 +96,7 @@ class Group:
         make: Callable[[Callable[[str], None]], Term],
         serves: Callable[[Term], None],
         failed: Callable[[str], None],
+        chance: random.Random | None = None,
     ) -> None:
         self.node_id = node_id
         self.role = FOLLOWER
@@ -104,6 +106,7 @@ class Group:
         self._make = make
         self._serves = serves
         self._failed = failed
+        self._chance = chance or random.SystemRandom()
         self._subject = leader_subject(names.cluster_id.encode())
         self._over: asyncio.Future[str]
         self._term: Term
@@ -215,7 +218,7 @@ class Group:
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        patience = self._seconds * random.SystemRandom().uniform(1, 1 + _SPREAD)
+        patience = self._seconds * self._chance.uniform(1, 1 + _SPREAD)
         last, since, look, silent = -1, loop.time(), 0.0, 0
         while silent < _NOBODY:
             silent = silent + 1 if await self._nobody_leads() else 0
@@ -227,7 +230,8 @@ class Group:
                     last, since = found, loop.time()
                 elif loop.time() - since >= patience:
                     return
-            await asyncio.sleep(_ASKED)
+            # Those who have missed the leader at the same time are not to try at the same time.
+            await asyncio.sleep(_ASKED * self._chance.uniform(0.5, 1.5))
 
     async def _nobody_leads(self) -> bool:
         """Asks whether somebody leads; returns whether NATS says that nobody would answer."""

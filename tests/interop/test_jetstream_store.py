@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
+import signal
 import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from stantools.format.proto import protocol_pb2 as protocol
 from tests import natsclient, servers
 from tests.brokers import Broker
 from tests.interop.talker import Client, NobodyAnsweredError, Talker
@@ -64,8 +67,10 @@ def goes_on(client: Client, channel: bytes, data: bytes) -> None:
 
     def published() -> bool:
         try:
-            return not client.publish(channel, data).error
-        except NobodyAnsweredError:
+            message = client.publication(channel, data).SerializeToString()
+            answer = client.nats.request(client.subjects.pub_prefix + b"." + channel, message, 5)
+            return not protocol.PubAck.FromString(answer).error
+        except (NobodyAnsweredError, TimeoutError):
             return False
 
     until(published)
@@ -365,3 +370,59 @@ def test_monitoring(tmp_path: Path) -> None:
             seen = json.load(page)
         assert (seen["msgs"], seen["first_seq"], seen["last_seq"]) == (1, 1, 1)
         assert broker.stop() == 0
+
+
+def role(broker: Broker) -> tuple[str, str]:
+    with urllib.request.urlopen(f"{broker.monitoring}/streaming/serverz", timeout=30) as page:
+        seen = json.load(page)
+    assert seen["state"] == "CLUSTERED"
+    return seen["node_id"], seen["role"]
+
+
+def test_a_group(tmp_path: Path) -> None:
+    """The leader is killed, stopped, ended; another one serves, nothing is lost, and durables skip nothing."""
+    with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
+        nodes = [
+            Broker(tmp_path / name, "-ns", server.url, "-st", "jetstream", "-dir", tmp_path / f"copy-{name}")
+            for name in "ab"
+        ]
+        for node, name in zip(nodes, "ab", strict=True):
+            node.words += ["-clustered", "-cluster_node_id", name]
+            node.http_port = servers.free_port()
+        first, second = nodes
+        with contextlib.ExitStack() as stack:
+            for node in nodes:
+                stack.callback(node.stop, signal.SIGKILL)
+            first.start()
+            second.start(wait=False)
+            until(lambda: "following until it leads" in second.said())
+            assert role(first) == ("a", "Leader")
+            with Talker(server.port) as nats:
+                client = Client(nats, "me")
+                durable = client.subscribe(b"a", durable_name=b"d", ack_wait_in_secs=1)
+                client.store(b"a", *[b"%d" % number for number in range(20)])
+                first.kill()
+                goes_on(client, b"a", b"killed")
+                assert "server became leader" in second.said()
+                first.start(wait=False)
+                until(lambda: first.said().count("following until it leads") == 2)
+                assert (role(first), role(second)) == (("a", "Follower"), ("b", "Leader"))
+                assert second.process is not None
+                second.process.send_signal(signal.SIGSTOP)
+                goes_on(client, b"a", b"stopped")
+                second.process.send_signal(signal.SIGCONT)
+                until(lambda: "finished leader stepdown actions" in second.said())
+                until(lambda: role(second) == ("b", "Follower"))
+                assert role(first) == ("a", "Leader")
+                assert first.stop() == 0
+                goes_on(client, b"a", b"ended")
+                log = contents(server.url)
+                assert [sequence for sequence, _ in log] == list(range(1, len(log) + 1))
+                assert [data for _, data in log][:20] == [b"%d" % number for number in range(20)]
+                until(lambda: {each.sequence for each in durable.messages} == {sequence for sequence, _ in log})
+                # A single broker does not take from a group what is its own.
+                assert "belongs to a group of servers" in refusal(broker_on(tmp_path, server.url))
+            assert second.stop() == 0
+        # It was ended in order.
+        with broker_on(tmp_path, server.url) as alone:
+            assert alone.stop() == 0

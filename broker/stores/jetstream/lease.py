@@ -20,8 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-#: The subject of the record, without what all begin with.
-LEASE: Final = b"lease"
+#: What the subjects of the records begin with; the epoch follows. What a server that has lost the lease still gets in
+#: does not take the place of the record by which it lost it.
+LEASE: Final = b"lease."
 #: Seconds of a lease.
 TTL: Final = 2.0
 #: The part of it that whoever has the lease counts on, and how often he writes it again in the whole.
@@ -37,6 +38,11 @@ class Lease:
 
     node: str = ""  #: who has it; empty for nobody
     epoch: int = 0  #: how many have had it so far
+
+    @property
+    def subject(self) -> bytes:
+        """The subject of the record, without what all begin with."""
+        return LEASE + b"%d" % self.epoch
 
     def encode(self) -> bytes:
         """Returns the record."""

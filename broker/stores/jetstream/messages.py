@@ -453,7 +453,8 @@ class JetStreamMessages:
             StorageError: The copy cannot be written.
             NatsError: Not all of it could be read.
         """
-        if not int(state.get("num_deleted") or 0):
+        # A server may be behind with what it tells, and what is wrong with a stream is the leader's matter.
+        if int(state["last_seq"]) >= self._copy.last and not int(state.get("num_deleted") or 0):
             await self._fill(state, opening=True)
 
     async def _fill(self, state: Mapping[str, Any], *, opening: bool) -> None:

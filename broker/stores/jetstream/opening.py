@@ -123,8 +123,11 @@ class Opening:
         if not subject.startswith(SUBSCRIPTION):
             found.records[subject] = content
         try:
-            if subject == LEASE:
-                found.lease = Lease.decode(content)
+            if subject.startswith(LEASE):
+                # Whoever goes on has a newer one.
+                found.lease = max(found.lease, Lease.decode(content), key=lambda each: each.epoch)
+                found.gone.append(sequence)
+                del found.records[subject]
             elif subject == SERVER:
                 found.server = pb.ServerInfo.FromString(content)
             elif subject.startswith(CLIENT):

@@ -3,7 +3,7 @@
 Facts: high-availability.md sections C.1 and C.4.
 
     start                       who has read the records last
-    lease                       who of several servers leads, see `lease`
+    lease.<epoch>               who of several servers leads, see `lease`
     server                      who the server is
     client.<id>                 a client
     chan.<channel>              a channel, and whether its stream was made
@@ -223,8 +223,8 @@ class State:
         if lease is None:
             self.put(START, self._own)
         else:
-            self._tenure = Tenure(lease, self._seconds, partial(self.put, LEASE), self._lost)
-            self.put(LEASE, lease.encode())
+            self._tenure = Tenure(lease, self._seconds, partial(self.put, lease.subject), self._lost)
+            self.put(lease.subject, lease.encode())
         whole = await self._opening
         self._opening = None
         if whole:
@@ -415,7 +415,7 @@ class State:
                     found.add(subject)
                     if self._own not in received.header(row):
                         stranger = True
-                        if subject == LEASE and (lease := _lease(received.data(row))).epoch >= max(epoch, 1):
+                        if subject.startswith(LEASE) and (lease := _lease(received.data(row))).epoch >= max(epoch, 1):
                             rival = lease
         return found, int(info["state"]["last_seq"]), stranger, rival
 

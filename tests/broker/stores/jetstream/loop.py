@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import selectors
+import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -16,12 +17,12 @@ _ORIGIN = 1000.0
 
 @dataclass(eq=False)
 class Process:
-    """What runs in a context of its own, as if it were a process: it can be stopped and killed, and has a clock."""
+    """What runs in a context of its own, as if it were a process: it can be stopped, has a clock, and tasks."""
 
     rate: float = 1.0  #: how fast its clock is
-    dead: bool = False
     stopped: bool = False
     context: Context = field(default_factory=copy_context)
+    tasks: weakref.WeakSet[asyncio.Task[Any]] = field(default_factory=weakref.WeakSet)
     _later: list[asyncio.Handle] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -44,12 +45,21 @@ class Process:
 
     def suits(self, handle: asyncio.Handle) -> bool:
         """Returns whether a callback is to run now; one of a stopped process runs when it goes on."""
-        if self.stopped and not self.dead:
+        if self.stopped:
             self._later.append(handle)
-        return not (self.stopped or self.dead)
+        return not self.stopped
 
 
 _PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+def _task(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], context: Context | None = None
+) -> asyncio.Task[T]:
+    task = asyncio.Task(work, loop=loop, context=context)
+    if (owner := _PROCESS.get() if context is None else context.get(_PROCESS)) is not None:
+        owner.tasks.add(task)
+    return task
 
 
 def real_time() -> float:
@@ -93,6 +103,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self.simulated = _Selector()
         super().__init__(self.simulated)
         self.problems: list[dict[str, Any]] = []
+        self.set_task_factory(_task)
         self.set_exception_handler(lambda _, context: self.problems.append(context))
 
     def time(self) -> float:

@@ -1,0 +1,363 @@
+"""Groups of brokers on streams that fail, in simulated time: one leads, is killed, stopped or cut off; another follows.
+
+As in `test_simulated`, whose client and checks these are; but there are two or three brokers at a time, whose clocks
+differ by a fifth, and one NATS for all, from which each can be cut off, from JetStream alone, or from both. Where two
+hear the client at a time, and one of them was stopped, a publish may be stored twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.group import FOLLOWER, LEADER, Group, Term
+from broker.stores.file import FileStore
+from broker.stores.interface import StorageError
+from broker.stores.jetstream.naming import Names
+from broker.stores.jetstream.store import Backing, JetStreamStore
+from broker.stores.options import FileOptions
+from broker.streaming.names import leader_subject, new_server
+from broker.streaming.options import StreamingOptions
+from broker.streaming.ports import Answer as Answered
+from broker.streaming.ports import Outcome, Role
+from broker.streaming.server import StreamingServer
+from stantools.format.proto import protocol_pb2 as protocol
+from stantools.nats.errors import ConnectionLostError
+from stantools.store.limits import ChannelLimits, StoreLimits
+from tests.broker.stores.jetstream.loop import Process, process, real_time, run
+from tests.broker.stores.jetstream.model import Faults, JetStream, Link
+from tests.broker.stores.jetstream.test_simulated import (
+    FAULTS,
+    Answer,
+    Client,
+    Driver,
+    History,
+    LoopTime,
+    all_served,
+    check,
+)
+from tests.broker.streaming.world import Bus
+
+LIMITS = StoreLimits(channel=ChannelLimits(max_msgs=0, max_bytes=0))
+LEADING = leader_subject(b"c")
+
+
+class Nats:
+    """What brokers and the client are connected to; for the client it is the broker."""
+
+    def __init__(self) -> None:
+        self.wires: list[Wire] = []
+        self.sent: list[Any] = []
+        self.responders: dict[bytes, bytes | None] = {}
+        self.bus = self
+        self.server = SimpleNamespace(subjects=new_server(b"c", b"_STAN.discover"))
+        subjects = self.server.subjects
+        self.server.subjects = SimpleNamespace(
+            discovery=b"_STAN.discover.c", publish=subjects.publish, subscribe=subjects.subscribe
+        )
+
+    def feed(self, messages: list[tuple[bytes, bytes, bytes]]) -> None:
+        for wire in self.wires:
+            if not wire.node.apart:
+                wire.process.call(wire.take, messages)
+
+    def request(self, subject: bytes, payload: bytes) -> Answer:
+        inbox = b"_INBOX.client.%d" % next(_numbers)
+        answer = Answer(self, inbox)  # type: ignore[arg-type]
+        answer.at = len(self.sent)
+        self.feed([(subject, payload, inbox)])
+        return answer
+
+
+_numbers = itertools.count()
+
+
+class Wire(Bus):
+    """The connections of a broker in a term."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.time)
+        self.node = node
+        self.process = node.process
+        self.nats = node.nats
+        self.sent = node.nats.sent
+        self.responders = node.nats.responders
+        self.closed = False
+        self._pump: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        await asyncio.sleep(0.002)
+        if self.node.apart:
+            raise ConnectionLostError("nobody is there")
+        self.nats.wires.append(self)
+        self._pump = asyncio.get_running_loop().create_task(self._deliver())
+
+    async def close(self) -> None:
+        self.closed = True
+        if self in self.nats.wires:
+            self.nats.wires.remove(self)
+        if self._pump is not None:
+            self._pump.cancel()
+
+    async def _deliver(self) -> None:
+        while True:
+            self.run()
+            await asyncio.sleep(0.003)
+
+    def take(self, messages: list[tuple[bytes, bytes, bytes]]) -> None:
+        if not self.closed:
+            self.feed(messages)
+
+    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
+        if self.node.apart or self.closed:
+            return False
+        return super().publish(role, subject, payload, reply)
+
+    def request(
+        self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answered], None]
+    ) -> None:
+        if subject != LEADING:
+            super().request(role, subject, payload, timeout, answer)
+            return
+        others = [wire for wire in self.nats.wires if not wire.node.apart and wire._listening(subject)]
+        outcome = Answered(Outcome.REPLY, b"x")
+        if self.node.apart or any(wire.process.stopped for wire in others):
+            outcome = Answered(Outcome.TIMEOUT)
+        elif not others:
+            outcome = Answered(Outcome.NO_RESPONDERS)
+        seconds = timeout / 1e9 if outcome.outcome is Outcome.TIMEOUT else 0.001
+        asyncio.get_running_loop().call_later(seconds, answer, outcome)
+
+
+class Node:
+    """One life of a broker in a group."""
+
+    def __init__(self, name: str, servers: JetStream, nats: Nats, directory: Path, chance: random.Random) -> None:
+        self.name = name
+        self.directory = directory
+        self.nats = nats
+        self.apart = False  #: from NATS
+        self.problem = ""
+        self.process = Process(chance.uniform(0.8, 1.2))
+        self.time = LoopTime()
+        self.dead = False
+        self.ready = 0
+        self.link: Link = self.process.context.run(Link, servers)
+        self.group = Group(self.link, Names("c"), name, 2.0, self._make, self._serves, self._failed, chance)
+        self.starting = self.process.run(self._start)
+
+    async def _start(self) -> None:
+        assert process() is self.process
+        while True:
+            try:
+                await self.group.start()
+                return
+            except (StorageError, ConnectionLostError) as problem:
+                # As a service that is started again.
+                assert "does not answer" in str(problem) or "nobody" in str(problem), problem
+                await asyncio.sleep(1)
+
+    def _make(self, over: Callable[[str], None]) -> Term:
+        driver = Driver()
+        bus = Wire(self)
+        options = FileOptions(self.directory, sync=False, buffer_size=0)
+        store = JetStreamStore(
+            Backing(self.link, Names("c"), over, self.name, 2.0),
+            self.directory,
+            lambda: FileStore(options, LIMITS, wall=self.time.wall, cluster_id=b"c"),
+            LIMITS,
+        )
+        streaming = StreamingOptions(cluster_id=b"c")
+        server = driver.server = StreamingServer(streaming, store, bus, self.time, driver, member=self.group)
+
+        def stop() -> None:
+            server.stop()
+            driver.ended = "stopped"
+
+        return Term(bus, store, server, stop)  # type: ignore[arg-type]
+
+    def _serves(self, term: Term) -> None:
+        self.ready += 1
+
+    def _failed(self, problem: str) -> None:
+        self.problem = problem
+
+    def kill(self) -> None:
+        self.dead = self.link.dead = True
+        for wire in tuple(self.nats.wires):
+            if wire.node is self:
+                self.nats.wires.remove(wire)
+                wire.closed = True
+        # It ends without a word: nothing of it reaches anybody any more.
+        self.group.role = FOLLOWER
+        self.process.resume()
+        for task in tuple(self.process.tasks):
+            task.cancel()
+
+    def end(self) -> asyncio.Task[None]:
+        """Ends it in order."""
+        return self.process.run(self._end)
+
+    async def _end(self) -> None:
+        self.starting.cancel()
+        await self.group.stop()
+
+
+class Somebody(Client):
+    """A client who may hear from two brokers at a time."""
+
+    def hear(self) -> None:
+        for answer, sent, channel in getattr(self, "_published", []):
+            for payload in answer.come():
+                ack = protocol.PubAck.FromString(payload)
+                if (data := sent.pop(ack.guid, None)) is not None and not ack.error:
+                    self.history.stored[channel].append(data)
+
+
+async def scenario(seed: int, folder: Path) -> History:
+    chance = random.Random(seed)
+    servers, nats, history = JetStream(chance), Nats(), History()
+    client = Somebody(b"me", history, chance)
+    names = "abc"[: chance.choice((2, 2, 3))]
+    nodes = {name: Node(name, servers, nats, folder / name, chance) for name in names}
+
+    def links() -> list[Link]:
+        return [node.link for node in nodes.values() if not node.link.dead]
+
+    trouble = asyncio.get_running_loop().create_task(servers.trouble(links))
+    servers.faults = chance.choice(FAULTS)
+    for turn in range(chance.randint(4, 8)):
+        until = real_time() + chance.uniform(0.3, 5)
+        while real_time() < until:
+            await live(client, nats, chance)
+        await befall(nodes[chance.choice(names)], nodes, servers, chance)
+        check(servers, history, twice=True)
+        if turn % 2:
+            servers.faults = chance.choice(FAULTS)
+    servers.faults = Faults()
+    for node in nodes.values():
+        node.apart = False
+        node.process.resume()
+    calm = real_time()
+    rounds = 0
+    while real_time() < calm + 400:
+        await live(client, nats, chance, publishes=rounds < 40, last=True)
+        rounds += 1
+        if rounds > 60 and client.connected and all_served(servers, client):
+            break
+    check(servers, history, twice=True)
+    assert not any(node.problem for node in nodes.values()), [node.problem for node in nodes.values()]
+    assert all_served(servers, client), "not everything was served in the end"
+    until = real_time() + 60
+    while [node.group.role for node in nodes.values()].count(LEADER) != 1:
+        assert real_time() < until, "there is not one leader in the end"
+        await asyncio.sleep(0.1)
+    trouble.cancel()
+    return history
+
+
+async def live(
+    client: Somebody, nats: Nats, chance: random.Random, *, publishes: bool = True, last: bool = False
+) -> None:
+    """What the client does."""
+    if not client.connected:
+        await client.connect(nats)  # type: ignore[arg-type]
+        await asyncio.sleep(0.2)
+        return
+    client.take(nats, 1.0 if last else chance.choice((0, 0.5, 1)))  # type: ignore[arg-type]
+    client.hear()
+    if publishes and chance.random() < 0.3:
+        client.publish(nats, chance.choice((1, 1, 3, 20)))  # type: ignore[arg-type]
+    await asyncio.sleep(chance.choice((0.001, 0.02, 0.3)))
+
+
+async def befall(node: Node, nodes: dict[str, Node], servers: JetStream, chance: random.Random) -> None:
+    """Something happens to one of the brokers."""
+    loop = asyncio.get_running_loop()
+    seconds = chance.uniform(0.05, 8)
+    fate = chance.random()
+    if fate < 0.2:
+        node.process.stopped = True
+        loop.call_later(seconds, node.process.resume)
+    elif fate < 0.35:
+        node.link.lose(seconds)
+    elif fate < 0.55:
+        node.apart = True
+        if chance.random() < 0.5:
+            node.link.lose(seconds)
+        loop.call_later(seconds, setattr, node, "apart", False)
+    elif fate < 0.65:
+        ending = node.end()
+        await asyncio.wait([ending], timeout=20)
+        node.kill()
+        nodes[node.name] = Node(node.name, servers, node.nats, node.directory, chance)
+    else:
+        node.kill()
+        await asyncio.sleep(chance.choice((0, 0, 1)) * seconds)
+        if chance.random() < 0.3:
+            shutil.rmtree(node.directory, ignore_errors=True)
+        nodes[node.name] = Node(node.name, servers, node.nats, node.directory, chance)
+
+
+def play(folder: Path, seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        history = run(lambda seed=seed: scenario(seed, folder / str(seed)))  # type: ignore[misc]
+        assert any(history.sent.values()), seed
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_groups_of_brokers(tmp_path: Path, block: int) -> None:
+    play(tmp_path, range(20 * block, 20 * block + 20))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(100))
+def test_many_groups(tmp_path: Path, block: int) -> None:
+    play(tmp_path, range(1000 + 100 * block, 1100 + 100 * block))
+
+
+@pytest.mark.parametrize(("what", "most"), [("killed", 1.0), ("ended", 1.0), ("stopped", 3.5)])
+def test_how_long_it_takes(tmp_path: Path, what: str, most: float) -> None:
+    """Whoever is killed or ends is missed at once, whoever is stopped when his lease is over."""
+
+    async def play() -> float:
+        chance = random.Random(1)
+        servers, nats = JetStream(chance), Nats()
+        nodes = [Node(name, servers, nats, tmp_path / name, chance) for name in "ab"]
+
+        async def leader() -> Node:
+            while True:
+                for node in nodes:
+                    if node.ready and node.group.role == LEADER and not (node.dead or node.process.stopped):
+                        return node
+                await asyncio.sleep(0.01)
+
+        first = await leader()
+        await asyncio.sleep(5)
+        begin = real_time()
+        if what == "killed":
+            first.kill()
+        elif what == "ended":
+            first.end()
+            nodes.remove(first)
+        else:
+            first.process.stopped = True
+        assert await leader() is not first
+        took = real_time() - begin
+        if what == "stopped":
+            first.process.resume()
+            until = real_time() + 5
+            while first.group.role == LEADER:
+                assert real_time() < until
+                await asyncio.sleep(0.01)
+        return took
+
+    assert run(play) < most
