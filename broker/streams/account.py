@@ -119,7 +119,7 @@ class Account:
             stream.store.configure(config.as_json(), stream.created)
         except StorageError as error:
             raise store_failed(error.message) from error
-        stream.config = config
+        stream.configure(config)
         stream.expire(self._clock.wall())
         stream.enforce()
         stream.store.flush()

@@ -12,8 +12,8 @@ from broker.streams.account import Account
 from broker.streams.configuration import StreamConfig
 from broker.streams.consumercalls import ConsumerCalls
 from broker.streams.consumers import Consumers
-from broker.streams.delivery import status
 from broker.streams.errors import ApiError, bad_request, name_mismatch, store_failed, unavailable
+from broker.streams.headers import status
 from broker.streams.requests import (
     BOOL,
     INT,
@@ -27,6 +27,7 @@ from broker.streams.requests import (
     response_type,
 )
 from broker.streams.stream import Stream
+from broker.streams.streaminfo import stream_info, stream_state, subject_counts
 from broker.streams.transfers import Transfers
 
 PREFIX: Final = b"$JS.API."
@@ -167,23 +168,23 @@ class Api:
         stream, new = self._account.create(self._config(name, body))
         if new:
             self._listen(stream)
-        return {**stream.info(self._clock.wall()), "did_create": True}
+        return {**stream_info(stream, self._clock.wall()), "did_create": True}
 
     def _update(self, name: str, body: bytes) -> dict[str, Any]:
         stream = self._account.update(self._config(name, body))
         self._listen(stream)
-        return stream.info(self._clock.wall())
+        return stream_info(stream, self._clock.wall())
 
     def _info(self, name: str, body: bytes) -> dict[str, Any]:
         wanted = members(parse(body), _INFO, "JSApiStreamInfoRequest", strict=True)
         stream = self._account.find(name)
-        info = stream.info(self._clock.wall())
+        info = stream_info(stream, self._clock.wall())
         if wanted.get("deleted_details"):
-            info["state"] = stream.state(deleted=True)
+            info["state"] = stream_state(stream, deleted=True)
         page = dict(_NO_PAGE)
         if pattern := wanted.get("subjects_filter"):
             offset = max(wanted.get("offset", 0), 0)
-            total, subjects = stream.subject_counts(pattern.encode(), offset)
+            total, subjects = subject_counts(stream, pattern.encode(), offset)
             if total:
                 page = {"total": total, "offset": min(offset, total), "limit": _SUBJECTS}
             if subjects:
@@ -203,7 +204,7 @@ class Api:
     def _list(self, body: bytes) -> dict[str, Any]:
         found, offset = self._page(body, "JSApiStreamListRequest")
         now = self._clock.wall()
-        infos = [stream.info(now) for stream in found[offset : offset + _INFOS]]
+        infos = [stream_info(stream, now) for stream in found[offset : offset + _INFOS]]
         return {"total": len(found), "offset": offset, "limit": _INFOS, "streams": infos}
 
     def _delete(self, name: str, body: bytes) -> dict[str, Any]:

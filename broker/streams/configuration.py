@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from broker.streams.errors import ApiError, invalid_config
+from broker.streams.errors import ApiError, invalid_config, invalid_mapping
+from broker.streams.mapping import FUNCTION, MappingError, SubjectMapping
 from broker.streams.requests import BOOL, INT, MAP, OBJECT, OBJECTS, STRING, STRINGS, UINT, members
 from stantools.nats.subjects import overlap, valid_pattern
 
@@ -56,14 +57,13 @@ _KINDS: Final[Mapping[str, str]] = {
     "allow_msg_ttl": BOOL,
     "subject_delete_marker_ttl": INT,
     "metadata": MAP,
-}
-#: Of 2.10 and earlier, and not there yet.
-_MISSING: Final[Mapping[str, str]] = {
-    "mirror": OBJECT,
-    "sources": OBJECTS,
     "republish": OBJECT,
     "subject_transform": OBJECT,
 }
+#: Of 2.10 and earlier, and not there yet.
+_MISSING: Final[Mapping[str, str]] = {"mirror": OBJECT, "sources": OBJECTS}
+_MAPPING: Final[Mapping[str, str]] = {"src": STRING, "dest": STRING}
+_REPUBLISH: Final[Mapping[str, str]] = {**_MAPPING, "headers_only": BOOL}
 #: Switches of later versions. They stay off, as with 2.10, which does not know them; a message that relies on one is
 #: refused.
 _OFF: Final = frozenset(("allow_msg_counter", "allow_atomic", "allow_batched", "allow_msg_schedules"))
@@ -85,6 +85,8 @@ _OPTIONAL: Final = frozenset(
         "allow_msg_ttl",
         "subject_delete_marker_ttl",
         "metadata",
+        "republish",
+        "subject_transform",
     )
 )
 #: Subjects that the server itself listens to.
@@ -112,6 +114,8 @@ class StreamConfig:
     duplicate_window: int = 0
     placement: Mapping[str, Any] | None = None
     compression: str = "none"
+    subject_transform: Mapping[str, Any] | None = None
+    republish: Mapping[str, Any] | None = None
     first_seq: int = 0
     allow_direct: bool = False
     mirror_direct: bool = False
@@ -143,6 +147,11 @@ class StreamConfig:
         found["subjects"] = tuple(found.get("subjects", ())) or (found.get("name", ""),)
         limits = members(found.get("consumer_limits", {}), _CONSUMER_LIMITS, "consumer_limits", strict=True)
         found["consumer_limits"] = {name: value for name, value in limits.items() if value}
+        for name, kinds in (("subject_transform", _MAPPING), ("republish", _REPUBLISH)):
+            if name in found:
+                found[name] = {"src": "", "dest": "", **members(found[name], kinds, name, strict=True)}
+        if found.get("republish"):
+            found["republish"]["src"] = found["republish"]["src"] or ">"
         metadata = found.get("metadata", {})
         found["metadata"] = {name: value for name, value in metadata.items() if not name.startswith("_nats.")}
         for name in ("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size"):
@@ -183,6 +192,7 @@ class StreamConfig:
         for problem in self._problems():
             raise invalid_config(problem)
         self._check_subjects()
+        self._check_mappings()
 
     def _problems(self) -> Iterator[str]:
         if self.max_age < 0:
@@ -233,6 +243,22 @@ class StreamConfig:
                     raise invalid_config(f'subject "{other}" overlaps with "{subject}"')
             before.add(subject)
             wild += [subject] * is_wild
+
+    def _check_mappings(self) -> None:
+        if echo := self.republish:
+            source, target = echo["src"], echo["dest"]
+            if target and any(overlap(FUNCTION.sub("*", target), subject) for subject in self.subjects):
+                raise invalid_config("stream configuration for republish destination forms a cycle")
+            try:
+                SubjectMapping(source, target)
+            except MappingError:
+                text = f"stream configuration for republish with transform from '{source}' to '{target}' not valid"
+                raise invalid_config(text) from None
+        if self.subject_transform:
+            try:
+                SubjectMapping(self.subject_transform["src"], self.subject_transform["dest"])
+            except MappingError as error:
+                raise invalid_mapping(error, "stream transform", 10155) from None
 
     def overlaps(self, other: StreamConfig) -> bool:
         """Returns whether there is a subject that both take."""

@@ -21,8 +21,9 @@ from broker.streams.advisories import Advisories
 from broker.streams.configuration import valid_name
 from broker.streams.consumer import Consumer
 from broker.streams.consumerconfig import ConsumerConfig
-from broker.streams.delivery import Delivery, status
+from broker.streams.delivery import Delivery
 from broker.streams.errors import ApiError, store_failed
+from broker.streams.headers import status
 from broker.streams.pulling import PullDelivery
 from broker.streams.pushing import PushDelivery
 from broker.streams.requests import OBJECT, STRING, members, time_text

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.log import NATS
 from broker.stores.interface import StorageError
+from broker.streams.headers import size_line, with_lines
 
 if TYPE_CHECKING:
     from broker.streams.consumer import Consumer
@@ -21,14 +22,6 @@ _MOST_BYTES: Final = 1 << 20
 #: How long to wait (ns) for a client that does not keep up.
 CONGESTED: Final = 20_000_000
 _SECOND: Final = 1_000_000_000
-_END: Final = b"\r\n\r\n"
-_VERSION: Final = b"NATS/1.0"
-
-
-def status(line: str, **headers: object) -> bytes:
-    """Returns a header block with a status; in names of headers `_` stands for `-`."""
-    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    return f"NATS/1.0 {line}\r\n{lines}\r\n".encode()
 
 
 class Delivery(ABC):
@@ -124,7 +117,7 @@ class Delivery(ABC):
             return 0
         header, payload = message.header, message.payload
         if consumer.config.headers_only:
-            header = _with_size(header, len(payload))
+            header = with_lines(header, size_line(payload))
             payload = b""
         left = consumer.num_pending - (count == 1)
         number = consumer.delivered[0] + 1
@@ -157,10 +150,3 @@ class Delivery(ABC):
     def _portion(self, sent: int, size: int) -> bool:
         """Returns whether it is the others' turn."""
         return sent >= _MOST or size >= _MOST_BYTES
-
-
-def _with_size(header: bytes, size: int) -> bytes:
-    line = b"Nats-Msg-Size: %d" % size
-    if header.endswith(_END):
-        return b"%b\r\n%b%b" % (header[: -len(_END)], line, _END)
-    return b"%b\r\n%b%b" % (_VERSION, line, _END)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broker.streams.mapping import MappingError
 
 
 class ApiError(Exception):
@@ -56,6 +59,13 @@ def name_mismatch() -> ApiError:
 def invalid_config(text: str) -> ApiError:
     """A stream cannot have such a configuration."""
     return ApiError(500, 10052, text)
+
+
+def invalid_mapping(error: MappingError, what: str, number: int) -> ApiError:
+    """A mapping of subjects is not valid; the number is that of an error in its source, the next of any other."""
+    if error.source:
+        return ApiError(400, number, f"{what} source: {error.text}")
+    return ApiError(400, number + 1, f"{what}: {error.text}")
 
 
 def sealed() -> ApiError:

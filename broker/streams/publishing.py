@@ -6,6 +6,7 @@ Facts: jetstream-server.md section 7.
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -94,6 +95,38 @@ def lifetime(headers: Mapping[bytes, bytes]) -> int:
     if not 1 <= seconds < 1 << 32:
         raise ApiError(400, 10165, "invalid per-message TTL")
     return seconds * _SECOND
+
+
+class Ids:
+    """Ids of messages as long as they count.
+
+    Attributes:
+        last: The id of the last message; empty if it had none.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self.last = b""
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def note(self, message_id: bytes, sequence: int, time: int) -> None:
+        """Takes note of a message, and the time when it was stored; its id may be empty."""
+        self.last = message_id
+        if message_id:
+            self._known[message_id] = (sequence, time)
+
+    def find(self, message_id: bytes, oldest: int) -> int:
+        """Returns the sequence of the message with an id that was stored after some time; 0 for none."""
+        self.forget(oldest)
+        found = self._known.get(message_id)
+        return found[0] if found is not None else 0
+
+    def forget(self, oldest: int) -> None:
+        """Forgets the ids of messages that were stored at some time, or before."""
+        while self._known and next(iter(self._known.values()))[1] <= oldest:
+            self._known.popitem(last=False)
 
 
 class Lifetimes:

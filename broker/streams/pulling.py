@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from broker.streams.delivery import Delivery, status
+from broker.streams.delivery import Delivery
 from broker.streams.errors import ApiError
+from broker.streams.headers import status
 from broker.streams.requests import BOOL, INT, STRING, members, parse
 from stantools.store.limits import format_duration
 

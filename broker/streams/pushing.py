@@ -8,7 +8,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from broker.streams.delivery import Delivery, status
+from broker.streams.delivery import Delivery
+from broker.streams.headers import status
 
 if TYPE_CHECKING:
     from broker.streams.consumer import Consumer

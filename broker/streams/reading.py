@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.stores.interface import StorageError
-from broker.streams.delivery import status
 from broker.streams.errors import ApiError, bad_request, no_message
+from broker.streams.headers import origin, status, with_lines
 from broker.streams.requests import BOOL, INT, STRING, STRINGS, TIME, UINT, members, parse, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.stores.streams.interface import Stored
     from broker.streams.stream import Stream
 
 _GET: Final[Mapping[str, str]] = {
@@ -47,8 +46,6 @@ _CONFLICTS: Final = tuple(
 _MOST_BATCH: Final = 1024
 _MOST_BATCH_BYTES: Final = 4 << 20
 _DELETE: Final[Mapping[str, str]] = {"seq": UINT, "no_erase": BOOL}
-_LINE: Final = b"NATS/1.0"
-_END: Final = b"\r\n\r\n"
 
 
 def stored_message(stream: Stream, body: bytes) -> dict[str, Any]:
@@ -160,7 +157,8 @@ def _found(stream: Stream, wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, b
         yield from _batch(stream, (sequences, left, 0), wanted)
     else:
         message = stream.message(_sequence(stream, wanted))
-        yield (b"" if wanted.get("no_hdr") else with_origin(stream, message)), message.payload
+        header = b"" if wanted.get("no_hdr") else with_lines(message.header, *origin(stream.name, message))
+        yield header, message.payload
 
 
 def _last_ones(stream: Stream, wanted: Mapping[str, Any]) -> tuple[list[int], int, int]:
@@ -193,7 +191,7 @@ def _batch(
             continue
         pending = left + len(sequences) - row - 1
         place = (b"Nats-Num-Pending: %d" % pending, b"Nats-Last-Sequence: %d" % last)
-        yield with_origin(stream, message, *place), message.payload
+        yield with_lines(message.header, *origin(stream.name, message), *place), message.payload
         last = sequence
         room -= len(message.header) + len(message.payload)
         if room <= 0:
@@ -203,18 +201,3 @@ def _batch(
     if end:
         headers["Nats_UpTo_Sequence"] = end
     yield status("204 EOB", **headers), b""
-
-
-def with_origin(stream: Stream, message: Stored, *more: bytes) -> bytes:
-    """Returns the header block of a message with where it comes from at its end, and more lines behind that."""
-    lines = b"\r\n".join((*_origin(stream, message), *more))
-    if message.header.endswith(_END):
-        return b"%b\r\n%b%b" % (message.header[: -len(_END)], lines, _END)
-    return b"%b\r\n%b%b" % (_LINE, lines, _END)
-
-
-def _origin(stream: Stream, message: Stored) -> Iterator[bytes]:
-    yield b"Nats-Stream: " + stream.name.encode()
-    yield b"Nats-Subject: " + message.subject
-    yield b"Nats-Sequence: %d" % message.sequence
-    yield b"Nats-Time-Stamp: " + time_text(message.time).encode()

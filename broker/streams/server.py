@@ -17,8 +17,8 @@ from broker.streams import acks
 from broker.streams.account import Account
 from broker.streams.api import PREFIX, Api
 from broker.streams.consumers import LOOK, Consumers
-from broker.streams.delivery import status
 from broker.streams.errors import ApiError, store_failed
+from broker.streams.headers import status
 from broker.streams.requests import dumps, rows
 from broker.streams.transfers import Transfers
 
@@ -194,16 +194,21 @@ class StreamsServer:
             except StorageError as error:
                 self._failed(stream, error)
             self.consumers.stream_changed(stream)
-        self._dirty.clear()
+        flushed, self._dirty = self._dirty, {}
         waiting, self._acks = self._acks, []
         for _, reply, answer in waiting:
             self._bus.publish(reply, answer)
+        for stream in flushed:
+            echoes, stream.echoes = stream.echoes, []
+            for to, header, payload in echoes:
+                self._bus.publish(to, payload, header=header)
 
     def _failed(self, stream: Stream, error: StorageError) -> None:
         """Takes a stream back to what is certain; what was not acknowledged yet is refused."""
         NATS.error("Stream %r: %s", stream.name, error.message)
         refused = _refused(store_failed(error.message), dumps(stream.name))
         self._acks = [(each, reply, refused if each is stream else answer) for each, reply, answer in self._acks]
+        stream.echoes.clear()
         self.account.reopen(stream)
 
     # Requests
@@ -288,7 +293,6 @@ class StreamsServer:
                 self.account.reopen(stream)
             elif stream.ages:
                 stream.expire(wall)
-                stream.forget_ids(wall)
                 self._dirty[stream] = None
         if now - self._synced >= _SYNC:
             self._synced = now

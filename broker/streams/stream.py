@@ -6,27 +6,23 @@ Facts: jetstream-server.md sections 5 to 8.
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from broker.stores.streams.interface import Stored
 from broker.streams import publishing
 from broker.streams.errors import ApiError, bad_request, no_message, sealed, store_failed
-from broker.streams.requests import time_text
+from broker.streams.headers import origin, size_line, with_lines
+from broker.streams.mapping import SubjectMapping
 from stantools.nats.subjects import valid_pattern
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from broker.stores.streams.interface import Stored, StreamStore
+    from broker.stores.streams.interface import StreamStore
     from broker.streams.configuration import StreamConfig
     from broker.streams.room import Room
 
-#: Subjects of an answer, and bytes of their names.
-_MOST_SUBJECTS: Final = 100_000
-_MOST_SUBJECT_BYTES: Final = 4 << 20
-#: Deleted sequences of an answer.
-_MOST_DELETED: Final = 250_000
 #: Messages that are taken out one by one.
 _FEW: Final = 16
 _MAX_SEQUENCE: Final = (1 << 62) - 1
@@ -67,21 +63,30 @@ class Stream:
     def __init__(
         self, room: Room, config: StreamConfig, created: int, store: StreamStore, *, borrowed: bool = False
     ) -> None:
-        self.room, self.config, self.created, self.store = room, config, created, store
+        self.room, self.created, self.store = room, created, store
         self.borrowed = borrowed
         self.failure = ""  #: why nothing can be stored; empty if nothing is wrong
         self.counted = 0  #: bytes that are counted for it
-        self._ids: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
-        self._last_id = b""
+        self._ids = publishing.Ids()
         self._lives = publishing.Lifetimes()
         self.followers: list[Follower] = []  #: its consumers
         self.unflushed = False  #: something was taken out since it was last flushed
+        #: What is to be published again, once it is flushed: subject, header block, payload.
+        self.echoes: list[tuple[bytes, bytes, bytes]] = []
+        self.configure(config)
         self.count()
 
     @property
     def name(self) -> str:
         """Its name."""
         return self.config.name
+
+    def configure(self, config: StreamConfig) -> None:
+        """Takes on a configuration, which is checked."""
+        self.config = config
+        transform, again = config.subject_transform, config.republish
+        self._mapping = SubjectMapping(transform["src"], transform["dest"]) if transform else None
+        self._again = SubjectMapping(again["src"], again["dest"]) if again and again["dest"] else None
 
     # Publishing
 
@@ -104,6 +109,8 @@ class Stream:
         contents = store.contents
         if self.failure:
             raise store_failed(self.failure)
+        if self._mapping is not None:
+            subject = self._mapping.of(subject) or subject
         size = store.size_of(subject, header, payload)
         if size > MAX_RECORD_SIZE or len(subject) > MAX_SUBJECT_SIZE or contents.last >= _MAX_SEQUENCE:
             raise store_failed("message is too large to be stored")
@@ -116,9 +123,9 @@ class Stream:
                 publishing.check(headers, config, subject, contents)
                 life = publishing.lifetime(headers)
                 message_id = headers.get(publishing.MESSAGE_ID, b"")
-                if message_id and (sequence := self._seen(message_id, now)):
+                if message_id and (sequence := self._ids.find(message_id, now - config.duplicate_window)):
                     return sequence, True
-                publishing.check_last_id(headers, self._last_id)
+                publishing.check_last_id(headers, self._ids.last)
                 replaces = publishing.rollup(headers, allowed=config.allow_rollup_hdrs)
         if 0 <= config.max_msg_size < len(header) + len(payload):
             raise ApiError(400, 10054, "message size exceeds maximum allowed")
@@ -127,13 +134,13 @@ class Stream:
         self.room.check(config.storage, size)
         if config.discard == "new" and not replaces:
             self._check_full(subject, size)
+        again = self._again.of(subject) if self._again is not None else None
+        last = contents.last_of(subject) if again else 0
         sequence = store.append(now, subject, header, payload)
-        if header:
-            self._last_id = message_id
-            if message_id:
-                self._ids[message_id] = (sequence, now)
-        elif self._last_id:
-            self._last_id = b""
+        if again:
+            self._echo(again, Stored(sequence, now, subject, header, payload), last)
+        if header or self._ids.last:
+            self._ids.note(message_id, sequence, now)
         if life:
             self._lives.note(sequence, now, life)
         if replaces:
@@ -143,33 +150,25 @@ class Stream:
             self.take_out(sequence)
         return sequence, False
 
-    def _seen(self, message_id: bytes, now: int) -> int:
-        self.forget_ids(now)
-        found = self._ids.get(message_id)
-        return found[0] if found is not None else 0
-
-    def forget_ids(self, now: int) -> None:
-        """Forgets the ids of messages that are older than the duplicates window."""
-        oldest = now - self.config.duplicate_window
-        while self._ids:
-            message_id = next(iter(self._ids))
-            if self._ids[message_id][1] > oldest:
-                return
-            del self._ids[message_id]
+    def _echo(self, to: bytes, message: Stored, last: int) -> None:
+        """Has a message published again, with where it comes from, after which one of its subject."""
+        lines = [*origin(self.name, message), b"Nats-Last-Sequence: %d" % last]
+        payload = message.payload
+        if self.config.republish and self.config.republish.get("headers_only"):
+            lines.append(size_line(payload))
+            payload = b""
+        self.echoes.append((to, with_lines(message.header, *lines), payload))
 
     def remember(self, now: int) -> None:
         """Finds out anew what messages said about themselves: their ids as long as they count, their lifetimes."""
-        self._ids.clear()
-        self._last_id = b""
+        self._ids = publishing.Ids()
         self._lives = publishing.Lifetimes()
         contents = self.store.contents
         young = contents.first_since(now - self.config.duplicate_window)
         for message in self._from(contents.first if self.config.allow_msg_ttl else young):
             headers = publishing.said(message.header)
             if message.sequence >= young:
-                self._last_id = headers.get(publishing.MESSAGE_ID, b"")
-                if self._last_id:
-                    self._ids[self._last_id] = (message.sequence, message.time)
+                self._ids.note(headers.get(publishing.MESSAGE_ID, b""), message.sequence, message.time)
             if self.config.allow_msg_ttl and headers:
                 with contextlib.suppress(ApiError):
                     self._lives.note(message.sequence, message.time, publishing.lifetime(headers))
@@ -242,8 +241,9 @@ class Stream:
         self.count()
 
     def expire(self, now: int) -> None:
-        """Takes out what is too old."""
+        """Takes out what is too old, and forgets the ids of messages that are older than the duplicates window."""
         contents, config = self.store.contents, self.config
+        self._ids.forget(now - config.duplicate_window)
         gone: list[bytes] = []
         for sequence in self._lives.ended(now):
             message = self.store.read(sequence)
@@ -450,49 +450,3 @@ class Stream:
         found = contents.matching(wanted, start, 1)
         contents.release(wanted)
         return found[0] if found else 0
-
-    # Views
-
-    def state(self, *, deleted: bool = False) -> dict[str, Any]:
-        """Returns its state as answers have it."""
-        contents = self.store.contents
-        used = contents.messages or contents.last
-        state: dict[str, Any] = {
-            "messages": contents.messages,
-            "bytes": contents.bytes,
-            "first_seq": contents.first if used else 0,
-            "first_ts": time_text(contents.first_time),
-            "last_seq": contents.last,
-            "last_ts": time_text(contents.last_time),
-        }
-        if contents.subjects:
-            state["num_subjects"] = len(contents.subjects)
-        if contents.messages and (missing := contents.last - contents.first + 1 - contents.messages):
-            state["num_deleted"] = missing
-            if deleted:
-                state["deleted"] = contents.deleted(_MOST_DELETED)
-        state["consumer_count"] = len(self.followers)
-        return state
-
-    def info(self, now: int) -> dict[str, Any]:
-        """Returns what answers say of it."""
-        return {
-            "config": self.config.as_json(),
-            "created": time_text(self.created),
-            "state": self.state(),
-            "ts": time_text(now),
-        }
-
-    def subject_counts(self, pattern: bytes, offset: int) -> tuple[int, dict[str, int]]:
-        """Returns how many subjects match, and a page of them with the messages that each has."""
-        if not valid_pattern(pattern):
-            return 0, {}
-        entries = sorted(self.store.contents.selected((pattern,)), key=lambda entry: entry.name)
-        page: dict[str, int] = {}
-        size = 0
-        for entry in entries[offset : offset + _MOST_SUBJECTS]:
-            page[entry.name.decode(errors="replace")] = entry.count
-            size += len(entry.name)
-            if size > _MOST_SUBJECT_BYTES:
-                break
-        return len(entries), page

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.streams.configuration import StreamConfig
-from broker.streams.delivery import status
 from broker.streams.errors import ApiError, bad_request, name_mismatch
+from broker.streams.headers import status
 from broker.streams.requests import BOOL, INT, OBJECT, STRING, dumps, failed, members, parse, response_type, rows
+from broker.streams.streaminfo import stream_info, stream_state
 from stantools.nats.subjects import is_literal, valid_pattern
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Transfers:
         sending.heard = self._clock.monotonic()
         self._open[sending] = None
         sending.listening = self._bus.listen(sending.prefix + b">", partial(self._acknowledged, sending))
-        return {"config": stream.config.as_json(), "state": stream.state()}
+        return {"config": stream.config.as_json(), "state": stream_state(stream)}
 
     def restore(self, name: str, body: bytes) -> dict[str, Any]:
         """Begins to take a stream. Returns what the answer says.
@@ -189,7 +190,7 @@ class Transfers:
             stream = self._account.restore(receiving.config, receiving.archive.created)
             receiving.archive.keep()
             self._adopt(stream)
-            answer = {"type": response_type("stream_create"), **stream.info(self._clock.wall())}
+            answer = {"type": response_type("stream_create"), **stream_info(stream, self._clock.wall())}
         except ApiError as error:
             answer = failed("stream_create", error)
         except StorageError as error:

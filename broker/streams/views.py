@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from broker.streams.server import StreamsServer
 from broker.streams.stream import Stream
+from broker.streams.streaminfo import stream_info
 
 _ACCOUNT: Final = "$G"
 _PAGE: Final = 1024
@@ -70,7 +71,7 @@ def jsz(server: StreamsServer, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _stream(server: StreamsServer, stream: Stream, *, config: bool, consumers: bool) -> dict[str, Any]:
-    info = stream.info(server.now())
+    info = stream_info(stream, server.now())
     detail = {"name": stream.name, "created": info["created"], "state": info["state"]}
     if config:
         detail["config"] = info["config"]

@@ -116,9 +116,9 @@ def stream_meta(stream: str, config: Mapping[str, Any], created_ns: int) -> byte
 #: with it 2.10 loses all messages when it makes its index anew.
 _FULL_STREAM_FIELDS: Final = (
     "name description subjects retention max_consumers max_msgs max_bytes max_age max_msgs_per_subject max_msg_size "
-    "discard storage num_replicas no_ack duplicate_window placement compression allow_direct mirror_direct "
-    "discard_new_per_subject sealed deny_delete deny_purge allow_rollup_hdrs consumer_limits allow_msg_ttl "
-    "subject_delete_marker_ttl metadata"
+    "discard storage num_replicas no_ack duplicate_window placement mirror sources compression subject_transform "
+    "republish allow_direct mirror_direct discard_new_per_subject sealed deny_delete deny_purge allow_rollup_hdrs "
+    "consumer_limits allow_msg_ttl subject_delete_marker_ttl metadata"
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests import servers
-from tests.broker.streams import consuming, conversations, later
+from tests.broker.streams import consuming, conversations, copying, later
 from tests.broker.streams.playing import play
 from tests.brokers import Broker
 
@@ -18,6 +18,7 @@ VERSIONS = [version for version in servers.available() if version != servers.OLD
 PARTS = {
     **{name: getattr(conversations, name) for name in ("STREAMS", "MESSAGES", "LIMITS")},
     **{name: getattr(consuming, name) for name in ("CONFIGS", "PULLS", "RETENTION")},
+    **{name: getattr(copying, name) for name in ("MAPPINGS", "REPUBLISHES")},
     **{name: getattr(later, name) for name in ("BATCHES", "PAUSES", "TTLS")},
 }
 

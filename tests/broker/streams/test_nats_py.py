@@ -10,7 +10,16 @@ from typing import Any
 
 import nats
 import pytest
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, KeyValueConfig, ObjectStoreConfig, StorageType
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DeliverPolicy,
+    KeyValueConfig,
+    ObjectStoreConfig,
+    RePublish,
+    StorageType,
+    SubjectTransform,
+)
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
 from tests import natsclient, servers
@@ -169,8 +178,37 @@ async def _objects(url: str, storage: StorageType) -> None:
         assert (await js.stream_info(f"OBJ_objects-{storage.value}")).state.messages == 1
 
 
+async def _republish(url: str, storage: StorageType) -> None:
+    """A stream publishes again; another one takes what it says, under other subjects."""
+    async with connected(url) as (client, js):
+        name = f"again-{storage.value}"
+        to = RePublish(src=f"{name}.*", dest=f"copy-{name}.{{{{wildcard(1)}}}}")
+        await js.add_stream(name=name, subjects=[f"{name}.>"], storage=storage, republish=to)
+        mapping = SubjectTransform(src=f"copy-{name}.*", dest="copied.$1")
+        await js.add_stream(name=f"{name}-2", subjects=[f"copy-{name}.>"], subject_transform=mapping)
+        subscription = await client.subscribe(f"copy-{name}.>")
+        await js.publish(f"{name}.a", b"one", headers={"X": "y"})
+        await js.publish(f"{name}.a", b"two")
+        for sequence, payload in ((1, b"one"), (2, b"two")):
+            message = await subscription.next_msg(timeout=PATIENCE)
+            assert (message.subject, message.data) == (f"copy-{name}.a", payload)
+            where = (message.headers[f"Nats-{each}"] for each in ("Stream", "Subject", "Sequence", "Last-Sequence"))
+            assert tuple(where) == (name, f"{name}.a", str(sequence), str(sequence - 1))
+        # Each of the two gets it on its own.
+        await _filled(js, f"{name}-2", 2)
+        copy = await js.get_last_msg(f"{name}-2", "copied.a")
+        assert copy.data == b"two" and copy.headers["Nats-Stream"] == name
+
+
+async def _filled(js: Any, stream: str, messages: int) -> None:
+    """Waits until a stream has some messages."""
+    async with asyncio.timeout(PATIENCE):
+        while (await js.stream_info(stream)).state.messages < messages:
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("storage", STORAGES)
-@pytest.mark.parametrize("test", [_pull, _push, _ordered, _policies, _key_value, _objects])
+@pytest.mark.parametrize("test", [_pull, _push, _ordered, _policies, _key_value, _objects, _republish])
 def test_as_against_a_real_server(url: str, test: Any, storage: StorageType) -> None:
     asyncio.run(test(url, storage))
 

@@ -31,6 +31,7 @@ NAMES = (
     "name", "subjects", "max_msgs", "max_age", "storage", "retention", "discard", "seq", "last_by_subj", "next_by_subj",
     "batch", "offset", "filter", "keep", "subject", "num_replicas", "duplicate_window", "sealed", "first_seq", "mirror",
     "stream_name", "config", "action", "expires", "no_wait", "max_bytes", "idle_heartbeat",
+    "republish", "subject_transform",
     "sources", "allow_msg_ttl", "metadata", "consumer_limits", "start_time", "deleted_details", "subjects_filter",
     "multi_last", "up_to_seq", "up_to_time", "no_hdr", "pause_until", "deliver_subject", "chunk_size",
 )  # fmt: skip

@@ -1,0 +1,47 @@
+"""Header blocks that the server makes or adds to: statuses, and where a message comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.streams.requests import time_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from broker.stores.streams.interface import Stored
+
+_VERSION: Final = b"NATS/1.0"
+_END: Final = b"\r\n\r\n"
+
+
+def status(line: str, **headers: object) -> bytes:
+    """Returns a header block with a status; in names of headers `_` stands for `-`."""
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    return f"NATS/1.0 {line}\r\n{lines}\r\n".encode()
+
+
+def with_lines(header: bytes, *lines: bytes) -> bytes:
+    """Returns a header block with more lines at its end; it may be empty."""
+    start = header[: -len(_END)] if header.endswith(_END) else _VERSION
+    return b"\r\n".join((start, *lines)) + _END
+
+
+def without(header: bytes, unwanted: Callable[[bytes], bool]) -> bytes:
+    """Returns a header block without the lines that are unwanted; empty if it has none then."""
+    first, *lines = header.removesuffix(_END).split(b"\r\n")
+    kept = [line for line in lines if not unwanted(line)]
+    return b"\r\n".join((first, *kept)) + _END if kept else b""
+
+
+def origin(stream: str, message: Stored) -> Iterator[bytes]:
+    """Iterates over the lines that say where a message of a stream comes from."""
+    yield b"Nats-Stream: " + stream.encode()
+    yield b"Nats-Subject: " + message.subject
+    yield b"Nats-Sequence: %d" % message.sequence
+    yield b"Nats-Time-Stamp: " + time_text(message.time).encode()
+
+
+def size_line(payload: bytes) -> bytes:
+    """Returns the line that stands for a payload that is left out."""
+    return b"Nats-Msg-Size: %d" % len(payload)

@@ -1,0 +1,79 @@
+"""Requests about subjects that become others and messages that are copied, as they are played against real servers and
+ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.broker.streams.conversations import create, of, update
+
+
+def _mapped(source: str, destination: str, *subjects: str) -> list[Any]:
+    """A stream that maps subjects, and what becomes of some."""
+    config = {"src": source, "dest": destination}
+    made: list[Any] = [create("S", subjects=["s.>"], storage="memory", subject_transform=config)]
+    for i, subject in enumerate(subjects):
+        made += [(subject, "x"), of("MSG.GET", "S", {"seq": i + 1})]
+    return [*made, of("DELETE", "S")]
+
+
+def _not_mapped(destination: str, source: str = "s.*") -> Any:
+    return create("S", subjects=["s.>"], subject_transform={"src": source, "dest": destination})
+
+
+MAPPINGS = [
+    *_mapped("s.*.*", "x.$2.$1", "s.a.b", "s.a", "s.a.b.c"),
+    *_mapped("", "y.>", "s.a.b"),
+    *_mapped("s.*.>", "y.{{wildcard(1)}}.>", "s.a.b.c"),
+    *_mapped("s.*", "", "s.a"),
+    *_mapped("s.*", "z.{{partition(5,1)}}.{{wildcard(1)}}", "s.hello", "s.a", "s.b"),
+    *_mapped("s.*.*", "z.{{partition(7,1,2)}}", "s.hello.world"),
+    *_mapped("s.*", "z.{{partition(9)}}", "s.foo"),
+    *_mapped("s.*", "z.{{split(1,-)}}", "s.-a-b--c-"),
+    *_mapped("s.*", "z.{{splitFromLeft(1,3)}}.{{splitfromright(1,3)}}", "s.12345", "s.12"),
+    *_mapped("s.*", "z.{{SliceFromLeft(1,3)}}.{{slicefromright(1,3)}}", "s.1234567890", "s.123"),
+    *_mapped("s.*", "z.{{left(1,2)}}.{{ right( 1 , 2 ) }}", "s.12345", "s.1"),
+    *_mapped("s.*", "z.{{random(1)}}", "s.a"),
+    *_mapped("s.*", "z.a{{wildcard(1)}}.$1x.$0", "s.a"),
+    *_mapped("q.*", "z.$1", "s.a"),
+    *map(
+        _not_mapped,
+        (
+            "z.*", "z..q", "z.{{wildcard(9)}}", "z.$9", "z.{{wildcard()}}", "z.{{wildcard(a)}}", "z.{{wildcard(1,2)}}",
+            "z.{{foo(1)}}", "z.{{partition(x,1)}}", "z.{{partition(3,9)}}", "z.{{split(1)}}", "z.{{left(1)}}",
+            "z.{{left(1,x)}}", "z.{{random(x)}}",
+        ),
+    ),
+    _not_mapped("z.>.q", "s.>"),
+    _not_mapped("z.q", "s.>"),
+    _not_mapped("z", "s.."),
+    create("T", subjects=["t.>"], subject_transform={"src": "t.>", "dest": "u.>"}, max_msgs_per_subject=1),
+    ("t.a", "1"),
+    ("t.a", "2", {"Nats-Expected-Last-Subject-Sequence": "1"}),
+    ("t.a", "3", {"Nats-Expected-Last-Subject-Sequence": "0"}),
+    of("INFO", "T", {"subjects_filter": ">"}),
+    of("MSG.GET", "T", {"last_by_subj": "t.a"}),
+    of("MSG.GET", "T", {"last_by_subj": "u.a"}),
+    update("T", subjects=["t.>"], subject_transform={"src": "t.>", "dest": "v.>"}, max_msgs_per_subject=1),
+    ("t.a", "4"),
+    of("INFO", "T", {"subjects_filter": ">"}),
+]  # fmt: skip
+
+
+def _again(source: str, destination: str, **options: Any) -> Any:
+    """A stream that publishes again."""
+    return create("R", subjects=["r.>"], republish={"src": source, "dest": destination, **options})
+
+
+REPUBLISHES = [
+    _again("r.>", "r.again.>"),
+    _again("a", "r.again"),
+    _again("a", "b.*"),
+    _again("r.*", "b.{{wildcard(2)}}"),
+    _again("r.>", ""),
+    of("DELETE", "R"),
+    _again("", "again.>", headers_only=True),
+    of("INFO", "R"),
+    update("R", subjects=["r.>"]),
+    update("R", subjects=["r.>"], republish={"src": "none", "dest": "b"}),
+]
