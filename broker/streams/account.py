@@ -70,6 +70,14 @@ class Account:
             raise ApiError(500, 10096, f"stream not valid: {stream.failure}")
         return stream
 
+    def direct(self, name: str) -> Stream | None:
+        """Returns the stream that answers direct gets of a name: the one that has it, or a mirror; None for none."""
+        stream = self.streams.get(name)
+        if stream is not None and stream.config.allow_direct and not stream.failure:
+            return stream
+        mirrors = (each for each in self.streams.values() if each.config.mirror_direct and not each.failure)
+        return next((each for each in mirrors if each.config.mirror and each.config.mirror["name"] == name), None)
+
     def create(self, config: StreamConfig) -> tuple[Stream, bool]:
         """Makes a stream. One that is there with the same configuration is as good.
 
@@ -85,12 +93,16 @@ class Account:
         if config.num_replicas > 1:
             raise ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
         known = self.streams.get(config.name)
+        if known is None or known.config.mirror != config.mirror:
+            config = self._mirrored(config)
+        else:
+            config = replace(config, mirror_direct=known.config.mirror_direct)
         if known is not None:
             # The first sequence is not kept with the configuration.
             if known.config != replace(config, first_seq=known.config.first_seq):
                 raise ApiError(400, 10058, "stream name already in use with a different configuration")
             return known, False
-        self._check_subjects(config)
+        self._check_others(config)
         self._check_reservation(config, 0)
         created = self._clock.wall()
         try:
@@ -110,8 +122,8 @@ class Account:
         config.check()
         stream = self._own(config.name)
         old = stream.config
-        config = old.changed_to(config)
-        self._check_subjects(config)
+        config = replace(old.changed_to(config), mirror_direct=old.mirror_direct and bool(config.mirror))
+        self._check_others(config)
         self._check_reservation(config, max(old.max_bytes, 0))
         try:
             if any(_wider(getattr(old, name), getattr(config, name)) for name in _LIMITS):
@@ -174,7 +186,7 @@ class Account:
             raise ApiError(400, 10130, "stream name already in use, cannot restore")
         if config.num_replicas > 1:
             raise ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
-        self._check_subjects(config)
+        self._check_others(config)
         self._check_reservation(config, 0)
 
     def restore(self, config: StreamConfig, created: int) -> Stream:
@@ -230,6 +242,28 @@ class Account:
             for _, stream in sorted(self.streams.items())
             if not subject or any(overlap(subject, each) for each in stream.config.subjects)
         ]
+
+    def _mirrored(self, config: StreamConfig) -> StreamConfig:
+        """A mirror answers direct gets of its origin if that does."""
+        origin = self.streams.get(config.mirror["name"]) if config.mirror else None
+        return replace(config, mirror_direct=origin.config.allow_direct) if origin is not None else config
+
+    def _check_others(self, config: StreamConfig) -> None:
+        """Checks whether a stream goes with the others."""
+        seen: set[str] = set()
+        todo = [each["name"] for each in config.origins]
+        for name in todo:
+            if name == config.name:
+                raise invalid_config("detected cycle")
+            if name in self.streams and name not in seen:
+                seen.add(name)
+                todo += [each["name"] for each in self.streams[name].config.origins]
+        for name in seen & {each["name"] for each in config.origins}:
+            if 0 < config.max_msg_size < self.streams[name].config.max_msg_size:
+                number, what = (10030, "mirror") if config.mirror else (10046, "source")
+                text = f"stream {what} must have max message size >= {'source' if config.mirror else 'target'}"
+                raise ApiError(400, number, text)
+        self._check_subjects(config)
 
     def _check_subjects(self, config: StreamConfig) -> None:
         for name, stream in self.streams.items():

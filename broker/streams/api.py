@@ -249,8 +249,8 @@ class Api:
 
     def _direct(self, rest: bytes, body: bytes) -> Iterable[tuple[bytes, bytes]]:
         name, _, subject = rest.partition(b".")
-        stream = self._account.streams.get(name.decode(errors="replace"))
-        if stream is None or not stream.config.allow_direct or stream.failure:
+        stream = self._account.direct(name.decode(errors="replace"))
+        if stream is None:
             return ((status("503"), b""),)
         return reading.direct(stream, subject.decode(errors="replace"), body)
 

@@ -1,7 +1,7 @@
 """Configurations of streams: what may stand in them, what is filled in, what is refused, and what may change.
 
-Facts: jetstream-server.md sections 4 and 5. What is not there is refused: features of 2.10 and earlier by name, as an
-invalid configuration, and later ones as members that are not known.
+Facts: jetstream-server.md sections 4 and 5. Features of later versions that are not there are refused, as members that
+are not known.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from broker.streams.errors import ApiError, invalid_config, invalid_mapping
-from broker.streams.mapping import FUNCTION, MappingError, SubjectMapping
-from broker.streams.requests import BOOL, INT, MAP, OBJECT, OBJECTS, STRING, STRINGS, UINT, members
+from broker.streams.mapping import FUNCTION, MAPPING, MappingError, SubjectMapping
+from broker.streams.origins import Origin, read_origin
+from broker.streams.requests import BOOL, INT, MAP, OBJECT, OBJECTS, STRING, STRINGS, UINT, members, valid_name
 from stantools.nats.subjects import overlap, valid_pattern
 
 _SECOND: Final = 1_000_000_000
@@ -25,7 +26,6 @@ _MOST_REPLICAS: Final = 5
 #: More subjects of a stream are refused: each is compared with each.
 _MOST_SUBJECTS: Final = 10_000
 _NAME: Final = "stream name is required and can not contain '.', '*', '>', '\\', '/'"
-_UNFIT: Final = frozenset(".*>\\/ \t\r\n\f\0")
 #: Members, their kinds, and the words that they may have.
 _KINDS: Final[Mapping[str, str]] = {
     "name": STRING,
@@ -57,13 +57,12 @@ _KINDS: Final[Mapping[str, str]] = {
     "allow_msg_ttl": BOOL,
     "subject_delete_marker_ttl": INT,
     "metadata": MAP,
+    "mirror": OBJECT,
+    "sources": OBJECTS,
     "republish": OBJECT,
     "subject_transform": OBJECT,
 }
-#: Of 2.10 and earlier, and not there yet.
-_MISSING: Final[Mapping[str, str]] = {"mirror": OBJECT, "sources": OBJECTS}
-_MAPPING: Final[Mapping[str, str]] = {"src": STRING, "dest": STRING}
-_REPUBLISH: Final[Mapping[str, str]] = {**_MAPPING, "headers_only": BOOL}
+_REPUBLISH: Final[Mapping[str, str]] = {**MAPPING, "headers_only": BOOL}
 #: Switches of later versions. They stay off, as with 2.10, which does not know them; a message that relies on one is
 #: refused.
 _OFF: Final = frozenset(("allow_msg_counter", "allow_atomic", "allow_batched", "allow_msg_schedules"))
@@ -78,8 +77,12 @@ _CONSUMER_LIMITS: Final[Mapping[str, str]] = {"inactive_threshold": INT, "max_ac
 _OPTIONAL: Final = frozenset(
     (
         "description",
+        "subjects",
         "no_ack",
+        "duplicate_window",
         "placement",
+        "mirror",
+        "sources",
         "first_seq",
         "discard_new_per_subject",
         "allow_msg_ttl",
@@ -113,6 +116,8 @@ class StreamConfig:
     no_ack: bool = False
     duplicate_window: int = 0
     placement: Mapping[str, Any] | None = None
+    mirror: Mapping[str, Any] | None = None
+    sources: tuple[Mapping[str, Any], ...] = ()
     compression: str = "none"
     subject_transform: Mapping[str, Any] | None = None
     republish: Mapping[str, Any] | None = None
@@ -137,17 +142,18 @@ class StreamConfig:
             ApiError: A member has another type, or is not known.
         """
         known = {name: value for name, value in values.items() if name not in _OFF}
-        found = members(known, {**_KINDS, **_MISSING}, "StreamConfigRequest", strict=True)
-        for name in _MISSING:
-            if found.pop(name, None):
-                raise invalid_config(f"{name} is not supported by this server")
+        found = members(known, _KINDS, "StreamConfigRequest", strict=True)
         for name, words in _WORDS.items():
             if name in found and found[name] not in words:
                 raise ApiError(400, 10025, f'invalid JSON: can not unmarshal "\\"{found[name][:40]}\\""')
-        found["subjects"] = tuple(found.get("subjects", ())) or (found.get("name", ""),)
+        if "mirror" in found:
+            found["mirror"] = read_origin(found["mirror"], "StreamSource")
+        found["sources"] = tuple(read_origin(each, "StreamSource") for each in found.get("sources", ()))
+        copies = bool(found.get("mirror") or found["sources"])
+        found["subjects"] = tuple(found.get("subjects", ())) or (() if copies else (found.get("name", ""),))
         limits = members(found.get("consumer_limits", {}), _CONSUMER_LIMITS, "consumer_limits", strict=True)
         found["consumer_limits"] = {name: value for name, value in limits.items() if value}
-        for name, kinds in (("subject_transform", _MAPPING), ("republish", _REPUBLISH)):
+        for name, kinds in (("subject_transform", MAPPING), ("republish", _REPUBLISH)):
             if name in found:
                 found[name] = {"src": "", "dest": "", **members(found[name], kinds, name, strict=True)}
         if found.get("republish"):
@@ -158,7 +164,8 @@ class StreamConfig:
             found[name] = found[name] if found.get(name, 0) > 0 else -1
         found["num_replicas"] = found.get("num_replicas") or 1
         age = found.get("max_age", 0)
-        found["duplicate_window"] = found.get("duplicate_window") or (min(age, _WINDOW) if age > 0 else _WINDOW)
+        window = 0 if copies else min(age, _WINDOW) if age > 0 else _WINDOW
+        found["duplicate_window"] = found.get("duplicate_window") or window
         if found.get("subject_delete_marker_ttl", 0) > 0:
             found |= {"allow_msg_ttl": True, "allow_rollup_hdrs": True, "deny_purge": False}
         return cls(**{"name": "", **found})
@@ -191,6 +198,7 @@ class StreamConfig:
             raise ApiError(400, 10133, "replicas count cannot be negative")
         for problem in self._problems():
             raise invalid_config(problem)
+        self._check_origins()
         self._check_subjects()
         self._check_mappings()
 
@@ -203,7 +211,7 @@ class StreamConfig:
             yield "duplicates window can not be negative"
         if 0 < self.max_age < self.duplicate_window:
             yield "duplicates window can not be larger then max age"
-        if self.duplicate_window < _LEAST:
+        if self.duplicate_window < _LEAST and (self.duplicate_window or not self.origins):
             yield "duplicates window needs to be >= 100ms"
         if self.deny_purge and self.allow_rollup_hdrs:
             yield "roll-ups require the purge permission"
@@ -215,6 +223,25 @@ class StreamConfig:
             yield "subject delete marker TTL must not be negative"
         if 0 < self.subject_delete_marker_ttl < _SECOND:
             yield "subject delete marker TTL must be at least 1 second"
+        if self.mirror_direct and not self.mirror:
+            yield "stream has no mirror but does have mirror direct"
+
+    @property
+    def origins(self) -> tuple[Mapping[str, Any], ...]:
+        """Where it copies messages from: its mirror, or its sources."""
+        return (self.mirror,) if self.mirror else self.sources
+
+    def _check_origins(self) -> None:
+        if self.mirror:
+            if self.first_seq:
+                raise ApiError(400, 10143, "stream mirrors can not have first sequence configured")
+            if self.subjects:
+                raise ApiError(400, 10034, "stream mirrors can not contain subjects")
+            if self.sources:
+                raise ApiError(400, 10031, "stream mirrors can not also contain other sources")
+        keys = [Origin(each, mirror=bool(self.mirror)).key for each in self.origins]
+        if len(set(keys)) < len(keys):
+            raise ApiError(400, 10140, "duplicate source configuration detected")
 
     def _check_subjects(self) -> None:
         if len(self.subjects) > _MOST_SUBJECTS:
@@ -258,7 +285,7 @@ class StreamConfig:
             try:
                 SubjectMapping(self.subject_transform["src"], self.subject_transform["dest"])
             except MappingError as error:
-                raise invalid_mapping(error, "stream transform", 10155) from None
+                raise invalid_mapping(error, "stream transform", 10155, 10156) from None
 
     def overlaps(self, other: StreamConfig) -> bool:
         """Returns whether there is a subject that both take."""
@@ -287,6 +314,8 @@ class StreamConfig:
             raise invalid_config("stream configuration update can not cancel deny message deletes")
         if self.deny_purge and not new.deny_purge:
             raise invalid_config("stream configuration update can not cancel deny purge")
+        if new.mirror and new.mirror != self.mirror:
+            raise ApiError(400, 10055, "stream mirror configuration can not be updated")
         if self.allow_msg_ttl and not new.allow_msg_ttl:
             raise invalid_config("message TTL status can not be disabled")
         if new.num_replicas > 1:
@@ -296,8 +325,3 @@ class StreamConfig:
                 new, discard="new", deny_delete=True, deny_purge=True, max_age=0, allow_rollup_hdrs=False,
             )  # fmt: skip
         return new
-
-
-def valid_name(name: str) -> bool:
-    """Returns whether a stream or consumer may be called so, apart from the length."""
-    return bool(name) and not _UNFIT.intersection(name)

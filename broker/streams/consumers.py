@@ -18,7 +18,6 @@ from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.streams.acks import Kind, Verb
 from broker.streams.advisories import Advisories
-from broker.streams.configuration import valid_name
 from broker.streams.consumer import Consumer
 from broker.streams.consumerconfig import ConsumerConfig
 from broker.streams.delivery import Delivery
@@ -26,7 +25,7 @@ from broker.streams.errors import ApiError, store_failed
 from broker.streams.headers import status
 from broker.streams.pulling import PullDelivery
 from broker.streams.pushing import PushDelivery
-from broker.streams.requests import OBJECT, STRING, members, time_text
+from broker.streams.requests import OBJECT, STRING, members, time_text, valid_name
 from stantools.nats.subjects import is_literal, overlap
 
 if TYPE_CHECKING:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from broker.streams.mapping import MappingError
+
+
+#: The number of a message that is larger than its stream takes.
+TOO_LARGE: Final = 10054
 
 
 class ApiError(Exception):
@@ -61,11 +65,11 @@ def invalid_config(text: str) -> ApiError:
     return ApiError(500, 10052, text)
 
 
-def invalid_mapping(error: MappingError, what: str, number: int) -> ApiError:
-    """A mapping of subjects is not valid; the number is that of an error in its source, the next of any other."""
+def invalid_mapping(error: MappingError, what: str, of_source: int, otherwise: int) -> ApiError:
+    """A mapping of subjects is not valid; errors in its source have a number of their own."""
     if error.source:
-        return ApiError(400, number, f"{what} source: {error.text}")
-    return ApiError(400, number + 1, f"{what}: {error.text}")
+        return ApiError(400, of_source, f"{what} source: {error.text}")
+    return ApiError(400, otherwise, f"{what}: {error.text}")
 
 
 def sealed() -> ApiError:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.streams.errors import ApiError, wrong_last_sequence
+from broker.streams.origins import HEADER
 from stantools.notation import parse_duration
 from stantools.store.limits import format_duration
 
@@ -23,21 +24,24 @@ MOST_HEADERS: Final = 64 << 10
 MESSAGE_ID: Final = b"Nats-Msg-Id"
 ROLLUP: Final = b"Nats-Rollup"
 _PREFIX: Final = b"Nats-"
-_STREAM: Final = b"Nats-Expected-Stream"
-_LAST: Final = b"Nats-Expected-Last-Sequence"
-_LAST_OF_SUBJECT: Final = b"Nats-Expected-Last-Subject-Sequence"
-_OF_SUBJECT: Final = b"Nats-Expected-Last-Subject-Sequence-Subject"
+#: What begins the names of headers that say what a message expects of its stream.
+EXPECTED: Final = b"Nats-Expected-"
+_STREAM: Final = EXPECTED + b"Stream"
+_LAST: Final = EXPECTED + b"Last-Sequence"
+_LAST_OF_SUBJECT: Final = EXPECTED + b"Last-Subject-Sequence"
+_OF_SUBJECT: Final = _LAST_OF_SUBJECT + b"-Subject"
 _LIFETIME: Final = b"Nats-TTL"
 _MARKER: Final = b"Nats-Marker-Reason"
 #: Of messages that do not go by age.
 _FOREVER: Final = -1
 _SECOND: Final = 1_000_000_000
-_LAST_ID: Final = b"Nats-Expected-Last-Msg-Id"
-#: Headers of what is not there yet, and the answer to each.
-_MISSING: Final = (
+_LAST_ID: Final = EXPECTED + b"Last-Msg-Id"
+#: Headers that no client may give, most for what is not there yet, and the answer to each.
+_REFUSED: Final = (
     (b"Nats-Incr", 10168, "message counters is disabled"),
     (b"Nats-Batch-Id", 10174, "atomic publish is disabled"),
     (b"Nats-Schedule", 10188, "message schedules is disabled"),
+    (HEADER, 10227, "message stream source header is not allowed"),
 )
 NOTHING: Final[Mapping[bytes, bytes]] = {}
 
@@ -54,6 +58,18 @@ def said(header: bytes) -> Mapping[bytes, bytes]:
     return found
 
 
+class Told(NamedTuple):
+    """What a message says that goes on mattering when it is stored."""
+
+    message_id: bytes = b""  #: empty for none
+    life: int = 0  #: how long (ns) it is to be kept, as `lifetime` returns it
+    replaces: str = ""  #: what it replaces, as `rollup` returns it
+
+
+#: What a message without headers says.
+PLAIN: Final = Told()
+
+
 def check(headers: Mapping[bytes, bytes], config: StreamConfig, subject: bytes, contents: Contents) -> None:
     """Checks what a message expects of its stream.
 
@@ -62,7 +78,7 @@ def check(headers: Mapping[bytes, bytes], config: StreamConfig, subject: bytes, 
     """
     if (expected := headers.get(_STREAM)) and expected != config.name.encode():
         raise ApiError(400, 10060, "expected stream does not match")
-    for name, number, text in _MISSING:
+    for name, number, text in _REFUSED:
         if name in headers:
             raise ApiError(400, number, text)
     if lifetime(headers) and not config.allow_msg_ttl:

@@ -23,6 +23,7 @@ _UINT64: Final = range(1 << 64)
 STRING, BOOL, INT, UINT = "string", "bool", "int64", "uint64"
 STRINGS, INTS, OBJECT, OBJECTS, TIME = "[]string", "[]time.Duration", "struct", "[]struct", "time.Time"
 MAP: Final = "map[string]string"
+_UNFIT: Final = frozenset(".*>\\/ \t\r\n\f\0")
 _EMPTY: Final = re.compile(rb"\s*(\{\s*\}|\[\s*\])?\s*")
 _NEVER: Final = "0001-01-01T00:00:00Z"
 
@@ -66,6 +67,11 @@ def parse(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise invalid_json(f"json: cannot unmarshal {_said(value)} into Go value")
     return value
+
+
+def valid_name(name: str) -> bool:
+    """Returns whether a stream or consumer may be called so, apart from the length."""
+    return bool(name) and not _UNFIT.intersection(name)
 
 
 def expect_empty(body: bytes) -> None:

@@ -17,6 +17,7 @@ from broker.streams import acks
 from broker.streams.account import Account
 from broker.streams.api import PREFIX, Api
 from broker.streams.consumers import LOOK, Consumers
+from broker.streams.copying import Copies
 from broker.streams.errors import ApiError, store_failed
 from broker.streams.headers import status
 from broker.streams.requests import dumps, rows
@@ -57,7 +58,8 @@ class StreamsServer:
         self.account = Account(place, clock, limits)  #: the streams
         self.consumers = Consumers(bus, clock, driver.commit_soon)
         self.transfers = Transfers(bus, place, clock, driver, self.account, self._adopt)
-        self.api = Api(self.account, self.consumers, self.transfers, clock, self._listen, self._forget)
+        self.copies = Copies(self.account.streams, clock, driver.commit_soon)
+        self.api = Api(self.account, self.consumers, self.transfers, clock, self._attend, self._forget)
         self._heard: dict[str, dict[str, object]] = {}
         #: Streams to be flushed, and the acknowledgements that wait for it.
         self._dirty: dict[Stream, None] = {}
@@ -106,26 +108,28 @@ class StreamsServer:
 
     # Subjects
 
-    def _listen(self, stream: Stream) -> None:
-        """Takes what is published to the subjects of a stream, as they are now."""
+    def _attend(self, stream: Stream) -> None:
+        """Takes what is for a stream, as it is configured now: what is published to its subjects, and copied to it."""
         heard = self._heard.setdefault(stream.name, {})
         for subject in [subject for subject in heard if subject not in stream.config.subjects]:
             self._bus.unlisten(heard.pop(subject))
         for subject in stream.config.subjects:
             if subject not in heard:
                 heard[subject] = self._bus.listen(subject.encode(), partial(self._published, stream))
+        self.copies.adopt(stream)
         self._driver.commit_soon()
 
     def _adopt(self, stream: Stream) -> None:
         """Goes on with a stream that is there."""
         self.consumers.load(stream)
-        self._listen(stream)
+        self._attend(stream)
 
     def _forget(self, stream: Stream) -> None:
         self.consumers.remove_all(stream)
         for subscription in self._heard.pop(stream.name, {}).values():
             self._bus.unlisten(subscription)
         self._dirty.pop(stream, None)
+        self.copies.forget(stream)
 
     def lend(self, config: StreamConfig, created: int, store: StreamStore) -> Stream:
         """Makes a stream of messages that are somebody else's. Nothing is stored that is published to its subjects.
@@ -135,6 +139,7 @@ class StreamsServer:
         """
         stream = self.account.lend(config, created, store)
         self.consumers.load(stream)
+        self.copies.adopt(stream)
         return stream
 
     def take_back(self, stream: Stream) -> None:
@@ -179,9 +184,10 @@ class StreamsServer:
         if self._stopped:
             return
         self._flush()
-        for stream in self.consumers.run(perf_counter() + _TURN):
-            self._dirty[stream] = None
+        self._dirty.update(dict.fromkeys(self.consumers.run(perf_counter() + _TURN)))
+        self._dirty.update(dict.fromkeys(self.copies.run(perf_counter() + _TURN)))
         self._flush()
+        self.copies.settle()
         self.transfers.run()
         due = self.consumers.ring()
         if due:
@@ -194,6 +200,7 @@ class StreamsServer:
             except StorageError as error:
                 self._failed(stream, error)
             self.consumers.stream_changed(stream)
+            self.copies.changed(stream)
         flushed, self._dirty = self._dirty, {}
         waiting, self._acks = self._acks, []
         for _, reply, answer in waiting:
@@ -209,7 +216,11 @@ class StreamsServer:
         refused = _refused(store_failed(error.message), dumps(stream.name))
         self._acks = [(each, reply, refused if each is stream else answer) for each, reply, answer in self._acks]
         stream.echoes.clear()
+        self._reopen(stream)
+
+    def _reopen(self, stream: Stream) -> None:
         self.account.reopen(stream)
+        self.copies.renew(stream)
 
     # Requests
 
@@ -290,7 +301,7 @@ class StreamsServer:
         wall = self._clock.wall()
         for stream in self.account.streams.values():
             if stream.failure:
-                self.account.reopen(stream)
+                self._reopen(stream)
             elif stream.ages:
                 stream.expire(wall)
                 self._dirty[stream] = None
@@ -298,6 +309,7 @@ class StreamsServer:
             self._synced = now
             self._place.sync()
         self.consumers.look_after()
+        self.copies.look_after()
         self.transfers.look_after()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.stores.streams.interface import Stored
 from broker.streams import publishing
-from broker.streams.errors import ApiError, bad_request, no_message, sealed, store_failed
+from broker.streams.errors import TOO_LARGE, ApiError, bad_request, no_message, sealed, store_failed
 from broker.streams.headers import origin, size_line, with_lines
 from broker.streams.mapping import SubjectMapping
 from stantools.nats.subjects import valid_pattern
@@ -44,6 +44,13 @@ class Follower(Protocol):
         """Returns whether a message, whose subject has a number, has to stay."""
 
 
+class Copied(Protocol):
+    """What a stream copies from another one."""
+
+    def info(self, now: int) -> dict[str, Any]:
+        """Returns what answers say of it."""
+
+
 class Stream:
     """A stream.
 
@@ -70,6 +77,7 @@ class Stream:
         self._ids = publishing.Ids()
         self._lives = publishing.Lifetimes()
         self.followers: list[Follower] = []  #: its consumers
+        self.copies: Sequence[Copied] = ()  #: what it copies from others
         self.unflushed = False  #: something was taken out since it was last flushed
         #: What is to be published again, once it is flushed: subject, header block, payload.
         self.echoes: list[tuple[bytes, bytes, bytes]] = []
@@ -105,50 +113,83 @@ class Stream:
         Raises:
             ApiError: It is not stored, and why.
         """
-        config, store = self.config, self.store
-        contents = store.contents
+        config = self.config
         if self.failure:
             raise store_failed(self.failure)
         if self._mapping is not None:
             subject = self._mapping.of(subject) or subject
-        size = store.size_of(subject, header, payload)
-        if size > MAX_RECORD_SIZE or len(subject) > MAX_SUBJECT_SIZE or contents.last >= _MAX_SEQUENCE:
-            raise store_failed("message is too large to be stored")
         if config.sealed:
             raise sealed()
-        message_id, replaces, life = b"", "", 0
-        if header:
-            headers = publishing.said(header)
-            if headers:
-                publishing.check(headers, config, subject, contents)
-                life = publishing.lifetime(headers)
-                message_id = headers.get(publishing.MESSAGE_ID, b"")
-                if message_id and (sequence := self._ids.find(message_id, now - config.duplicate_window)):
-                    return sequence, True
-                publishing.check_last_id(headers, self._ids.last)
-                replaces = publishing.rollup(headers, allowed=config.allow_rollup_hdrs)
+        told = publishing.PLAIN
+        if header and (headers := publishing.said(header)):
+            publishing.check(headers, config, subject, self.store.contents)
+            message_id = headers.get(publishing.MESSAGE_ID, b"")
+            if message_id and (sequence := self._ids.find(message_id, now - config.duplicate_window)):
+                return sequence, True
+            publishing.check_last_id(headers, self._ids.last)
+            replaces = publishing.rollup(headers, allowed=config.allow_rollup_hdrs)
+            told = publishing.Told(message_id, publishing.lifetime(headers), replaces)
+        return self._store(subject, header, payload, now, told), False
+
+    def copy(self, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> None:
+        """Stores a message of another stream, unless its id is known.
+
+        Args:
+            subject: Its subject.
+            header: Header block; empty for none.
+            payload: The payload.
+            time: When it was stored there, or is here: nanoseconds since 1970.
+            sequence: The sequence that it gets; 0 for the next.
+
+        Raises:
+            ApiError: It is not stored, and why.
+        """
+        config = self.config
+        if config.sealed:
+            raise sealed()
+        if self._mapping is not None:
+            subject = self._mapping.of(subject) or subject
+        headers = publishing.said(header)
+        message_id, life, replaces = headers.get(publishing.MESSAGE_ID, b""), 0, ""
+        if message_id and not sequence and self._ids.find(message_id, time - config.duplicate_window):
+            return
+        with contextlib.suppress(ApiError):
+            life = publishing.lifetime(headers) if config.allow_msg_ttl else 0
+            replaces = publishing.rollup(headers, allowed=True) if config.allow_rollup_hdrs else ""
+        self._store(subject, header, payload, time, publishing.Told(message_id, life, replaces), sequence)
+
+    def _store(
+        self, subject: bytes, header: bytes, payload: bytes, now: int, told: publishing.Told, sequence: int = 0
+    ) -> int:
+        """Stores a message if there is room for it. Returns its sequence, which may be given."""
+        config, store = self.config, self.store
+        size = store.size_of(subject, header, payload)
+        if size > MAX_RECORD_SIZE or len(subject) > MAX_SUBJECT_SIZE or store.contents.last >= _MAX_SEQUENCE:
+            raise store_failed("message is too large to be stored")
         if 0 <= config.max_msg_size < len(header) + len(payload):
-            raise ApiError(400, 10054, "message size exceeds maximum allowed")
+            raise ApiError(400, TOO_LARGE, "message size exceeds maximum allowed")
         if len(header) > publishing.MOST_HEADERS:
             raise ApiError(400, 10097, "header size exceeds maximum allowed of 64k")
         self.room.check(config.storage, size)
-        if config.discard == "new" and not replaces:
+        if config.discard == "new" and not told.replaces:
             self._check_full(subject, size)
+        if sequence:
+            store.skip(sequence)
         again = self._again.of(subject) if self._again is not None else None
-        last = contents.last_of(subject) if again else 0
+        last = store.contents.last_of(subject) if again else 0
         sequence = store.append(now, subject, header, payload)
         if again:
             self._echo(again, Stored(sequence, now, subject, header, payload), last)
         if header or self._ids.last:
-            self._ids.note(message_id, sequence, now)
-        if life:
-            self._lives.note(sequence, now, life)
-        if replaces:
-            self._roll_up(replaces, subject, sequence)
+            self._ids.note(told.message_id, sequence, now)
+        if told.life:
+            self._lives.note(sequence, now, told.life)
+        if told.replaces:
+            self._roll_up(told.replaces, subject, sequence)
         self.enforce(subject)
         if config.retention == "interest" and not self._wanted(sequence):
             self.take_out(sequence)
-        return sequence, False
+        return sequence
 
     def _echo(self, to: bytes, message: Stored, last: int) -> None:
         """Has a message published again, with where it comes from, after which one of its subject."""

@@ -41,12 +41,18 @@ def stream_state(stream: Stream, *, deleted: bool = False) -> dict[str, Any]:
 
 def stream_info(stream: Stream, now: int) -> dict[str, Any]:
     """Returns what there is to say of a stream."""
-    return {
+    found: dict[str, Any] = {
         "config": stream.config.as_json(),
         "created": time_text(stream.created),
         "state": stream_state(stream),
         "ts": time_text(now),
     }
+    copies = [each.info(now) for each in stream.copies]
+    if stream.config.mirror:
+        found["mirror"] = copies[0]
+    elif copies:
+        found["sources"] = copies
+    return found
 
 
 def subject_counts(stream: Stream, pattern: bytes, offset: int) -> tuple[int, dict[str, int]]:

@@ -38,6 +38,10 @@ class StreamStore(ABC):
     def append(self, time: int, subject: bytes, header: bytes, payload: bytes) -> int:
         """Adds a message. Returns its sequence."""
 
+    def skip(self, sequence: int) -> None:
+        """Has the next message get a sequence that is not used yet; those below it stay without messages."""
+        self.contents.skip(sequence - 1, self.contents.last_time)
+
     @abstractmethod
     def read(self, sequence: int) -> Stored | None:
         """Returns a message, if it is there.

@@ -77,3 +77,71 @@ REPUBLISHES = [
     update("R", subjects=["r.>"]),
     update("R", subjects=["r.>"], republish={"src": "none", "dest": "b"}),
 ]
+
+
+def _mirror(name: str, origin: Any = "O", **config: Any) -> Any:
+    values = {"name": origin} if isinstance(origin, str) else {"name": "O", **origin}
+    return create(name, mirror=values, storage="memory", **config)
+
+
+def _source(*origins: dict[str, Any], name: str = "X", **config: Any) -> Any:
+    return create(name, sources=[{"name": "O", **each} for each in origins], storage="memory", **config)
+
+
+def _mapping(source: str, destination: str) -> dict[str, str]:
+    return {"src": source, "dest": destination}
+
+
+#: Configurations, and what is said of them at once; what is copied is told apart, as it takes its time.
+ORIGINS = [
+    create("O", subjects=["o.>"], storage="memory", max_msg_size=100, allow_direct=True),
+    _mirror("M"),
+    _mirror("M"),
+    _mirror("M", {"opt_start_seq": 4}),
+    _mirror("M2", {"opt_start_seq": 4}, allow_direct=True, allow_rollup_hdrs=True),
+    _mirror("M3", {"subject_transforms": [_mapping("o.a", "n.a"), _mapping("o.b", "")]}),
+    _mirror("M4", {"opt_start_time": "2020-01-01T00:00:00Z"}, duplicate_window=1_000_000_000),
+    ("M", "nobody listens"),
+    *(
+        _mirror("X", origin, **config)
+        for origin, config in (
+            ("O", {"subjects": ["q"]}),
+            ("O", {"sources": [{"name": "O"}]}),
+            ("O.O", {}),
+            ("", {}),
+            ("X", {}),
+            ("O", {"first_seq": 5}),
+            ("O", {"max_msg_size": 5}),
+            ({"filter_subject": "o..a"}, {}),
+            ({"filter_subject": "o.a", "subject_transforms": [_mapping("o.a", "n.a")]}, {}),
+            ({"subject_transforms": [_mapping("o..a", "n.a")]}, {}),
+            ({"subject_transforms": [_mapping("o.a", "n..a")]}, {}),
+            ({"subject_transforms": [_mapping("o.a", "n.a"), _mapping("o.*", "q.a")]}, {}),
+            ({"opt_start_time": "soon"}, {}),
+            ({"odd": 1}, {}),
+        )
+    ),
+    create("X", mirror={}),
+    create("X", subjects=["x"], mirror_direct=True),
+    update("M", mirror={"name": "O"}, storage="memory", max_msgs=3),
+    update("M", mirror={"name": "M2"}, storage="memory"),
+    update("M3", storage="memory", subjects=["m3"]),
+    _source({"filter_subject": "o.a"}, name="S"),
+    _source({"filter_subject": "o.a"}, name="S"),
+    _source({"subject_transforms": [_mapping("o.a", "n.a")]}, name="S2", subjects=["s2.>"]),
+    _source({}, {}),
+    _source({"name": ""}),
+    _source({"name": "a.b"}),
+    _source({"filter_subject": "o..a"}),
+    _source({"filter_subject": "o.a", "subject_transforms": [_mapping("o.a", "n.a")]}),
+    _source({"subject_transforms": [_mapping("o.a", "n..a")]}),
+    _source({"subject_transforms": [_mapping("o..a", "n.a")]}),
+    _source({"subject_transforms": [_mapping("o.*", "n.a"), _mapping("o.a", "n.b")]}),
+    _source({}, max_msg_size=5),
+    _source({"name": "X"}, subjects=["x"]),
+    _source({"name": "S4"}, name="S3"),
+    _source({"name": "S3"}, name="S4"),
+    update("S", storage="memory", sources=[{"name": "O"}]),
+    update("S", storage="memory"),
+    ("o.a", "x", {"Nats-Stream-Source": "O 1"}),
+]

@@ -27,6 +27,7 @@ ANYWAY = frozenset(
         "allow_msg_ttl",
         "last_active",
         "pause_remaining",
+        "active",
     )
 )
 #: Which token of an acknowledgement's subject is the time of the message.

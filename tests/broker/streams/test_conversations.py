@@ -18,7 +18,7 @@ VERSIONS = [version for version in servers.available() if version != servers.OLD
 PARTS = {
     **{name: getattr(conversations, name) for name in ("STREAMS", "MESSAGES", "LIMITS")},
     **{name: getattr(consuming, name) for name in ("CONFIGS", "PULLS", "RETENTION")},
-    **{name: getattr(copying, name) for name in ("MAPPINGS", "REPUBLISHES")},
+    **{name: getattr(copying, name) for name in ("MAPPINGS", "REPUBLISHES", "ORIGINS")},
     **{name: getattr(later, name) for name in ("BATCHES", "PAUSES", "TTLS")},
 }
 

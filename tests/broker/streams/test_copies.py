@@ -70,3 +70,182 @@ def test_mapped_subjects_outlive_a_crash(tmp_path: Path) -> None:
     world.publish("s.b")
     assert world.api("STREAM.INFO.S")["config"]["subject_transform"] == transform
     assert set(world.state("S")["subjects"]) == {"z.1.a", "z.1.b"}
+
+
+def _fill(world: World) -> None:
+    """A stream of six messages, of which the second is gone."""
+    world.create("O", subjects=["o.>"], allow_direct=True)
+    for i in range(6):
+        headers = {"X": "y", "Nats_Msg_Id": "i", "Nats_Expected_Stream": "O"} if i == 3 else {}
+        world.publish(f"o.{'ab'[i % 2]}", b"%d" % (i + 1), **headers)
+    world.api("STREAM.MSG.DELETE.O", {"seq": 2})
+
+
+def _messages(world: World, name: str) -> list[tuple[int, str, str]]:
+    """Sequences, subjects and payloads of a stream."""
+    found = (world.server.account.streams[name].store.read(each) for each in range(1, 30))
+    return [(each.sequence, each.subject.decode(), each.payload.decode()) for each in found if each is not None]
+
+
+def test_a_mirror_has_sequences_and_times_of_its_origin(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    _fill(world)
+    mapping = [{"src": "o.a", "dest": "n.a"}, {"src": "o.b", "dest": ""}]
+    mirrors: dict[str, dict[str, Any]] = {
+        "M": {},
+        "Four": {"opt_start_seq": 4},
+        "Late": {"opt_start_time": "2100-01-01T00:00:00Z"},
+        "OnlyA": {"filter_subject": "o.a"},
+        "Mapped": {"subject_transforms": mapping},
+        "MappedA": {"subject_transforms": mapping[:1]},
+    }
+    for name, options in mirrors.items():
+        world.create(name, mirror={"name": "O", **options})
+    world.create("Memory", mirror={"name": "O"}, storage="memory", max_msgs=2)
+    world.settle()
+    rest = [(1, "o.a", "1"), (3, "o.a", "3"), (4, "o.b", "4"), (5, "o.a", "5"), (6, "o.b", "6")]
+    only = [each for each in rest if each[1] == "o.a"]
+
+    def check() -> None:
+        assert _messages(world, "M") == rest and _messages(world, "Four") == rest[2:] and not _messages(world, "Late")
+        assert _messages(world, "OnlyA") == only and _messages(world, "Memory") == rest[-2:]
+        mapped = [(sequence, subject.replace("o.a", "n.a"), text) for sequence, subject, text in rest]
+        assert _messages(world, "Mapped") == mapped
+        assert _messages(world, "MappedA") == [each for each in mapped if each[1] == "n.a"]
+        info = world.api("STREAM.INFO.M")
+        assert info["state"].get("num_deleted", 0) == len(range(info["state"]["last_seq"])) - len(rest)
+        assert info["mirror"]["lag"] == 0 and "error" not in info["mirror"]
+
+    check()
+    original, copy = (world.server.account.streams[name].store.read(4) for name in ("O", "M"))
+    assert original is not None and copy is not None
+    # What was expected of the origin stays behind.
+    assert copy._replace(header=b"") == original._replace(header=b"")
+    assert copy.header == b"NATS/1.0\r\nX: y\r\nNats-Msg-Id: i\r\n\r\n"
+    for again in (world.crash, world.restart):
+        again()
+        world.create("Memory", mirror={"name": "O"}, storage="memory", max_msgs=2)
+        world.settle()
+        # Late has its time to wait for anew, as it has nothing.
+        check()
+        world.publish("o.a", b"more")
+        world.settle()
+        rest.append((rest[-1][0] + 1, "o.a", "more"))
+        only.append(rest[-1])
+        world.server.account.streams["Late"].purge((), 0, 0)
+        check()
+    # What goes from the origin stays in the mirror, and that is asked when the origin is gone.
+    world.api("STREAM.PURGE.O")
+    world.api("STREAM.DELETE.O")
+    world.settle()
+    assert _messages(world, "M") == rest
+    assert world.api("STREAM.INFO.M")["mirror"]["error"]["err_code"] == 10059
+    header, payload = world.api("DIRECT.GET.O", {"seq": 4})
+    assert payload == b"4" and b"Nats-Stream: " in header and b"Nats-Stream: O" not in header
+
+
+def test_a_mirror_waits_for_its_origin_and_can_become_a_stream_of_its_own() -> None:
+    world = World()
+    world.create("M", mirror={"name": "O"})
+    world.settle()
+    assert world.api("STREAM.INFO.M")["mirror"]["error"]["err_code"] == 10059
+    world.create("O", subjects=["o"])
+    world.publish("o", b"1")
+    world.settle()
+    assert _messages(world, "M") == [(1, "o", "1")] and world.ask("M", b"x") is None
+    world.api("STREAM.UPDATE.M", {"name": "M", "subjects": ["m"]})
+    world.publish("o", b"2")
+    world.publish("m", b"own")
+    world.settle()
+    assert _messages(world, "M") == [(1, "o", "1"), (2, "m", "own")]
+
+
+def test_sources_go_on_where_they_were(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    _fill(world)
+    world.create("P", subjects=["p"])
+    world.publish("p", b"p1", Nats_Msg_Id="i")
+    sources: list[dict[str, Any]] = [
+        {"name": "O", "opt_start_seq": 3, "subject_transforms": [{"src": "o.a", "dest": "n.a"}]},
+        {"name": "O", "filter_subject": "o.b"},
+        {"name": "P"},
+    ]
+    world.create("S", subjects=["s"], sources=sources)
+    world.settle()
+    expected = {("n.a", "3"), ("n.a", "5"), ("o.b", "4"), ("o.b", "6"), ("p", "p1")}
+
+    def check() -> None:
+        found = _messages(world, "S")
+        assert [each[0] for each in found] == list(range(1, len(found) + 1))
+        assert {each[1:] for each in found} == expected and len(found) == len(expected)
+        assert [each["lag"] for each in world.api("STREAM.INFO.S")["sources"]] == [0, 0, 0]
+
+    check()
+    marks = [
+        next(
+            line
+            for line in world.server.account.streams["S"].store.read(each).header.split(b"\r\n")
+            if b"Source" in line
+        )
+        for each in range(1, 6)
+    ]  # type: ignore[union-attr]
+    assert sorted(marks) == [
+        b"Nats-Stream-Source: " + text
+        for text in (b"O 3 o.a n.a o.a", b"O 4 o.b > o.b", b"O 5 o.a n.a o.a", b"O 6 o.b > o.b", b"P 1 > > p")
+    ]
+    for i, again in enumerate((world.crash, world.restart, world.settle)):
+        again()
+        for subject, copied in (("o.a", "n.a"), ("o.b", "o.b"), ("p", "p"), ("s", "s")):
+            world.publish(subject, b"%d" % (10 + i))
+            expected.add((copied, str(10 + i)))
+        world.settle()
+        check()
+    # A source that comes back knows what it has copied; one with another filter begins anew.
+    world.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s"], "sources": sources[:1]})
+    world.publish("p", b"later")
+    world.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s"], "sources": sources})
+    world.settle()
+    expected.add(("p", "later"))
+    check()
+    sources[2] = {"name": "P", "filter_subject": "p"}
+    before = len(_messages(world, "S"))
+    world.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s"], "sources": sources})
+    world.settle()
+    assert len(_messages(world, "S")) == before + 5
+
+
+def test_what_a_work_queue_has_moves_when_it_is_safe(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("W", subjects=["w"], retention="workqueue")
+    world.publish("w", b"1")
+    world.create("S", sources=[{"name": "W"}])
+    world.settle()
+    assert not _messages(world, "W") and [each[2] for each in _messages(world, "S")] == ["1"]
+    flush = Block.flush
+
+    def fail(block: Block) -> None:
+        if "/S/" in str(block.path):
+            raise StorageError("no space")
+        flush(block)
+
+    with mock.patch.object(Block, "flush", fail):
+        world.publish("w", b"2")
+        for _ in range(3):
+            world.server.commit()
+        assert [each[2] for each in _messages(world, "W")] == ["2"]
+    world.pass_time(3_000_000_000)
+    assert not _messages(world, "W") and [each[2] for each in _messages(world, "S")] == ["1", "2"]
+
+
+def test_a_full_stream_copies_on_when_there_is_room() -> None:
+    world = World()
+    _fill(world)
+    world.create("S", sources=[{"name": "O"}], discard="new", max_msgs=2)
+    world.create("Small", sources=[{"name": "O"}], max_msg_size=3)
+    world.settle()
+    assert len(_messages(world, "S")) == 2 and world.api("STREAM.INFO.S")["sources"][0]["lag"] == 3
+    # Its header is too large for each.
+    assert not _messages(world, "Small") and world.api("STREAM.INFO.Small")["sources"][0]["lag"] == 0
+    world.api("STREAM.PURGE.S")
+    world.pass_time(1_500_000_000)
+    assert [each[2] for each in _messages(world, "S")] == ["4", "5"]

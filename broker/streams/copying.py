@@ -1,0 +1,288 @@
+"""Streams that copy others: mirrors, with the sequences and times of their origin, and streams with sources.
+
+Messages are read from the origin's store once they are flushed there, and acknowledged to it, where its retention
+cares, once the copies are flushed. How far a source is stands in the copies themselves, in their headers.
+Facts: jetstream-server.md section 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.log import NATS
+from broker.stores.interface import StorageError
+from broker.streams.errors import TOO_LARGE, ApiError, stream_not_found
+from broker.streams.headers import with_lines, without
+from broker.streams.origins import HEADER, Origin
+from broker.streams.publishing import EXPECTED, said
+
+if TYPE_CHECKING:
+    from broker.stores.streams.contents import Filter
+    from broker.streams.ports import Clock
+    from broker.streams.stream import Stream
+
+#: Messages that are copied before others have their turn.
+_MOST: Final = 256
+
+
+def _unwanted(line: bytes) -> bool:
+    """Returns whether a header stays behind: what was expected of the origin, and where that has it from."""
+    return line.startswith((EXPECTED, HEADER + b":"))
+
+
+class Copy:
+    """What a stream copies from another one. A `broker.streams.stream.Follower` of that.
+
+    Args:
+        target: The stream that copies.
+        origin: What it copies.
+
+    Attributes:
+        position: Everything up to this sequence of the origin is copied, or was not wanted.
+    """
+
+    def __init__(self, target: Stream, origin: Origin) -> None:
+        self.target, self.origin = target, origin
+        self.position = 0
+        self.moved: list[int] = []  #: copied, and not yet said so to an origin whose retention cares
+        self.blocked = False  #: the target takes nothing more for now
+        self._settled = self._active = 0
+        self._missing = False
+        self._from: Stream | None = None
+        self._filter: Filter | None = None
+
+    def attach(self, stream: Stream | None) -> None:
+        """Goes on with a stream that has the origin's name; None if it is no more."""
+        if self._from is not stream:
+            if self._from is not None:
+                self._from.store.contents.release(self._filter)
+                if self in self._from.followers:
+                    self._from.followers.remove(self)
+                self._filter = None
+                self.moved.clear()
+            self._from = stream
+            if stream is not None:
+                self.renew()
+        if stream is not None and stream.config.retention != "limits" and self not in stream.followers:
+            stream.followers.append(self)
+
+    def resume(self, position: int) -> None:
+        """Goes on behind a sequence that was copied; 0 if none was."""
+        origin = self.origin
+        self.moved.clear()
+        if not position:
+            position = max(origin.start - 1, 0)
+            if not origin.start and origin.start_time and self._from is not None:
+                position = self._from.store.contents.first_since(origin.start_time) - 1
+        self.position = self._settled = position
+
+    def run(self, now: int) -> int:
+        """Copies what is there, up to some messages. Returns how many were looked at."""
+        self._missing = self._from is None
+        if self._from is None or self._from.failure or self.target.failure:
+            return 0
+        self.blocked = False
+        self._active = now
+        contents = self._from.store.contents
+        found = contents.matching(self._filter, self.position + 1, _MOST)
+        for looked, sequence in enumerate(found):
+            try:
+                self._copy(sequence, now)
+            except ApiError as error:
+                if error.number != TOO_LARGE:
+                    self.blocked = True
+                    return looked
+            if self in self._from.followers:
+                self.moved.append(sequence)
+            self.position = sequence
+        if not found:
+            self.position = max(self.position, contents.last)
+        return len(found)
+
+    def _copy(self, sequence: int, now: int) -> None:
+        assert self._from is not None
+        try:
+            message = self._from.store.read(sequence)
+        except StorageError as error:
+            NATS.error("Stream %r passes over a message of %r: %s", self.target.name, self._from.name, error.message)
+            return
+        if message is None:
+            return
+        header = without(message.header, _unwanted) if b"Nats-" in message.header else message.header
+        subject = self.origin.subject(message.subject)
+        if self.origin.mirror:
+            self.target.copy(subject, header, message.payload, message.time, sequence)
+        else:
+            header = with_lines(header, self.origin.mark(sequence, message.subject))
+            self.target.copy(subject, header, message.payload, now)
+
+    def settle(self) -> None:
+        """Tells the origin what is safe now."""
+        moved, self.moved = self.moved, []
+        self._settled = max(moved, default=self._settled)
+        if self._from is not None:
+            self._from.done(moved)
+
+    # What the origin says
+
+    def needs(self, sequence: int, number: int) -> bool:
+        """Returns whether a message, whose subject has a number, is still to be copied."""
+        return sequence > self._settled and (self._filter is None or bool(self._filter.mask[number]))
+
+    def removed(self, sequence: int, number: int) -> None:
+        """A message is no more: it will not be found."""
+
+    def shrunk(self) -> None:
+        """Messages are no more: they will not be found."""
+
+    def renew(self) -> None:
+        """The store of the origin is another one."""
+        assert self._from is not None
+        self._filter = self._from.store.contents.filter(self.origin.patterns)
+
+    def info(self, now: int) -> dict[str, Any]:
+        """Returns what answers say of it."""
+        contents = self._from.store.contents if self._from is not None else None
+        found: dict[str, Any] = {
+            "name": self.origin.name,
+            "lag": contents.count(self._filter, self.position + 1) if contents is not None else 0,
+            "active": now - self._active if self._active else -1,
+        }
+        for name in ("filter_subject", "subject_transforms"):
+            if name in self.origin.values:
+                found[name] = self.origin.values[name]
+        if self._missing:
+            found["error"] = stream_not_found().as_json()
+        return found
+
+
+class Copies:
+    """All that streams copy from others.
+
+    Args:
+        streams: All streams, by name.
+        clock: Tells the time.
+        wake: Called when something is to be copied: `run` is to be called soon.
+    """
+
+    def __init__(self, streams: Mapping[str, Stream], clock: Clock, wake: Callable[[], None]) -> None:
+        self._streams, self._clock, self._wake = streams, clock, wake
+        self._of: dict[Stream, list[Copy]] = {}
+        #: By the name of the origin.
+        self._from: dict[str, list[Copy]] = {}
+        self._ready: dict[Copy, None] = {}
+        #: Those that have something to tell their origin once it is flushed, and those that cannot go on.
+        self._moving: dict[Copy, None] = {}
+        self._blocked: dict[Copy, None] = {}
+
+    def adopt(self, stream: Stream) -> None:
+        """Copies what a stream is configured to copy now, and what others copy from it."""
+        known = {each.origin.key: each for each in self._of.pop(stream, ())}
+        fresh = []
+        for values in stream.config.origins:
+            origin = Origin(values, mirror=bool(stream.config.mirror))
+            copy = known.pop(origin.key, None)
+            if copy is None:
+                fresh.append(copy := Copy(stream, origin))
+                self._from.setdefault(origin.name, []).append(copy)
+                copy.attach(self._streams.get(origin.name))
+            self._of.setdefault(stream, []).append(copy)
+        self._drop(known.values())
+        self._resume(stream, fresh)
+        stream.copies = self._of.get(stream, [])
+        for copy in self._from.get(stream.name, ()):
+            copy.attach(stream)
+        self._begin((*stream.copies, *self._from.get(stream.name, ())))
+
+    def forget(self, stream: Stream) -> None:
+        """A stream is no more."""
+        self._drop(self._of.pop(stream, ()))
+        left = self._from.get(stream.name, ())
+        for copy in left:
+            copy.attach(None)
+        self._begin(left)
+
+    def _drop(self, copies: Iterable[Copy]) -> None:
+        for copy in copies:
+            copy.attach(None)
+            self._from[copy.origin.name].remove(copy)
+            for some in (self._ready, self._moving, self._blocked):
+                some.pop(copy, None)
+
+    def _begin(self, copies: Iterable[Copy]) -> None:
+        self._ready.update(dict.fromkeys(copies))
+        if self._ready:
+            self._wake()
+
+    def renew(self, stream: Stream) -> None:
+        """A stream was opened anew, with what is certain: what it copies goes on when it is looked after."""
+        copies = self._of.get(stream, [])
+        self._resume(stream, copies)
+        self._blocked.update(dict.fromkeys(copies))
+        for copy in self._from.get(stream.name, ()):
+            if copy not in stream.followers:
+                copy.renew()
+
+    def _resume(self, stream: Stream, copies: list[Copy]) -> None:
+        """Finds out how far copies are."""
+        contents = stream.store.contents
+        for copy in copies:
+            copy.resume(contents.last if copy.origin.mirror else 0)
+        left = [copy for copy in copies if not copy.origin.mirror]
+        for segment, rows in reversed(list(contents.rows(None)) if left else []):
+            for row in reversed(rows.tolist()):
+                value = _marked(stream, segment.first + row)
+                for copy in [copy for copy in left if copy.origin.marked(value)]:
+                    copy.resume(copy.origin.marked(value))
+                    left.remove(copy)
+                if not left:
+                    return
+
+    def changed(self, stream: Stream) -> None:
+        """A stream has other messages than before, which are flushed."""
+        for copy in self._from.get(stream.name, ()):
+            self._ready[copy] = None
+
+    def run(self, deadline: float) -> Iterator[Stream]:
+        """Copies what there is, until it is the others' turn; iterates over the streams that have changed by it.
+
+        Args:
+            deadline: When (`perf_counter`) that is.
+        """
+        now = self._clock.wall()
+        while self._ready:
+            copy = next(iter(self._ready))
+            del self._ready[copy]
+            if copy.run(now):
+                self._ready[copy] = None
+                yield copy.target
+            if copy.moved:
+                self._moving[copy] = None
+            if copy.blocked:
+                self._blocked[copy] = None
+            if self._ready and perf_counter() > deadline:
+                self._wake()
+                break
+
+    def settle(self) -> None:
+        """Tells origins whose retention cares what has been flushed elsewhere."""
+        while self._moving:
+            copy, _ = self._moving.popitem()
+            copy.settle()
+            self._wake()
+
+    def look_after(self) -> None:
+        """Tries again where a stream took nothing more."""
+        blocked, self._blocked = self._blocked, {}
+        self._begin(blocked)
+
+
+def _marked(stream: Stream, sequence: int) -> bytes:
+    """Returns which message one is a copy of, as its header says."""
+    try:
+        message = stream.store.read(sequence)
+    except StorageError:
+        return b""
+    return said(message.header).get(HEADER, b"") if message is not None else b""
