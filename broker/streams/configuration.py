@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from broker.streams.errors import ApiError, invalid_config, invalid_mapping
-from broker.streams.mapping import FUNCTION, MAPPING, MappingError, SubjectMapping
-from broker.streams.origins import Origin, read_origin
+from broker.streams.mapping import FUNCTION, MappingError, SubjectMapping
+from broker.streams.origins import MAPPING, Origin, read_origin
 from broker.streams.requests import BOOL, INT, MAP, OBJECT, OBJECTS, STRING, STRINGS, UINT, members, valid_name
 from stantools.nats.subjects import overlap, valid_pattern
 

@@ -19,8 +19,8 @@ from broker.streams.origins import HEADER, Origin
 from broker.streams.publishing import EXPECTED, said
 
 if TYPE_CHECKING:
+    from broker.ports import Clock
     from broker.stores.streams.contents import Filter
-    from broker.streams.ports import Clock
     from broker.streams.stream import Stream
 
 #: Messages that are copied before others have their turn.

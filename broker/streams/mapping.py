@@ -13,11 +13,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from broker.streams.requests import STRING
 from stantools.nats.subjects import matches, valid_pattern, valid_subject
 
-#: Members of a mapping in a configuration, and their kinds.
-MAPPING: Final[Mapping[str, str]] = {"src": STRING, "dest": STRING}
 #: What stands for other tokens in a destination.
 FUNCTION: Final = re.compile(r"\{\{.*?\}\}|\$\d+")
 _CALL: Final = re.compile(r"\{\{\s*(\w+)\s*\((.*)\)\s*\}\}", re.DOTALL)

@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.streams.errors import ApiError, invalid_config, invalid_mapping
-from broker.streams.mapping import MAPPING, MappingError, SubjectMapping
+from broker.streams.mapping import MappingError, SubjectMapping
 from broker.streams.requests import OBJECT, OBJECTS, STRING, TIME, UINT, members, valid_name
 from stantools.nats.subjects import overlap, valid_pattern
 
 #: Names the message that one is a copy of.
 HEADER: Final = b"Nats-Stream-Source"
+#: Members of a mapping of subjects, and their kinds.
+MAPPING: Final[Mapping[str, str]] = {"src": STRING, "dest": STRING}
 _KINDS: Final[Mapping[str, str]] = {
     "name": STRING,
     "opt_start_seq": UINT,

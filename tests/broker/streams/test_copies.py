@@ -188,7 +188,7 @@ def test_sources_go_on_where_they_were(tmp_path: Path) -> None:
             if b"Source" in line
         )
         for each in range(1, 6)
-    ]  # type: ignore[union-attr]
+    ]
     assert sorted(marks) == [
         b"Nats-Stream-Source: " + text
         for text in (b"O 3 o.a n.a o.a", b"O 4 o.b > o.b", b"O 5 o.a n.a o.a", b"O 6 o.b > o.b", b"P 1 > > p")
