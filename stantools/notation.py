@@ -136,6 +136,34 @@ def format_uptime(nanoseconds: int) -> str:
     return "".join(f"{value}{unit}" for value, unit in parts[first:])
 
 
+def tick_text(time: int, step: int) -> str:
+    """Writes a time below a plot, as exactly as ticks that lie so many nanoseconds apart need it."""
+    text = format_time(time)
+    if not text.endswith("Z"):
+        return "?"
+    if step >= _UNITS["d"] or (step >= _UNITS["m"] and time % _UNITS["d"] == 0):
+        return text[:10]
+    if step >= _UNITS["m"]:
+        return text[11:16]
+    if step >= _SECOND:
+        return text[11:19]
+    if step >= _UNITS["ms"]:
+        return text[17:23]
+    return text[19:26] if step >= _UNITS["us"] else text[19:29]
+
+
+def span_text(start: int, stop: int, width: int) -> str:
+    """Writes a stretch of time as exactly as its width needs it; the date once if it is the same."""
+    digits = 19 if width >= _SECOND else 23 if width >= _UNITS["ms"] else 29
+    low, high = (_exact(each, digits) for each in (start, stop))
+    return f"{low} – {high[11:] if low[:10] == high[:10] and len(high) > 11 else high} UTC"
+
+
+def _exact(timestamp: int, digits: int) -> str:
+    text = format_time(timestamp)
+    return text[:digits].replace("T", " ") if text.endswith("Z") else text
+
+
 def parse_size(text: str) -> int:
     """Reads a number of bytes such as `4096`, `64k` or `1GB` (powers of 1024, as the server takes them).
 
@@ -156,6 +184,16 @@ def format_size(count: int) -> str:
             return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+def short_number(value: float) -> str:
+    """Writes a number in at most five columns: `999`, `12.3k`, `4.5M`."""
+    for unit in ("", "k", "M", "G", "T"):
+        if abs(value) < 999.5 or unit == "T":
+            shown = f"{value:.0f}" if not unit or abs(value) >= 99.95 else f"{value:.1f}"
+            return shown + unit
+        value /= 1000
+    return ""
 
 
 def parse_range(text: str) -> tuple[int | None, int | None]:

@@ -55,16 +55,6 @@ def number(value: int) -> str:
     return f"{value:,}"
 
 
-def short_number(value: float) -> str:
-    """Writes a number in at most five columns: `999`, `12.3k`, `4.5M`."""
-    for unit in ("", "k", "M", "G", "T"):
-        if abs(value) < 999.5 or unit == "T":
-            shown = f"{value:.0f}" if not unit or abs(value) >= 99.95 else f"{value:.1f}"
-            return shown + unit
-        value /= 1000
-    return ""
-
-
 def counted(count: int, what: str, many: str = "") -> str:
     """Writes a number with what it counts: `1 channel`, `1,234 channels`."""
     return f"{count:,} {what if count == 1 else many or what + 's'}"

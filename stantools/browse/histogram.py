@@ -30,6 +30,8 @@ WIDTHS: tuple[int, ...] = (
     *(count * _HOUR for count in (1, 3, 6, 12)),
     *(count * _DAY for count in (1, 5, 10, 30, 90, 360, 3600, 36000)),
 )
+#: Buckets that a page shows of a stretch of time, at most.
+BARS = 240
 _UNITS = ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (_SECOND, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))
 
 #: Times that a server can have stored (2000 to 2100); others are taken for damaged as long as they are few.

@@ -119,9 +119,8 @@ def _check_outputs(counting: Counting) -> None:
     report = counting.report
     if report is None:
         return
-    missing = [name for name in ("matplotlib", "jinja2") if not importlib.util.find_spec(name)]
-    if missing:
-        raise StantoolsError(f"the page needs {' and '.join(missing)}", "pip install 'stantools[report]'")
+    if not importlib.util.find_spec("jinja2"):
+        raise StantoolsError("the page needs jinja2", "pip install 'stantools[report]'")
     if report.is_dir():
         raise UsageError(f"{report}: is a directory, expected the name of a file", "name a file in it")
     if report.exists() and not counting.overwrite:

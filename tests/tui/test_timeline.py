@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from stantools.notation import span_text, tick_text
 from tests.inspection.timedstores import DAY, NOW, SECOND, YEAR, write_channel
 from tests.tui.conftest import LARGE, SMALL, check_screen, notices, screen_text, until
 from tui.screens.timeline import TimelineScreen
 from tui.views import Place, View
-from tui.widgets.plot import Plot, span_text, tick_text
+from tui.widgets.plot import Plot
 
 
 async def opened(pilot: Any, channel: str, **place: Any) -> TimelineScreen:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from stantools.errors import StantoolsError
-from stantools.notation import format_size
-from tui.cells import Cell, bar, counted, name_text, short_number
+from stantools.notation import format_size, short_number
+from tui.cells import Cell, bar, counted, name_text
 from tui.jobs import Job, JobState
 from tui.plans.wizard import Outcome, Preview, Wizard
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from stantools.notation import format_size
-from tui.cells import Cell, Role, name_text, short_number, sparkline
+from stantools.notation import format_size, short_number
+from tui.cells import Cell, Role, name_text, sparkline
 from tui.live.facts import Client, Consumer
 from tui.live.jetstream import WatchedStream
 from tui.live.monitor import Monitor, Watched, WatchedChannel

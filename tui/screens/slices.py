@@ -17,7 +17,7 @@ from stantools.inspection.file_findings import missing_slices
 from stantools.inspection.findings import Finding
 from stantools.inspection.records import FileKind, kind_of
 from stantools.inspection.survey import ChannelSurvey, SliceSurvey, stop_text, survey_slice
-from stantools.notation import describe_ranges, format_size
+from stantools.notation import describe_ranges, format_size, span_text
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.ranges import Ranges
 from tui.cells import SYMBOLS, Cell, Role, counted, cut, name_text, number, time_text
@@ -28,7 +28,6 @@ from tui.screens.record import RecordScreen
 from tui.session import StoreSession, worst
 from tui.views import Place, View
 from tui.widgets.line import Line
-from tui.widgets.plot import span_text
 from tui.widgets.rowtable import RowTable
 from tui.widgets.slicebar import BAR, SliceTable, bar_text, legend
 

@@ -13,14 +13,14 @@ from textual.widget import Widget
 from stantools.browse.histogram import Bucket, Histogram, fitting, narrower, wider, width_text
 from stantools.browse.timeline import BINS, Timeline, read_timeline
 from stantools.inspection.survey import ChannelSurvey
-from stantools.notation import format_size, format_time
+from stantools.notation import format_size, format_time, span_text
 from tui.cells import Cell, Role, bar, counted, number, text_of, time_text
 from tui.jobs import Job
 from tui.screens.base import Latest, ViewScreen
 from tui.session import StoreSession
 from tui.views import Place, View, share_of, time_of
 from tui.widgets.line import Line
-from tui.widgets.plot import Bars, Plot, span_text
+from tui.widgets.plot import Bars, Plot
 
 _UNITS = ("messages", "bytes", "mean size")
 _SECOND, _MILLISECOND = 10**9, 10**6

@@ -14,15 +14,15 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from stantools.browse.histogram import WIDTHS
-from stantools.notation import format_time
-from tui.cells import Role, short_number
+from stantools.notation import short_number, tick_text
+from tui.cells import Role
 
 #: Columns of the scale at the left, its line included.
 _SCALE = 7
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 #: Wider bars would look like an area.
 _WIDEST = 6
-_SECOND, _MILLISECOND, _MICROSECOND, _MINUTE, _DAY = 10**9, 10**6, 10**3, 60 * 10**9, 86400 * 10**9
+_DAY = 86400 * 10**9
 
 
 @dataclass(frozen=True)
@@ -35,34 +35,6 @@ class Bars:
     roles: Sequence[Role] = ()  #: what each bar means
     marks: Sequence[tuple[str, Role]] = field(default_factory=tuple)  #: a symbol below each bar, and what it means
     cursor: int = 0  #: the chosen bar
-
-
-def tick_text(time: int, step: int) -> str:
-    """Writes a time below a plot, as exactly as ticks that lie so many nanoseconds apart need it."""
-    text = format_time(time)
-    if not text.endswith("Z"):
-        return "?"
-    if step >= _DAY or (step >= _MINUTE and time % _DAY == 0):
-        return text[:10]
-    if step >= _MINUTE:
-        return text[11:16]
-    if step >= _SECOND:
-        return text[11:19]
-    if step >= _MILLISECOND:
-        return text[17:23]
-    return text[19:26] if step >= _MICROSECOND else text[19:29]
-
-
-def span_text(start: int, stop: int, width: int) -> str:
-    """Writes a stretch of time as exactly as its width needs it; the date once if it is the same."""
-    digits = 19 if width >= _SECOND else 23 if width >= _MILLISECOND else 29
-    low, high = (_exact(each, digits) for each in (start, stop))
-    return f"{low} – {high[11:] if low[:10] == high[:10] and len(high) > 11 else high} UTC"
-
-
-def _exact(timestamp: int, digits: int) -> str:
-    text = format_time(timestamp)
-    return text[:digits].replace("T", " ") if text.endswith("Z") else text
 
 
 class Plot(Widget, can_focus=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import itertools
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,8 +26,7 @@ from stantools.pipeline.jobs.stats.sums import HOUR, bounds_of, bucket_of, perce
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import plan
 from stantools.store.directory import open_datastore
-
-SECOND = 10**9
+from tests.inspection.timedstores import NOW, SECOND, YEAR, write_channel
 
 
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=1))
@@ -58,6 +58,7 @@ def counted(messages: list[StoredMessage]) -> dict[str, Any]:
     """What statistics have to say, from single messages."""
     rising = [(a, b) for a, b in itertools.pairwise(messages) if b.sequence > a.sequence]
     hours: dict[int, tuple[int, int]] = {}
+    times = [message.timestamp for message in messages]
     for message in messages:
         count, size = hours.get(message.timestamp // HOUR, (0, 0))
         hours[message.timestamp // HOUR] = count + 1, size + len(message.data)
@@ -73,11 +74,13 @@ def counted(messages: list[StoredMessage]) -> dict[str, Any]:
         "largest": max((len(message.data) for message in messages), default=0),
         "silence": max((b.timestamp - a.timestamp for a, b in rising if b.timestamp > a.timestamp), default=0),
         "hours": hours,
+        "span": (min(times), max(times)) if times else None,
     }
 
 
 def facts(channel: ChannelStats) -> dict[str, Any]:
-    return {name: getattr(channel, name) for name in counted([])}
+    known = {name: getattr(channel, name) for name in counted([]) if name != "hours"}
+    return known | {"hours": channel.hours()}
 
 
 CASES = ("basic", "gap_filled", "gap_truncated_slice", "slices_count", "dmg_garbage_dat_noidx", "dup_slice_after")
@@ -124,7 +127,9 @@ def sample(name: str = "orders", messages: int = 10) -> ChannelStats:
         last_ns=int(times[-1]),
         largest=100,
         silence=500 * SECOND,
-        hours={hour: (count, count * 100) for hour, count in Counter((times // HOUR).tolist()).items()},
+        span=(0, int(times[-1])),
+        width=10 * SECOND,
+        times={place: (count, count * 100) for place, count in Counter((times // (10 * SECOND)).tolist()).items()},
         sizes={int(bucket_of(np.array([100]))[0]): messages},
         intervals={int(bucket_of(np.array([500 * SECOND]))[0]): messages - 1},
     )
@@ -167,10 +172,39 @@ def test_the_page_needs_nothing_and_shows_hostile_names_harmlessly() -> None:
 
 def test_times_far_away_do_not_harm_the_page() -> None:
     odd = sample()
-    odd.hours = {-5: (1, 1), (2**63 - 1) // HOUR: (1, 1), 3: (1, 1)}
-    odd.first_ns, odd.last_ns = -(2**63), 2**63 - 1
+    odd.width, odd.times = HOUR, {-5: (1, 1), (2**63 - 1) // HOUR: (1, 1), 3: (1, 1)}
+    odd.first_ns, odd.last_ns = odd.span = -(2**63), 2**63 - 1
     assert "<svg" in page(Stats([odd]))
-    assert "<svg" in page(Stats([]))
+    assert "<h1>" in page(Stats([]))
+
+
+def bars_of(text: str, role: str = "blue") -> list[int]:
+    """How many bars each plot of a page has."""
+    return [path.count("M") for path in re.findall(rf'<path class="{role}" d="([^"]*)"', text)]
+
+
+def test_the_axis_of_time_fits_the_data(tmp_path: Path) -> None:
+    """A burst of 200 seconds is no single bar, and one in a year of silence is found where it is."""
+    times = [NOW + each * SECOND for each in range(200)]
+    write_channel(tmp_path / "store", times, channel="burst")
+    write_channel(tmp_path / "store", [NOW - YEAR, *times], channel="year")
+    burst, year = stats_of(tmp_path / "store").channels
+    assert (burst.width, year.width) == (SECOND, HOUR)
+    text = page(Stats([burst]))
+    assert bars_of(text)[:2] == [200, 200]
+    assert "messages per 1 s" in text
+    of_all, of_year, _, _, of_burst, *_ = bars_of(page(Stats([burst, year])))
+    assert (of_all, of_year, of_burst) == (2, 2, 200)
+
+
+def test_every_channel_has_its_plots() -> None:
+    channels = [sample(f"channel {number}", 500 - number) for number in range(40)]
+    text = page(Stats(channels))
+    links = re.findall(r'href="#(c\d+)">(channel \d+)', text)
+    assert len(links) == 40
+    for anchor, name in links:
+        assert re.search(rf'<details class="card" id="{anchor}"[^>]*>\s*<summary><h2>{name} ', text)
+    assert text.count("<details") == 40 and text.count('" open>') == 12
 
 
 def test_tables_appear_whole_and_never_over_something(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def _channel(each: ChannelStats) -> dict[str, Any]:
 
 def _hours(channels: Iterable[ChannelStats]) -> Iterator[dict[str, Any]]:
     for each in channels:
-        for hour, (messages, size) in sorted(each.hours.items()):
+        for hour, (messages, size) in sorted(each.hours().items()):
             yield {
                 "store": each.store,
                 "channel": each.channel,

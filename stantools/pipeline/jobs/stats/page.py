@@ -1,34 +1,19 @@
-"""Statistics as one page of HTML that needs nothing beside it: tables, and plots of the largest channels as SVG."""
+"""Statistics as a page: tables of everything, and plots of each channel."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import matplotlib as mpl
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 
-from stantools import __version__
+from stantools.browse.histogram import PLAUSIBLE
+from stantools.pages.html import moment, render
+from stantools.pages.plots import Bars, TimeAxis, plot, sparkline
 from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats, digits, format_rate
-from stantools.pipeline.jobs.stats.sums import bounds_of
+from stantools.pipeline.jobs.stats.sums import bounds_of, widened
 
-#: Bars that a plot of time has at most; longer times have bars of several hours.
-_BARS = 240
-_HOURS_A_BAR = (1, 2, 3, 6, 12, 24, 48, 24 * 7, 24 * 28, 24 * 364)
-#: A clock that was wrong puts messages far away; matplotlib knows the years 1 to 9999.
-_LAST_HOUR = 70_000_000
-#: Bars of the small plot in a row.
-_SPARKS = 48
-_COLOR, _OTHER, _INK = "#2563a8", "#c2571a", "#3c4654"
 #: Numbers whose distribution is plotted: where its axis has marks, and what they say.
 BYTES = {
     1 << power: f"{1 << power % 10} {unit}" for power, unit in enumerate(("B",) * 10 + ("KiB",) * 10 + ("MiB",) * 10)
@@ -40,34 +25,14 @@ TIMES = {
     **{hour * 3600 * 10**9: f"{hour} h" for hour in (1, 6)},
     **{day * 86400 * 10**9: f"{day} d" for day in (1, 7, 30, 365)},
 }
-#: Room for this many bars is there at least.
-_FEWEST_BARS = 24
 #: Marks of an axis, about.
 _MARKS = 7
-#: The same statistics give the same bytes; text stays text, so that pages stay small and can be searched.
-_STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "stantools",
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#aab3be",
-    "axes.labelcolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": "#e8ecf1",
-}
-#: Channels that get plots of their own; the tables have all of them.
-PLOTTED = 12
-#: Rows of the table of channels; more make a page that browsers are slow with.
+#: Bars that a distribution has room for at least.
+_FEWEST = 6
+#: Rows of the table of channels, each with its plots; more make a page that browsers are slow with.
 LISTED = 5000
-#: Rows with a small plot in them.
-_SPARKED = 500
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+#: Channels whose plots are open from the start.
+OPEN = 12
 _SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
@@ -77,30 +42,20 @@ def page(stats: Stats) -> str:
     Args:
         stats: The statistics.
     """
-    environment = Environment(
-        loader=PackageLoader("stantools.pipeline.jobs.stats"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     stores = sorted({each.store for each in stats.channels})
     root = _root(stores)
-    environment.filters.update(
-        size=_size,
-        moment=_moment,
-        hour=lambda value: _moment(value)[:16],
-        span=_span,
-        count=_count,
-        rate=lambda value: "" if value is None else format_rate(value),
-        short=lambda store: store.removeprefix(root).lstrip("/") if len(stores) > 1 else store.rpartition("/")[2],
-    )
+    filters = {
+        "hour": lambda value: moment(value)[:16],
+        "span": _span,
+        "rate": lambda value: "" if value is None else format_rate(value),
+        "short": lambda store: store.removeprefix(root).lstrip("/") if len(stores) > 1 else store.rpartition("/")[2],
+    }
     listed = sorted(stats.channels, key=lambda each: (-each.messages, each.store, each.channel))[:LISTED]
-    plotted = [each for each in listed[:PLOTTED] if each.messages]
-    whole = added(each.hours for each in stats.channels)
     hurt = [each for each in stats.channels if each.damaged or each.missing]
-    return environment.get_template("stats.html").render(
-        version=__version__,
+    whole = _over_time(stats.channels)
+    return render(
+        "stats.html",
+        filters,
         stats=stats,
         stores=stores,
         root=root,
@@ -112,17 +67,18 @@ def page(stats: Stats) -> str:
         missing=sum(each.missing for each in stats.channels),
         hurt=sorted(hurt, key=lambda each: (-each.damaged, -each.missing, each.store, each.channel)),
         listed=listed,
-        sparks=[Markup(sparkline(each.hours, whole)) for each in listed[:_SPARKED]],
-        whole=Markup(messages_over_time(whole)),
-        plotted=[(each, _plots(each)) for each in plotted],
+        opened=OPEN,
+        whole=_plot(stats.channels),
+        spark=lambda each: _spark(each, whole[0] if whole else None),
+        plots=_plots,
     )
 
 
 def _plots(channel: ChannelStats) -> dict[str, Markup]:
     return {
-        "time": Markup(messages_over_time(channel.hours, height=2.5)),
-        "sizes": Markup(distribution(channel.sizes, BYTES)),
-        "intervals": Markup(distribution(channel.intervals, TIMES)) if channel.intervals else Markup(""),
+        "time": _plot([channel], height=70),
+        "sizes": distribution(channel.sizes, BYTES),
+        "intervals": distribution(channel.intervals, TIMES) if channel.intervals else Markup(""),
     }
 
 
@@ -135,26 +91,6 @@ def _root(stores: Sequence[str]) -> str:
     return "/".join(common)
 
 
-def _count(value: int) -> str:
-    return f"{value:,}"
-
-
-def _size(value: float) -> str:
-    power = 0
-    while value >= 1024 and power < len(_UNITS) - 1:
-        value, power = value / 1024, power + 1
-    return f"{value:.1f} {_UNITS[power]}" if power else f"{value:.0f} B"
-
-
-def _moment(value: int | None) -> str:
-    if value is None:
-        return ""
-    try:
-        return datetime.fromtimestamp(value // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (OverflowError, ValueError, OSError):
-        return f"{value} ns"
-
-
 def _span(nanoseconds: int) -> str:
     seconds = nanoseconds / 1e9
     for length, unit in _SPANS:
@@ -163,37 +99,57 @@ def _span(nanoseconds: int) -> str:
     return f"{nanoseconds} ns" if nanoseconds else "0 s"
 
 
-def messages_over_time(hours: Mapping[int, tuple[int, int]], height: float = 3.2) -> str:
-    """Plots messages and bytes over time, two plots one above the other.
+def _over_time(channels: Sequence[ChannelStats]) -> tuple[TimeAxis, dict[int, tuple[int, int]]] | None:
+    """Adds up when the messages of channels came.
 
-    Args:
-        hours: Hour since 1970 -> messages and bytes.
-        height: Inches; it is 12 wide.
+    Returns:
+        The axis that fits them, and for its places messages and bytes; None if there is no message.
     """
-    step, bars = _bars(hours)
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(12.0, height), layout="constrained")
-        upper, lower = figure.subplots(2, 1, sharex=True)
-        moments = [datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=hour) for hour, _, _ in bars]
-        width = timedelta(hours=step * 0.96)
-        unit = "hour" if step == 1 else f"{step} hours" if step < 48 else f"{step // 24} days"
-        for axes, place, color, label in ((upper, 1, _COLOR, "messages"), (lower, 2, _OTHER, "bytes")):
-            axes.bar(moments, [bar[place] for bar in bars], width=width, align="edge", color=color)
-            axes.set_ylabel(f"{label} / {unit}")
-            axes.yaxis.set_major_formatter(EngFormatter())
-        lower.margins(x=0.01)
-        lacking = _FEWEST_BARS - (bars[-1][0] - bars[0][0]) // step - 1 if bars else 0
-        if lacking > 0:
-            # A single bar as wide as the plot looks like a mistake.
-            around = timedelta(hours=step * lacking / 2)
-            lower.set_xlim(moments[0] - around, moments[-1] + around + width)
-        locator = AutoDateLocator(tz=UTC)
-        lower.xaxis.set_major_locator(locator)
-        lower.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))
-        return _svg(figure)
+    times: dict[tuple[int, int], tuple[int, int]] = {}
+    for each in channels:
+        for place, (messages, size) in each.times.items():
+            before = times.get((each.width, place), (0, 0))
+            times[each.width, place] = before[0] + messages, before[1] + size
+    if not times:
+        return None
+    # A clock that was wrong puts messages far away.
+    usual = {stretch: sums for stretch, sums in times.items() if PLAUSIBLE[0] <= math.prod(stretch) < PLAUSIBLE[1]}
+    if not usual:
+        usual = times
+    spans = [each.span for each in channels if each.span]
+    first, last = min(low for low, _ in spans), max(high for _, high in spans)
+    if len(usual) < len(times):
+        first, last = min(map(math.prod, usual)), max(map(math.prod, usual))
+    axis = TimeAxis.over(first, last, max(width for width, _ in usual))
+    return axis, {axis.place(place * axis.width): sums for place, sums in widened(axis.width, usual).items()}
 
 
-def distribution(histogram: Mapping[int, int], marks: Mapping[int, str]) -> str:
+def _plot(channels: Sequence[ChannelStats], height: int = 90) -> Markup:
+    """Plots messages and bytes of channels over time, two plots one below the other."""
+    found = _over_time(channels)
+    if found is None:
+        return Markup("")
+    axis, bars = found
+    panels = (
+        Bars(f"messages per {axis.unit}", {place: messages for place, (messages, _) in bars.items()}),
+        Bars(f"bytes per {axis.unit}", {place: size for place, (_, size) in bars.items()}, "orange", sizes=True),
+    )
+    return plot(panels, axis.places, axis.ticks, height=height)
+
+
+def _spark(channel: ChannelStats, axis: TimeAxis | None) -> Markup:
+    """Plots messages over the time of all channels, so that all rows have the same axis."""
+    if axis is None:
+        return Markup("")
+    bars: dict[int, float] = {}
+    for number, (messages, _) in channel.times.items():
+        place = axis.place(number * channel.width)
+        if 0 <= place < axis.places:
+            bars[place] = bars.get(place, 0) + messages
+    return sparkline(bars, axis.places)
+
+
+def distribution(histogram: Mapping[int, int], marks: Mapping[int, str]) -> Markup:
     """Plots how numbers are distributed, on a logarithmic axis.
 
     Args:
@@ -205,78 +161,16 @@ def distribution(histogram: Mapping[int, int], marks: Mapping[int, str]) -> str:
         # One bar for each power of two: the eye needs no more. 0 stands in front of 1.
         power = bounds_of(bucket)[0].bit_length() - 1
         doubled[power] = doubled.get(power, 0) + count
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(5.6, 2.0), layout="constrained")
-        axes = figure.subplots()
-        powers = sorted(doubled)
-        total = sum(doubled.values()) or 1
-        axes.bar(powers, [100 * doubled[power] / total for power in powers], width=0.92, align="edge", color=_COLOR)
-        if powers:
-            lowest, highest = powers[0], powers[-1] + 1
-            places = [(math.log2(number), name) for number, name in marks.items()]
-            places = [(place, name) for place, name in places if lowest <= place <= highest]
-            places = places[:: math.ceil(len(places) / _MARKS) or 1]
-            if lowest < 0:
-                places = [(-0.54, "0"), *((place, name) for place, name in places if place >= 1)]
-            axes.set_xticks([place for place, _ in places], [name for _, name in places])
-            middle, half = (lowest + highest) / 2, max(highest - lowest, 6) / 2
-            axes.set_xlim(middle - half, middle + half)
-        axes.set_ylabel("% of messages")
-        return _svg(figure)
-
-
-def sparkline(hours: Mapping[int, tuple[int, int]], whole: Mapping[int, tuple[int, int]]) -> str:
-    """Plots messages over time as small as a word, for a row of a table.
-
-    Args:
-        hours: Hour since 1970 -> messages and bytes.
-        whole: The same of everything: all rows have the same time axis.
-    """
-    known = sorted(hour for hour in whole if 0 <= hour < _LAST_HOUR)
-    if not known:
-        return ""
-    step = max((known[-1] - known[0] + 1) / _SPARKS, 1.0)
-    bars: dict[int, int] = {}
-    for hour, (messages, _) in hours.items():
-        if 0 <= hour < _LAST_HOUR:
-            place = int((hour - known[0]) / step)
-            bars[place] = bars.get(place, 0) + messages
-    if not any(bars.values()):
-        return ""
-    highest = max(bars.values())
-    path = "".join(
-        f"M{2 * place + 1} 18v-{max(16 * count / highest, 0.6):.3g}" for place, count in sorted(bars.items()) if count
-    )
-    drawing = f'<path d="{path}" stroke="{_COLOR}" stroke-width="1.6"/>'
-    return f'<svg width="{2 * _SPARKS}" height="20" viewBox="0 0 {2 * _SPARKS} 20" aria-hidden="true">{drawing}</svg>'
-
-
-def added(hours: Iterable[Mapping[int, tuple[int, int]]]) -> dict[int, tuple[int, int]]:
-    """Adds the hours of several channels."""
-    total: dict[int, tuple[int, int]] = {}
-    for each in hours:
-        for hour, (messages, size) in each.items():
-            before = total.get(hour, (0, 0))
-            total[hour] = before[0] + messages, before[1] + size
-    return total
-
-
-def _bars(hours: Mapping[int, tuple[int, int]]) -> tuple[int, list[tuple[int, int, int]]]:
-    """Returns hours of a bar, and for each bar its first hour, messages and bytes."""
-    known = {hour: values for hour, values in hours.items() if 0 <= hour < _LAST_HOUR}
-    if not known:
-        return 1, []
-    span = max(known) - min(known) + 1
-    step = next((step for step in _HOURS_A_BAR if span / step <= _BARS), _HOURS_A_BAR[-1])
-    bars: dict[int, tuple[int, int]] = {}
-    for hour, (messages, size) in known.items():
-        before = bars.get(hour // step, (0, 0))
-        bars[hour // step] = before[0] + messages, before[1] + size
-    return step, [(place * step, *bars[place]) for place in sorted(bars)]
-
-
-def _svg(figure: Figure) -> str:
-    text = io.StringIO()
-    FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})
-    drawing = text.getvalue()
-    return drawing[drawing.index("<svg") :]
+    if not doubled:
+        return Markup("")
+    lowest, highest = min(doubled), max(doubled) + 1
+    places = [(math.log2(number), name) for number, name in marks.items()]
+    places = [(place, name) for place, name in places if lowest <= place <= highest]
+    places = places[:: math.ceil(len(places) / _MARKS) or 1]
+    if lowest < 0:
+        places = [(-0.5, "0"), *((place, name) for place, name in places if place >= 1)]
+    begin = lowest - max(_FEWEST - (highest - lowest), 0) // 2
+    total = sum(doubled.values())
+    bars = Bars("% of messages", {power - begin: 100 * count / total for power, count in doubled.items()})
+    ticks = [(place - begin, name) for place, name in places]
+    return plot([bars], max(highest - begin, _FEWEST), ticks, width=460, height=90)

@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import ExitCode
-from stantools.pipeline.jobs.stats.sums import HOUR, SCHEMA, Kind, bucket_of, percentile, sums_of
+from stantools.pipeline.jobs.stats.sums import (
+    HOUR,
+    SCHEMA,
+    Kind,
+    bucket_of,
+    fitting_width,
+    percentile,
+    sums_of,
+    widened,
+)
 from stantools.pipeline.spark.failures import clear_errors
 from stantools.pipeline.spark.tasks import frame_of
 from stantools.pipeline.tables.model import Failed
@@ -24,9 +33,9 @@ if TYPE_CHECKING:
 
 #: Seconds in the unit in which a rate is said: the first that gives at least one message.
 _RATES = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "day"))
-_KEY = ("store", "channel", "kind", "bucket")
+_KEY = ("store", "channel", "kind", "bucket", "width")
 #: Kinds whose rows are added up by Spark; the others are few.
-_ADDED = (Kind.HOUR.value, Kind.SIZE.value, Kind.INTERVAL.value)
+_ADDED = (Kind.TIME.value, Kind.SIZE.value, Kind.INTERVAL.value)
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
@@ -47,7 +56,9 @@ class ChannelStats:
     last_ns: int | None = None  #: when the last one was
     largest: int = 0  #: bytes of the largest payload
     silence: int = 0  #: longest time between two messages, nanoseconds
-    hours: dict[int, tuple[int, int]] = field(default_factory=dict)  #: hour since 1970 -> messages and bytes
+    span: tuple[int, int] | None = None  #: the earliest and the latest time of a message, nanoseconds since 1970
+    width: int = 1  #: nanoseconds of the stretches of time in which messages are counted: those that fit the span
+    times: dict[int, tuple[int, int]] = field(default_factory=dict)  #: number of each since 1970 -> messages and bytes
     sizes: dict[int, int] = field(default_factory=dict)  #: histogram of payload sizes (`sums`)
     intervals: dict[int, int] = field(default_factory=dict)  #: histogram of the times between messages, nanoseconds
 
@@ -63,12 +74,16 @@ class ChannelStats:
         """Messages a second from the first to the last one; None if all came at once."""
         return (self.messages - 1) / self.seconds if self.seconds and self.messages > 1 else None
 
+    def hours(self) -> dict[int, tuple[int, int]]:
+        """Returns messages and bytes of each hour since 1970."""
+        return widened(HOUR, {(self.width, place): sums for place, sums in self.times.items()})
+
     @property
     def peak_hour(self) -> tuple[int, int]:
         """The hour with the most messages, in nanoseconds since 1970, and how many."""
-        if not self.hours:
+        if not self.times:
             return 0, 0
-        hour, (messages, _) = max(self.hours.items(), key=lambda each: (each[1][0], -each[0]))
+        hour, (messages, _) = max(self.hours().items(), key=lambda each: (each[1][0], -each[0]))
         return hour * HOUR, messages
 
     def as_json(self) -> dict[str, Any]:
@@ -138,6 +153,7 @@ def summarise(sums: Iterable[Mapping[str, Any]]) -> Stats:
     stats = Stats()
     channels: dict[tuple[str, str], ChannelStats] = {}
     pieces: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    times: dict[tuple[str, str], dict[tuple[int, int], tuple[int, int]]] = {}
     for row in sums:
         if row["kind"] == Kind.UNREADABLE:
             path = row["store"] if row["channel"] is None else f"{row['store']}/{row['channel']}"
@@ -147,15 +163,20 @@ def summarise(sums: Iterable[Mapping[str, Any]]) -> Stats:
         channel = channels.setdefault(key, ChannelStats(*key))
         if row["kind"] == Kind.PIECE:
             pieces.setdefault(key, []).append(row)
-        elif row["kind"] == Kind.HOUR:
-            messages, size = channel.hours.get(row["bucket"], (0, 0))
-            channel.hours[row["bucket"]] = messages + row["messages"], size + row["bytes"]
+        elif row["kind"] == Kind.TIME:
+            stretch = row["width"], row["bucket"]
+            messages, size = times.setdefault(key, {}).get(stretch, (0, 0))
+            times[key][stretch] = messages + row["messages"], size + row["bytes"]
         else:
             histogram = channel.sizes if row["kind"] == Kind.SIZE else channel.intervals
             histogram[row["bucket"]] = histogram.get(row["bucket"], 0) + row["messages"]
     for key, rows in pieces.items():
         rows.sort(key=lambda row: (row["slice"], not row["archived"], row["offset"]))
         _join(channels[key], rows)
+    for key, stretches in times.items():
+        channel = channels[key]
+        channel.width = max(fitting_width(channel.span), *(width for width, _ in stretches))
+        channel.times = widened(channel.width, stretches)
     stats.channels = [channels[key] for key in sorted(channels)]
     stats.failed.sort(key=lambda each: (each.path, each.message))
     return stats
@@ -173,6 +194,8 @@ def _join(channel: ChannelStats, pieces: Iterable[Mapping[str, Any]]) -> None:
         channel.silence = max(channel.silence, piece["silence"])
         if piece["first_seq"] is None:
             continue
+        low, high = channel.span or (piece["earliest"], piece["latest"])
+        channel.span = min(low, piece["earliest"]), max(high, piece["latest"])
         if channel.last_seq is None or channel.last_ns is None:
             channel.first_seq, channel.first_ns = piece["first_seq"], piece["first_ns"]
         else:
@@ -242,7 +265,7 @@ def _sums(spark: SparkSession, plan: Plan, options: TableOptions) -> DataFrame:
 
 
 def _added(sums: DataFrame) -> DataFrame:
-    """Adds up the rows of hours and histograms; those of pieces stay as they are."""
+    """Adds up the rows of times and histograms; those of pieces stay as they are."""
     from pyspark.sql import functions as f
 
     # One aggregation keeps the work of the tasks in one pass: pieces have a key of their own each.

@@ -1,8 +1,11 @@
 """In a task: what is summed up of the messages that it reads. One pass, a few columns, nothing kept but the sums.
 
-A piece of a slice gives rows of several kinds, which can be added up whatever the order they come in: messages by hour,
-sizes and intervals by bucket. Only its `piece` row has a place, because what is missing between two messages and how
-long it was silent is seen only where pieces meet (`summary`).
+A piece of a slice becomes rows of several kinds, which can be added up whatever the order they come in: messages by
+time, sizes and intervals by bucket. Only its `piece` row has a place, because what is missing between two messages and
+how long it was silent is seen only where pieces meet (`summary`).
+
+Messages are counted over stretches of time that fit the piece, of an hour at most. Each width divides the wider ones
+(`browse.histogram.WIDTHS`), and a channel is never shorter than its pieces, so that its stretches are sums of theirs.
 
 Histograms of whole numbers over many orders of magnitude have buckets whose width is a sixteenth of their size. Two of
 the same kind can be added, wherever they were made. A percentile taken from one is off by at most a sixteenth (6.25
@@ -20,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stantools.browse.histogram import BARS, fitting
 from stantools.errors import StoreUnreadableError
 from stantools.pipeline.tables.model import Failed, Mode, Piece, Split, Table, plain_text
 from stantools.pipeline.tables.options import TableOptions
@@ -35,7 +39,7 @@ _GOOD = pa.array(["ok", "repaired"])
 class Kind(enum.StrEnum):
     """What a row sums up."""
 
-    HOUR = "hour"  #: messages of one hour; `bucket` is the hour since 1970
+    TIME = "time"  #: messages of a stretch of time; `bucket` is its number since 1970, `width` its nanoseconds
     SIZE = "size"  #: payloads of about one size
     INTERVAL = "interval"  #: times between a message and the next one of about one length, in nanoseconds
     PIECE = "piece"  #: the whole piece
@@ -49,6 +53,7 @@ SCHEMA = pa.schema(
         pa.field("channel", pa.string()),
         pa.field("kind", pa.string()),
         pa.field("bucket", pa.int64()),
+        pa.field("width", pa.int64()),
         pa.field("messages", pa.int64()),
         pa.field("bytes", pa.int64()),
         pa.field("largest", pa.int64()),
@@ -60,6 +65,8 @@ SCHEMA = pa.schema(
         pa.field("last_seq", pa.int64()),
         pa.field("first_ns", pa.int64()),
         pa.field("last_ns", pa.int64()),
+        pa.field("earliest", pa.int64()),
+        pa.field("latest", pa.int64()),
         pa.field("slice", pa.int64()),
         pa.field("archived", pa.bool_()),
         pa.field("offset", pa.int64()),
@@ -124,7 +131,9 @@ class _PieceSums:
     """Sums over one piece, whose messages come in the order of the file."""
 
     piece: Piece
-    _hours: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _width: int = 1
+    _times: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _span: tuple[int, int] | None = None
     _sizes: dict[int, int] = field(default_factory=dict)
     _intervals: dict[int, int] = field(default_factory=dict)
     _messages: int = 0
@@ -149,7 +158,7 @@ class _PieceSums:
         self._bytes += int(size.sum())
         self._largest = max(self._largest, int(size.max()))
         _count_into(self._sizes, bucket_of(size))
-        self._count_hours(time, size)
+        self._count_times(time, size)
         if self._first is None:
             self._first = (int(sequence[0]), int(time[0]))
         else:
@@ -158,14 +167,22 @@ class _PieceSums:
         self._count_between(sequence, time)
         self._last = (int(sequence[-1]), int(time[-1]))
 
-    def _count_hours(self, time: npt.NDArray[np.int64], size: npt.NDArray[np.int64]) -> None:
-        hours, places = np.unique(time // HOUR, return_inverse=True)
-        counts = np.bincount(places)
-        sums = np.zeros(len(hours), np.int64)
-        np.add.at(sums, places, size)
-        for hour, count, total in zip(hours.tolist(), counts.tolist(), sums.tolist(), strict=True):
-            before = self._hours.get(hour, (0, 0))
-            self._hours[hour] = (before[0] + count, before[1] + total)
+    def _count_times(self, time: npt.NDArray[np.int64], size: npt.NDArray[np.int64]) -> None:
+        low, high = int(time.min()), int(time.max())
+        if self._span:
+            low, high = min(low, self._span[0]), max(high, self._span[1])
+        self._span = low, high
+        width = fitting_width(self._span)
+        if width > self._width:
+            self._times = widened(width, {(self._width, place): sums for place, sums in self._times.items()})
+            self._width = width
+        places, inverse = np.unique(time // self._width, return_inverse=True)
+        counts = np.bincount(inverse)
+        sums = np.zeros(len(places), np.int64)
+        np.add.at(sums, inverse, size)
+        for place, count, total in zip(places.tolist(), counts.tolist(), sums.tolist(), strict=True):
+            before = self._times.get(place, (0, 0))
+            self._times[place] = (before[0] + count, before[1] + total)
 
     def _count_between(self, sequence: npt.NDArray[np.int64], time: npt.NDArray[np.int64]) -> None:
         if len(sequence) < 2:
@@ -186,8 +203,8 @@ class _PieceSums:
         ref = self.piece.slice
         base: Row = {"store": plain_text(ref.store.root), "channel": plain_text(ref.channel)}
         rows: list[Row] = [
-            {**base, "kind": Kind.HOUR.value, "bucket": hour, "messages": count, "bytes": total}
-            for hour, (count, total) in self._hours.items()
+            {**base, "kind": Kind.TIME.value, "bucket": place, "width": self._width, "messages": count, "bytes": total}
+            for place, (count, total) in self._times.items()
         ]
         for kind, histogram in ((Kind.SIZE, self._sizes), (Kind.INTERVAL, self._intervals)):
             rows += [{**base, "kind": kind.value, "bucket": each, "messages": n} for each, n in histogram.items()]
@@ -208,12 +225,37 @@ class _PieceSums:
                 "last_seq": last[0],
                 "first_ns": first[1],
                 "last_ns": last[1],
+                "earliest": self._span and self._span[0],
+                "latest": self._span and self._span[1],
                 "slice": ref.number,
                 "archived": ref.archived,
                 "offset": self.piece.start,
             }
         )
         return rows
+
+
+def fitting_width(span: tuple[int, int] | None) -> int:
+    """Returns how long the stretches of time are in which messages of a span are counted, in nanoseconds."""
+    return min(fitting(span[1] - span[0], BARS), HOUR) if span else 1
+
+
+def widened(width: int, times: Mapping[tuple[int, int], tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """Adds up stretches of time.
+
+    Args:
+        width: Nanoseconds of the wider ones, a multiple of every width in `times`.
+        times: Width and number of each stretch -> messages and bytes.
+
+    Returns:
+        Number of each wider stretch -> messages and bytes.
+    """
+    total: dict[int, tuple[int, int]] = {}
+    for (narrow, place), (messages, size) in times.items():
+        at = place // (width // narrow)
+        before = total.get(at, (0, 0))
+        total[at] = before[0] + messages, before[1] + size
+    return total
 
 
 def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
