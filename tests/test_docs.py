@@ -304,6 +304,9 @@ def test_citations_name_their_page() -> None:
             assert not bare.search(text), path
 
 
+STATES = {"healthy", "flawed", "damaged"}
+
+
 def test_json_is_as_described(golden: Path, tmp_path: Path) -> None:
     text = (REFERENCE / "json.md").read_text(encoding="utf-8")
     parts = {part.partition("\n")[0]: part for part in text.split("\n## ")[1:]}
@@ -329,6 +332,7 @@ def test_json_is_as_described(golden: Path, tmp_path: Path) -> None:
     ended = cutover_as_json(Cutover(cast(Any, None), [], 0.0, "", 0.0))
     diff = printed("diff", store, damaged, "-o", "json")
     verify = printed("verify", damaged, "-o", "json")
+    doctor = printed("report", damaged, "--html", str(tmp_path / "page.html"), "-o", "json")
     forecast = printed("forecast", damaged, "-o", "json")
     said = {
         "info": {*info, *info["clients"][0], *channel},
@@ -344,6 +348,7 @@ def test_json_is_as_described(golden: Path, tmp_path: Path) -> None:
         },
         "cluster": {*cluster, *cluster["nodes"][0], *cluster["outcomes"][0], *forgets, "forecast"},
         "verify": {*verify, *verify["findings"][0], *verify["channels"][0]},
+        "doctor": {*doctor, *doctor["findings"], *doctor["starts"][0], *doctor["next"], "report", *STATES},
         "forecast": {*forecast, *forecast["normal"], *forecast["normal"]["channels"]["alpha"]},
         "merge": {
             *merge,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,16 +18,20 @@ from stantools.notation import describe_ranges
 if TYPE_CHECKING:
     from stantools.inspection.advice import Diagnosis
     from stantools.inspection.forecast import Forecast
+    from stantools.inspection.survey import ChannelSurvey
+    from stantools.store.directory import Datastore
     from stantools.store.options import ReadOptions
 
 _COLORS = {"healthy": "green", "flawed": "yellow", "damaged": "red", "in danger": "red"}
 _MANY = 8
 _ALL = ": `stantools verify STORE`"
 
+server_options = options_of(Server, "server", limit_options(), without=("server_version", "cluster_id", "read_buffer"))
+
 
 @verb("doctor", "table", "json", tables=False)
 @store_argument
-@options_of(Server, "server", limit_options(), without=("server_version", "cluster_id", "read_buffer"))
+@server_options
 @reading_options()
 def command(store: Path, server: Server, reading: ReadOptions) -> int:
     """Say what is the matter with STORE, what a start of the server would destroy, and the one next command.
@@ -41,13 +46,36 @@ def command(store: Path, server: Server, reading: ReadOptions) -> int:
     Exit code 0: nothing is wrong, and a start is harmless. 1: something is.
     """
     from stantools.cli.opening import open_store
+
+    diagnosis = examine(store, open_store(store, reading), server)
+    show(diagnosis.as_json, lambda: _print(diagnosis))
+    return exit_code(diagnosis)
+
+
+def exit_code(diagnosis: Diagnosis) -> ExitCode:
+    """Returns whether anything is wrong."""
+    from stantools.inspection.advice import Health
+
+    return ExitCode.CLEAN if diagnosis.state is Health.HEALTHY else ExitCode.FINDINGS
+
+
+def examine(
+    store: Path, opened: Datastore, server: Server, on_survey: Callable[[ChannelSurvey], object] | None = None
+) -> Diagnosis:
+    """Reads everything, predicts starts, and says what that comes to; progress is shown.
+
+    Args:
+        store: The store's directory, as the user wrote it.
+        opened: The store.
+        server: How the server is started.
+        on_survey: Told the scan of each channel before it is let go.
+    """
     from stantools.cli.progress import Progress
-    from stantools.inspection.advice import Health, diagnose
+    from stantools.inspection.advice import diagnose
     from stantools.inspection.forecast import forecast_versions
     from stantools.inspection.verify import verify
     from stantools.store.locks import find_uses
 
-    opened = open_store(store, reading)
     uses = find_uses(opened.path)
     with Progress("verify", lambda: opened.data_size(opened.channel_names)) as shown:
         found = verify(
@@ -55,6 +83,7 @@ def command(store: Path, server: Server, reading: ReadOptions) -> int:
             workers=server.workers,
             progress=shown.advance,
             on_finding=shown.found,
+            on_survey=on_survey,
         )
     options = server.options(opened)
     starts: list[tuple[Forecast, Forecast]] = []
@@ -65,16 +94,19 @@ def command(store: Path, server: Server, reading: ReadOptions) -> int:
             raise
         except StantoolsError as problem:  # the rest is worth knowing all the same
             console.warning(f"what the server would do cannot be told: {problem.message}", problem.remedy)
-    diagnosis = diagnose(store, found, starts, uses)
-    show(diagnosis.as_json, lambda: _print(diagnosis))
-    return ExitCode.CLEAN if diagnosis.state is Health.HEALTHY else ExitCode.FINDINGS
+    return diagnose(store, found, starts, uses)
+
+
+def print_verdict(diagnosis: Diagnosis) -> None:
+    """Prints the verdict in one line."""
+    state = console.paint(diagnosis.state.value, _COLORS[diagnosis.state.value], err=False, bold=True)
+    click.echo(console.wrapped(f"{console.escape(str(diagnosis.path))}: {state}: {diagnosis.verdict}", 2))
 
 
 def _print(diagnosis: Diagnosis) -> None:
     from stantools.cli.forecast import print_advice, print_starts
 
-    state = console.paint(diagnosis.state.value, _COLORS[diagnosis.state.value], err=False, bold=True)
-    click.echo(console.wrapped(f"{console.escape(str(diagnosis.path))}: {state}: {diagnosis.verdict}", 2))
+    print_verdict(diagnosis)
     if diagnosis.starts:
         click.echo()
         print_starts(diagnosis.starts)

@@ -147,7 +147,9 @@ def option_of(name: str, option: Option) -> Callable[[_F], _F]:
         more["multiple"] = True
     else:
         written = option.default if option.written is None else option.written
-        more |= {"default": written, "show_default": bool(written) and not option.quiet}
+        more["show_default"] = bool(written) and not option.quiet
+        if written is not None:  # click takes None for a value: nothing that is required would be missing
+            more["default"] = written
     if option.variable:
         more["envvar"] = option.variable
     if "--channel" in flags:

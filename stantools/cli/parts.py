@@ -35,7 +35,7 @@ PARTS = {
     "arrow": "export to Parquet, and with zstd",
     "snappy": "migrate --compress",
     "spark": "pipeline (with Java 17 or 21)",
-    "report": "pipeline stats --report",
+    "report": "report, and pipeline stats --report",
 }
 _REQUIREMENT = re.compile(r"([\w.-]+).*;.*\bextra == ['\"](\w+)['\"]")
 

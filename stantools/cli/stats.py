@@ -11,7 +11,7 @@ import click
 from stantools.cli import console, pipeline
 from stantools.cli.options import options_of
 from stantools.cli.output import show, table_text
-from stantools.errors import StantoolsError, UsageError
+from stantools.cli.report import OVERWRITE, check_page, write_page
 from stantools.notation import counted, format_size, format_time
 from stantools.options import ARCHIVED, CHANNELS, SINCE, UNTIL, option
 
@@ -66,7 +66,7 @@ class Counting:
     report: Path | None = option(
         "Also write a page of HTML with plots, which needs nothing beside it.", kind=Path, metavar="FILE"
     )
-    overwrite: bool = option("Write over the page if it is there.", default=False)
+    overwrite: bool = OVERWRITE.field()
 
 
 @pipeline.job("stats", "table", "json", "ndjson", "csv")
@@ -109,24 +109,12 @@ def job(stores: tuple[str, ...], counting: Counting, reading: TableOptions, clus
 
 def _check_outputs(counting: Counting) -> None:
     """Finds out before the work what would only fail after it."""
-    import importlib.util
-
-    from stantools.errors import StoreUnwritableError
     from stantools.store.atomic import check_vacant
 
     if counting.directory is not None:
         check_vacant(counting.directory)
-    report = counting.report
-    if report is None:
-        return
-    if not importlib.util.find_spec("jinja2"):
-        raise StantoolsError("the page needs jinja2", "pip install 'stantools[report]'")
-    if report.is_dir():
-        raise UsageError(f"{report}: is a directory, expected the name of a file", "name a file in it")
-    if report.exists() and not counting.overwrite:
-        raise StoreUnwritableError(f"{report}: is there already", "--overwrite replaces it")
-    if not report.absolute().parent.is_dir():
-        raise StoreUnwritableError(f"{report.absolute().parent}: there is no such directory", "make it first")
+    if counting.report is not None:
+        check_page(counting.report, overwrite=counting.overwrite)
 
 
 def _write(stats: Stats, directory: Path | None, report: Path | None) -> None:
@@ -137,10 +125,8 @@ def _write(stats: Stats, directory: Path | None, report: Path | None) -> None:
         console.note(f"wrote {console.escape(str(directory))}")
     if report is not None:
         from stantools.pipeline.jobs.stats.page import page
-        from stantools.store.durable import replace_file
 
-        replace_file(report, page(stats).encode("utf-8", "backslashreplace"))
-        console.note(f"wrote {console.escape(str(report))}")
+        write_page(report, page(stats))
 
 
 def _row(channel: ChannelStats) -> list[Any]:

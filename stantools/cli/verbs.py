@@ -28,6 +28,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "doctor": "Verdict first: what is wrong, what a start would destroy, the one next command.",
         "verify": "Read and check every byte; say what is intact, damaged and missing.",
         "forecast": "Predict what the server does with this store if it is started now.",
+        "report": "Write a page about a store, to attach to a ticket: verdict, findings, maps, timelines.",
         "explain": "What a finding or a line of the server's log means, and what helps.",
     },
     "How do I get my data back?": {

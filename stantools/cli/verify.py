@@ -12,7 +12,6 @@ from stantools.cli import console, pipeline
 from stantools.cli.options import channel_option, node_option, reading_options, store_argument, verb, workers_option
 from stantools.cli.output import show, table_text
 from stantools.errors import ExitCode
-from stantools.escaping import fill_in
 from stantools.notation import counted, describe_ranges, format_size
 
 if TYPE_CHECKING:
@@ -142,6 +141,8 @@ def print_verdict(verdict: Verdict, *, node: bool = False) -> None:
 
 def print_findings(findings: list[Finding]) -> None:
     """Prints findings for people: errors first, each remedy once."""
+    from stantools.inspection.advice import remedies
+
     order = list(_COLORS)
     ranked = sorted(findings, key=lambda each: order.index(each.severity.value))
     for finding in ranked[:_MANY]:
@@ -154,30 +155,12 @@ def print_findings(findings: list[Finding]) -> None:
         click.echo(console.wrapped(f"{label}  {finding.code}  {place}".rstrip(), 9))
         click.echo(console.wrapped(f"         {console.escape_line(finding.detail)}", 9))
     console.left_out(len(ranked) - _MANY, tail=": see -o json")
-    helpful: dict[str, list[Finding]] = {}
-    for finding in ranked:
-        if finding.remedy and finding.severity.value != "info":
-            helpful.setdefault(finding.remedy, []).append(finding)
-    # "Do this" goes without saying where "do this, which also …" stands.
-    remedies = [r for r in helpful if not any(other != r and other.startswith(r) for other in helpful)]
-    if remedies:
+    if helpful := remedies(ranked, Path(console.store())):
         click.echo("\nwhat helps:")
-    for remedy in remedies:
-        click.echo(console.wrapped(f"  - {console.escape_lines(_with_names(remedy, helpful[remedy]))}", 4))
+    for remedy in helpful:
+        click.echo(console.wrapped(f"  - {console.escape_lines(console.filled(remedy))}", 4))
     if ranked:
         click.echo()
-
-
-def _with_names(remedy: str, findings: list[Finding]) -> str:
-    """Fills the first place that a remedy is for into its commands, and says of how many others it holds as well."""
-    channels = list(dict.fromkeys(each.channel for each in findings if each.channel))
-    files = list(dict.fromkeys(each.file for each in findings if each.file))
-    text = remedy
-    for word, names in (("CHANNEL", channels), ("FILE", [str(Path(console.store()) / file) for file in files])):
-        if names and (filled := fill_in(text, {word: names[0]})) != text:
-            others = len(names) - 1
-            text = filled + (f" (and so on for {counted(others, f'other {word.lower()}')})" if others else "")
-    return console.filled(text)
 
 
 def _counts(verdict: Verdict) -> dict[str, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stantools.escaping import beside, escape
+from stantools.escaping import beside, escape, fill_in
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm
 from stantools.inspection.forecast.options import DEFAULT_CLUSTER_ID
@@ -150,6 +150,37 @@ def _nameless(path: Path, findings: Sequence[Finding] | None, forecast: Forecast
         return False
     store = open_store(path)
     return stored_cluster_id(store.server, store.crc) is None
+
+
+def remedies(findings: Sequence[Finding], root: Path) -> list[str]:
+    """Returns what helps against findings, each remedy once.
+
+    Args:
+        findings: What was found.
+        root: The store's directory, as the user wrote it.
+
+    Returns:
+        Texts in whose commands CHANNEL and FILE have become the first place that a remedy is for. STORE and NEW stay.
+    """
+    helpful: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.remedy and finding.severity is not Severity.INFO:
+            helpful.setdefault(finding.remedy, []).append(finding)
+    # "Do this" goes without saying where "do this, which also …" stands.
+    said = [each for each in helpful if not any(other != each and other.startswith(each) for other in helpful)]
+    return [_with_names(each, helpful[each], root) for each in said]
+
+
+def _with_names(remedy: str, findings: Sequence[Finding], root: Path) -> str:
+    """Fills in the first place that a remedy is for, and says for how many others it holds as well."""
+    channels = list(dict.fromkeys(each.channel for each in findings if each.channel))
+    files = list(dict.fromkeys(each.file for each in findings if each.file))
+    text = remedy
+    for word, names in (("CHANNEL", channels), ("FILE", [str(root / file) for file in files])):
+        if names and (filled := fill_in(text, {word: names[0]})) != text:
+            others = len(names) - 1
+            text = filled + (f" (and so on for {counted(others, f'other {word.lower()}')})" if others else "")
+    return text
 
 
 class Health(enum.StrEnum):

@@ -181,6 +181,10 @@ class Subscribers(Sequence[Subscriber]):
         part._statuses, part._lags = self._statuses[which], self._lags[which]
         return part
 
+    def most_behind(self, most: int) -> Sequence[Subscriber]:
+        """Returns so many of them, those with the greatest lag first."""
+        return [self[int(place)] for place in np.argsort(self._lags, kind="stable")[::-1][:most]]
+
     def count(self, status: SubStatus) -> int:
         """Returns how many there are of a status."""
         return int(np.count_nonzero(self._statuses == STATUSES.index(status)))

@@ -106,6 +106,7 @@ def verify(
     workers: int = 2,
     progress: Progress | None = None,
     on_finding: Callable[[Finding], object] | None = None,
+    on_survey: Callable[[ChannelSurvey], object] | None = None,
 ) -> Verdict:
     """Scans a store completely.
 
@@ -115,6 +116,7 @@ def verify(
         workers: Slices that are scanned at the same time.
         progress: Told the number of bytes as they are done.
         on_finding: Told each finding as it is made.
+        on_survey: Told the scan of each channel before it is let go.
     """
     begin = time.perf_counter()
     root = verify_root(store)
@@ -122,6 +124,8 @@ def verify(
     verdict.add(root, on_finding)
     for survey in survey_channels(store, store.matching(patterns), workers=workers, progress=progress):
         verdict.add(verify_channel(store.path, survey, store.crc, root.clients), on_finding)
+        if on_survey:
+            on_survey(survey)
     verdict.seconds = time.perf_counter() - begin
     return verdict
 

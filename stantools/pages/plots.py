@@ -25,6 +25,8 @@ _SPARKS = 48
 _LEFT, _RIGHT, _ABOVE, _BELOW = 52, 8, 18, 20
 #: Units across a strip. It is stretched to the width that there is.
 _STRIP = 1000
+#: Units that a part of a strip has at least.
+_SEEN = 2
 
 
 @dataclass(frozen=True)
@@ -166,15 +168,24 @@ def strip(parts: Iterable[tuple[int, int, str]], first: int, end: int) -> Markup
     """Draws a strip that shows what is where. However little of something there is, it can be seen.
 
     Args:
-        parts: Where something begins, where it ends (not included), and its class; later ones lie on top.
+        parts: Where something begins, where it ends (not included), and its class; of those of a class later ones begin
+            later, and classes that come later lie on top.
         first: What the strip begins with.
         end: What it ends in front of.
     """
     scale = _STRIP / max(end - first, 1)
-    paths: dict[str, list[str]] = {}
+    paths: dict[str, list[tuple[int, int]]] = {}
     for low, high, role in parts:
-        x, wide = (low - first) * scale, max((high - low) * scale, 2)
-        paths.setdefault(role, []).append(f"M{min(x, _STRIP - wide):.5g} 0h{wide:.5g}v12h-{wide:.5g}z")
-    drawn = "".join(f'<path class="{role}" d="{"".join(path)}"/>' for role, path in paths.items())
+        begin = min(int((low - first) * scale), _STRIP - _SEEN)
+        stop = max(math.ceil((high - first) * scale), begin + _SEEN)
+        path = paths.setdefault(role, [])
+        if path and path[-1][0] <= begin <= path[-1][1]:  # so that a million parts draw no more than there is room for
+            path[-1] = path[-1][0], max(stop, path[-1][1])
+        else:
+            path.append((begin, stop))
+    drawn = "".join(
+        f'<path class="{role}" d="{"".join(f"M{begin} 0H{stop}v12H{begin}z" for begin, stop in path)}"/>'
+        for role, path in paths.items()
+    )
     box = f'viewBox="0 0 {_STRIP} 12" preserveAspectRatio="none"'
     return Markup(f'<svg class="strip" {box} aria-hidden="true">{drawn}</svg>')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html.parser
 import itertools
 import re
 from collections import Counter
@@ -26,6 +25,7 @@ from stantools.pipeline.jobs.stats.sums import HOUR, bounds_of, bucket_of, perce
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import plan
 from stantools.store.directory import open_datastore
+from tests.htmlpages import Tags
 from tests.inspection.timedstores import NOW, SECOND, YEAR, write_channel
 
 
@@ -146,25 +146,13 @@ def test_rates_and_json() -> None:
     assert ChannelStats("s", "empty").as_json()["rate"] is None
 
 
-class Tags(html.parser.HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Counter[str] = Counter()
-        self.links: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen[tag] += 1
-        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
-
-
 def test_the_page_needs_nothing_and_shows_hostile_names_harmlessly() -> None:
     hostile = "<script>alert(1)</script>&\\x1b[31m"
     text = page(Stats([sample(), sample(hostile), ChannelStats("/data/store", "empty")]))
-    tags = Tags()
-    tags.feed(text)
+    tags = Tags.of(text)
     assert tags.seen["script"] == 1 and text.count("alert(1)") == text.count("&lt;script&gt;alert(1)")
     assert "&lt;script&gt;alert(1)" in text
-    assert all(link.startswith("#") for link in tags.links)
+    assert tags.alone
     assert tags.seen["svg"] == 1 + 2 * 4
     assert tags.seen["tr"] == 1 + 3
     assert page(Stats([sample()])) == page(Stats([sample()]))

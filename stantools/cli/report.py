@@ -1,0 +1,89 @@
+"""`stantools report`: a page about a store; and how a verb writes a page."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stantools.cli import console
+from stantools.cli.doctor import examine, exit_code, print_verdict, server_options
+from stantools.cli.options import options_of, reading_options, store_argument, verb
+from stantools.cli.output import show
+from stantools.errors import StantoolsError, StoreUnwritableError, UsageError
+from stantools.options import Option, option
+
+if TYPE_CHECKING:
+    from stantools.cli.forecast import Server
+    from stantools.store.options import ReadOptions
+
+OVERWRITE = Option(help="Write over the page if it is there.", default=False)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Where the page goes."""
+
+    html: Path = option("Write the page into this file.", kind=Path, metavar="FILE", required=True)
+    overwrite: bool = OVERWRITE.field()
+
+
+@verb("report", "table", "json", tables=False)
+@store_argument
+@options_of(Page, "page")
+@server_options
+@reading_options()
+def command(store: Path, page: Page, server: Server, reading: ReadOptions) -> int:
+    """Write a page of HTML about STORE, to attach to a ticket or to read in a browser.
+
+    It has what `stantools doctor`, `verify`, `forecast` and `subs` say: the verdict, the one next command, what a start
+    of the server would do, every finding, and for each channel which sequences are intact, damaged or missing, when its
+    messages were stored, a map of the bytes of each slice, and its subscriptions. It is one file that loads nothing
+    from anywhere, in light and dark. Names of channels and clients are in it, payloads are not. STORE is not changed.
+
+    Exit code 0: nothing is wrong, and a start is harmless. 1: something is. The page is written in both cases.
+    """
+    from stantools.cli.opening import open_store
+    from stantools.inspection.overview import overview
+
+    check_page(page.html, overwrite=page.overwrite)
+    opened = open_store(store, reading)
+
+    from stantools.pages.storepage import Pictures, store_page
+
+    pictures = Pictures(opened.crc)
+    diagnosis = examine(store, opened, server, pictures.add)
+    text = store_page(diagnosis, overview(opened, workers=server.workers), pictures, time.time_ns())
+    write_page(page.html, text)
+    show(lambda: {**diagnosis.as_json(), "page": str(page.html)}, lambda: print_verdict(diagnosis))
+    return exit_code(diagnosis)
+
+
+def check_page(path: Path, *, overwrite: bool) -> None:
+    """Finds out before the work whether a page can be made and written.
+
+    Args:
+        path: The file that it will be written to.
+        overwrite: The file may be there.
+
+    Raises:
+        StantoolsError: It cannot.
+    """
+    if not importlib.util.find_spec("jinja2"):
+        raise StantoolsError("the page needs jinja2", "pip install 'stantools[report]'")
+    if path.is_dir():
+        raise UsageError(f"{path}: is a directory, expected the name of a file", "name a file in it")
+    if path.exists() and not overwrite:
+        raise StoreUnwritableError(f"{path}: is there already", "--overwrite replaces it")
+    if not path.absolute().parent.is_dir():
+        raise StoreUnwritableError(f"{path.absolute().parent}: there is no such directory", "make it first")
+
+
+def write_page(path: Path, text: str) -> None:
+    """Writes a page and says so."""
+    from stantools.store.durable import replace_file
+
+    replace_file(path, text.encode("utf-8", "backslashreplace"))
+    console.note(f"wrote {console.escape(str(path))}")

@@ -1,0 +1,230 @@
+"""The page about a store: what doctor, verify, forecast and subs say, a map of every slice, and when messages came.
+
+`Pictures` draws channels while they are verified, because scans are not kept; `store_page` puts the drawings together
+with what the rest of the library says.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from markupsafe import Markup
+
+from stantools.browse.slice_map import BytesState, IndexState, cells, index_state, segments
+from stantools.browse.timeline import read_timeline
+from stantools.errors import StoreUnreadableError
+from stantools.escaping import beside, fill_in, shell_word
+from stantools.format.crc import Crc
+from stantools.inspection.advice import Diagnosis, harmless, remedies, sentence
+from stantools.inspection.forecast.model import ChannelForecast
+from stantools.inspection.overview import Overview
+from stantools.inspection.subscribers import NOBODY, Subscriber, Subscribers, as_ranges, text
+from stantools.inspection.survey import ChannelSurvey, SliceSurvey
+from stantools.inspection.verify import ChannelVerdict
+from stantools.notation import span_text
+from stantools.pages.html import render
+from stantools.pages.plots import Bars, TimeAxis, plot, strip
+from stantools.store.ranges import Ranges
+from stantools.store.sublog import SubStatus
+
+#: Rows of a table, at most; of the subscriptions and the slices of one channel.
+LISTED = 2000
+_OF_CHANNEL = 100
+#: Healthy channels that are drawn. Those in which something is wrong are all drawn.
+_DRAWN = 500
+#: Parts of the map of a slice.
+_PARTS = 400
+_STATES = {
+    BytesState.UNKNOWN: "rest",
+    BytesState.GOOD: "good",
+    BytesState.INDEX_ONLY: "warn",
+    BytesState.FOREIGN: "warn",
+    BytesState.ORPHAN: "warn",
+    BytesState.ZERO: "warn",
+    BytesState.BAD: "bad",
+    BytesState.UNREADABLE: "bad",
+}
+
+
+@dataclass(frozen=True)
+class SlicePicture:
+    """A slice with the map of its bytes."""
+
+    name: str  #: of its file
+    size: int  #: bytes of the data file
+    messages: int  #: good ones
+    first: int | None  #: sequence of the first of them, None if there is none
+    last: int | None  #: of the last one
+    damaged: int  #: damaged ranges
+    index: IndexState  #: how its index compares
+    map: Markup  #: what is where in the file
+
+    @property
+    def wrong(self) -> bool:
+        """Something is not as it should be."""
+        return bool(self.damaged) or self.index.level != "clean"
+
+
+@dataclass(frozen=True)
+class ChannelPicture:
+    """What is drawn of a channel."""
+
+    slices: Sequence[SlicePicture]  #: those in which something is wrong come first, if there are many
+    hidden: int  #: slices that are not among them
+    timeline: Markup  #: when its messages were stored; empty if there are none
+    span: str  #: from when to when; empty if there are none
+    problems: Sequence[str]  #: what could not be read for it
+
+
+@dataclass
+class Pictures:
+    """Draws channels as they are scanned."""
+
+    crc: Crc
+    channels: dict[str, ChannelPicture] = field(default_factory=dict)  #: by name
+    _healthy: int = 0
+
+    def add(self, survey: ChannelSurvey) -> None:
+        """Draws a channel."""
+        slices = [_slice(each) for each in (*survey.slices, *survey.lone_indexes, *survey.strays)]
+        wrong = bool(survey.damaged or survey.missing) or any(each.wrong for each in slices)
+        self._healthy += not wrong
+        if not wrong and self._healthy > _DRAWN:
+            return
+        shown = sorted(slices, key=lambda each: not each.wrong)[:_OF_CHANNEL] if len(slices) > _OF_CHANNEL else slices
+        self.channels[survey.files.name] = ChannelPicture(shown, len(slices) - len(shown), *_timeline(survey, self.crc))
+
+
+def _slice(survey: SliceSurvey) -> SlicePicture:
+    bar = cells(segments(survey), survey.size, _PARTS)
+    parts, at = [], 0
+    for state, group in groupby(bar):
+        end = at + sum(1 for _ in group)
+        if state in _STATES:
+            parts.append((at, end, _STATES[state]))
+        at = end
+    held = Ranges.union(run.sequences for run in survey.runs)
+    return SlicePicture(
+        survey.files.name,
+        survey.size,
+        sum(run.count for run in survey.runs),
+        held.first if held else None,
+        held.last if held else None,
+        len(survey.damages) + bool(survey.error or survey.header_error),
+        index_state(survey),
+        strip(parts, 0, _PARTS),
+    )
+
+
+def _timeline(survey: ChannelSurvey, crc: Crc) -> tuple[Markup, str, Sequence[str]]:
+    timeline = read_timeline(survey.files, crc, survey=survey)
+    if not timeline.whole.times:
+        return Markup(""), "", timeline.problems
+    axis = TimeAxis.over(timeline.first, timeline.last)
+    try:
+        if timeline.first < timeline.last:
+            found = timeline.whole.regroup(axis.start, axis.width, axis.places)
+        else:
+            found = timeline.detail(axis.start, axis.start + axis.width * axis.places, axis.width)
+    except StoreUnreadableError as problem:
+        return Markup(""), "", [*timeline.problems, problem.message]
+    panels = (
+        Bars(f"messages per {axis.unit}", dict(enumerate(found.count.tolist()))),
+        Bars(f"bytes per {axis.unit}", dict(enumerate(found.bytes.tolist())), "orange", sizes=True),
+    )
+    marks = [
+        (place, "bad" if found.damaged[place] else "warn")
+        for place in range(len(found))
+        if found.damaged[place] or found.missing[place] or found.gap[place]
+    ]
+    problems = list(timeline.problems)
+    if timeline.strays:
+        problems.append(f"{timeline.strays:,} messages have times far outside, and are left out of the plot")
+    span = span_text(timeline.first, timeline.last, axis.width)
+    return plot(panels, axis.places, axis.ticks, marks=marks, height=70), span, problems
+
+
+@dataclass(frozen=True)
+class _Channel:
+    """A channel as the page shows it."""
+
+    verdict: ChannelVerdict
+    forecast: ChannelForecast | None
+    picture: ChannelPicture | None
+    subscriptions: Subscribers
+    findings: int
+
+    @property
+    def whole(self) -> Ranges:
+        """Every sequence that is or was there."""
+        return self.verdict.intact | self.verdict.damaged | self.verdict.missing
+
+    @property
+    def sequences(self) -> Markup:
+        """A strip of its sequences: intact, missing and damaged."""
+        verdict, whole = self.verdict, self.whole
+        if not whole:
+            return Markup("")
+        parts = ((verdict.intact, "good"), (verdict.missing, "warn"), (verdict.damaged, "bad"))
+        marks = ((first, last + 1, role) for ranges, role in parts for first, last in ranges)
+        return strip(marks, whole.first, whole.last + 1)
+
+    @property
+    def subscribers(self) -> Sequence[Subscriber]:
+        """Its subscriptions: those that a start would delete, then those that are furthest behind."""
+        ghosts = self.subscriptions.having(SubStatus.GHOST)[:_OF_CHANNEL]
+        others = self.subscriptions.having(*(each for each in SubStatus if each is not SubStatus.GHOST))
+        return [*ghosts, *others.most_behind(_OF_CHANNEL - len(ghosts))]
+
+    @property
+    def lag(self) -> int:
+        """The greatest lag of its subscriptions."""
+        return max((each.lag for each in self.subscriptions.most_behind(1)), default=0)
+
+
+def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now_ns: int) -> str:
+    """Makes the page.
+
+    Args:
+        diagnosis: What is the matter with the store.
+        overview: What is in it.
+        pictures: The channels, drawn while they were verified.
+        now_ns: When the store was looked at, in nanoseconds since 1970.
+    """
+    verified = diagnosis.verified
+    normal = diagnosis.starts[0][0] if diagnosis.starts else None
+    described = {each.name: each for each in overview.channels}
+    counts = Counter(each.channel for each in verified.findings)
+    channels = [
+        _Channel(
+            verdict,
+            normal.channels.get(verdict.name) if normal else None,
+            pictures.channels.get(verdict.name),
+            described[verdict.name].subscriptions if verdict.name in described else NOBODY,
+            counts[verdict.name],
+        )
+        for verdict in verified.channels
+    ]
+    order = ["error", "warning", "info"]
+    ranked = sorted(verified.findings, key=lambda each: order.index(each.severity.value))
+    names = {"STORE": str(diagnosis.path), "NEW": str(beside(diagnosis.path, "salvaged"))}
+    return render(
+        "store.html",
+        {"pending": lambda each: as_ranges(each.pending), "text": text},
+        diagnosis=diagnosis,
+        overview=overview,
+        channels=channels,
+        findings=ranked,
+        listed=LISTED,
+        remedies=[fill_in(each, names) for each in remedies(ranked, diagnosis.path)],
+        command=" ".join(map(shell_word, diagnosis.advice.command)),
+        starts=[
+            (one, one is truncating, sentence(one), harmless(one))
+            for normal, truncating in diagnosis.starts
+            for one in (normal, truncating)
+        ],
+        now_ns=now_ns,
+    )
