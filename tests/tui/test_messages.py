@@ -20,7 +20,7 @@ from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.slicewriter import SliceWriter, Writing
 from tests.conftest import load_expected
 from tests.cutting import DATA, LEFT, write_store
-from tests.tui.conftest import LARGE, SCREENS, SMALL, check_screen, check_sizes, screen_text, until
+from tests.tui.conftest import LARGE, SCREENS, SMALL, check_screen, check_sizes, notices, screen_text, until
 from tui.views import Place, View
 from tui.widgets.messagedetail import MessageDetail
 from tui.widgets.rowtable import RowTable
@@ -465,7 +465,7 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path, browse: Browse, m
     async def look(pilot: Any, screen: Any) -> None:
         await pilot.press("w")
         await type_text(pilot, str(tmp_path / "payload"))
-        await until(pilot, lambda: "No space left" in screen_text(pilot.app))
+        await until(pilot, lambda: "No space left" in notices(pilot.app))
 
     browse(tmp_path / "store", opened(Place(channel="one"), look), size=LARGE)
 
