@@ -182,7 +182,7 @@ PULLS = [
     info("P", "limited"),
     ack("P", "limited", 1, 1, "+NXT"),
     durable("P", "bytes", durable_name="bytes", ack_policy="none"),
-    pull("P", "bytes", {"batch": 9, "max_bytes": 120, "expires": _WAIT}, 4),
+    pull("P", "bytes", {"batch": 9, "max_bytes": 120, "expires": _WAIT}, 3),
     pull("P", "bytes", {"batch": 2, "max_bytes": 1000, "expires": _WAIT}, 3),
     pull("P", "bytes", {"batch": 1, "max_bytes": 10, "expires": _WAIT}, 1),
     info("P", "bytes"),

@@ -23,7 +23,7 @@ BATCHES = [
     get({"batch": 3, "seq": 3}, 4),
     get({"batch": 100, "seq": 8}, 3),
     get({"batch": 1, "seq": 10}, 1),
-    get({"batch": 3, "seq": 2, "next_by_subj": "b.a"}, 3),
+    get({"batch": 3, "seq": 2, "next_by_subj": "b.a"}, 2),
     get({"batch": 2, "next_by_subj": "b.*"}, 3),
     get({"batch": 2, "next_by_subj": "none"}, 1),
     get({"batch": 2}, 1),

@@ -15,11 +15,13 @@ from tests.brokers import Broker
 
 #: What we keep to is 2.10; where it was mended later, we do as later ones.
 VERSIONS = [version for version in servers.available() if version != servers.OLDEST]
+#: What servers know from 2.11 on.
+LATER = ("BATCHES", "PAUSES", "TTLS")
 PARTS = {
     **{name: getattr(conversations, name) for name in ("STREAMS", "MESSAGES", "LIMITS")},
     **{name: getattr(consuming, name) for name in ("CONFIGS", "PULLS", "RETENTION")},
     **{name: getattr(copying, name) for name in ("MAPPINGS", "REPUBLISHES", "ORIGINS")},
-    **{name: getattr(later, name) for name in ("BATCHES", "PAUSES", "TTLS")},
+    **{name: getattr(later, name) for name in LATER},
 }
 
 
@@ -31,7 +33,9 @@ def test_answers_are_those_of_real_servers(tmp_path: Path, part: str) -> None:
         ours = asyncio.run(play(broker.url, steps))
         assert "rror" not in broker.said()
     real = []
-    for version in (VERSIONS[0], VERSIONS[-1]):
+    # Servers that do not know a request are silent, for which one has to wait.
+    known = VERSIONS if part not in LATER else [each for each in VERSIONS if not each.startswith("2.10.")]
+    for version in sorted({known[0], known[-1]}):
         with servers.NatsServer(tmp_path / version, version) as server:
             real.append(asyncio.run(play(server.url, steps)))
     different = [
