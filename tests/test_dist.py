@@ -72,9 +72,9 @@ def test_version_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_version", lambda package: None if package in ("textual", "bcrypt") else "1.0")
     lines = parts.describe().splitlines()
     assert lines[0].startswith(f"stantools {__version__}, Python 3.")
-    assert [line for line in lines if "missing: " in line] == [
-        "tui        tui                                missing: textual",
-        "broker     broker, with speed and monitoring  missing: bcrypt",
+    assert [re.split("  +", line) for line in lines if "missing: " in line] == [
+        ["tui", "tui", "missing: textual"],
+        ["broker", "broker, with speed and monitoring", "missing: bcrypt"],
     ]
     assert lines[-1] == "what is missing comes with: pip install 'stantools[tui,broker]'"
 

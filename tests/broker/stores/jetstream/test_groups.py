@@ -261,7 +261,16 @@ async def scenario(seed: int, folder: Path) -> History:
         assert real_time() < until, "there is not one leader in the end"
         await asyncio.sleep(0.1)
     trouble.cancel()
+    await let_go(nodes.values())
     return history
+
+
+async def let_go(nodes: Iterable[Node]) -> None:
+    """Ends all, so that their files are closed."""
+    for node in nodes:
+        node.kill()
+        if tasks := tuple(node.process.tasks):
+            await asyncio.wait(tasks)
 
 
 async def live(
@@ -315,7 +324,7 @@ def play(folder: Path, seeds: Iterable[int]) -> None:
 
 @pytest.mark.parametrize("block", range(10))
 def test_groups_of_brokers(tmp_path: Path, block: int) -> None:
-    play(tmp_path, range(20 * block, 20 * block + 20))
+    play(tmp_path, range(10 * block, 10 * block + 10))
 
 
 @pytest.mark.slow
@@ -358,6 +367,7 @@ def test_how_long_it_takes(tmp_path: Path, what: str, most: float) -> None:
             while first.group.role == LEADER:
                 assert real_time() < until
                 await asyncio.sleep(0.01)
+        await let_go(nodes)
         return took
 
     assert run(play) < most
