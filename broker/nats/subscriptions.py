@@ -256,10 +256,9 @@ class Subscriptions:
         return bool(route.members(group)) if group else any(not s.closed for s in route.plain)
 
     def congested(self, subject: bytes) -> bool:
-        """Returns whether a receiver of a subject does not keep up. What was never published to counts as empty."""
-        route = self.known.values.get(subject)
-        if route is None:
-            return False
+        """Returns whether a receiver of a subject does not keep up."""
+        # Others who come and go have subjects forgotten: that must not let more be sent.
+        route = self.known.values.get(subject) or self.route(subject, keep=True)
         for to in route.plain:
             if to.client.congested:
                 return True

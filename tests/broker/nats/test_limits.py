@@ -80,6 +80,29 @@ def test_nothing_taken_for_too_long() -> None:
     asyncio.run(scenario())
 
 
+def test_who_does_not_keep_up_is_known_whatever_others_do() -> None:
+    """Whoever sends from a store asks; that subjects were forgotten, as others came or went, is no answer."""
+
+    async def scenario() -> None:
+        async with serving() as server:
+            slow = await stuck(server.port)
+            subscriptions = server.subscriptions
+            assert not subscriptions.congested(b"a")
+            async with await Raw.connect(server.port, QUIET) as sender:
+                while not server.connections()[0].congested:
+                    sender.send(b"PUB a 60000\r\n" + bytes(60000) + b"\r\n")
+                    await sender.until_pong()
+                assert subscriptions.congested(b"a")
+                sender.send(b"SUB > 9\r\n")
+                await sender.until_pong()
+                assert subscriptions.congested(b"a")
+                subscriptions.forget()
+                assert subscriptions.congested(b"a")
+            slow.close()
+
+    asyncio.run(scenario())
+
+
 def test_fast_publisher_waits_for_subscriber() -> None:
     """What waits in the server stays small though the subscriber reads slowly; nothing is lost."""
 
