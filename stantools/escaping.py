@@ -57,6 +57,11 @@ def fill_in(text: str, names: Mapping[str, str]) -> str:
     return _COMMAND.sub(lambda command: word.sub(lambda each: shell_word(names[each[0]]), command[0]), text)
 
 
+def store_names(path: Path | str) -> dict[str, str]:
+    """Returns what STORE and NEW stand for in commands about a store: it, and a name for a salvaged one beside it."""
+    return {"STORE": str(path), "NEW": str(beside(Path(path), "salvaged"))}
+
+
 def beside(path: Path, suffix: str) -> Path:
     """Returns a name beside a directory that nothing has yet: `STORE.salvaged`, `STORE.salvaged-2`."""
     if path.name in ("", ".."):  # the current directory, or one above

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from pathlib import Path
 from typing import Any
 
 import click
 
 from stantools.errors import UsageError
-from stantools.escaping import UNBROKEN, beside, fill_in
+from stantools.escaping import UNBROKEN, fill_in, store_names
 from stantools.escaping import escape as escape
 from stantools.escaping import escape_line as escape_line
 from stantools.escaping import escape_lines as escape_lines
@@ -89,7 +88,7 @@ def filled(text: str, **names: str) -> str:
         names: What else commands may name, such as CHANNEL.
     """
     if path := store():
-        names = {"STORE": path, "NEW": str(beside(Path(path), "salvaged")), **names}
+        names = {**store_names(path), **names}
     return fill_in(text, names)
 
 

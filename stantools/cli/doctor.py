@@ -105,6 +105,7 @@ def print_verdict(diagnosis: Diagnosis) -> None:
 
 def _print(diagnosis: Diagnosis) -> None:
     from stantools.cli.forecast import print_advice, print_starts
+    from stantools.inspection.findings import worst_first
 
     print_verdict(diagnosis)
     if diagnosis.starts:
@@ -115,8 +116,7 @@ def _print(diagnosis: Diagnosis) -> None:
         for name, ranges in list(diagnosis.lost.items())[:_MANY]:
             click.echo(console.wrapped(f"  {console.escape(name)}: {describe_ranges(ranges)}", 4))
         console.left_out(len(diagnosis.lost) - _MANY, "channel", head="  ", tail=_ALL)
-    ranked = [each for each in diagnosis.verified.findings if each.severity.value != "info"]
-    ranked.sort(key=lambda each: each.severity.value)
+    ranked = worst_first(each for each in diagnosis.verified.findings if each.severity.value != "info")
     if ranked:
         click.echo("\nwrong:")
         for each in ranked[:_MANY]:

@@ -142,9 +142,9 @@ def print_verdict(verdict: Verdict, *, node: bool = False) -> None:
 def print_findings(findings: list[Finding]) -> None:
     """Prints findings for people: errors first, each remedy once."""
     from stantools.inspection.advice import remedies
+    from stantools.inspection.findings import worst_first
 
-    order = list(_COLORS)
-    ranked = sorted(findings, key=lambda each: order.index(each.severity.value))
+    ranked = worst_first(findings)
     for finding in ranked[:_MANY]:
         place = console.escape(finding.file or finding.channel or "")
         if finding.offset is not None:

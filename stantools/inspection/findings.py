@@ -6,6 +6,7 @@ Codes are stable: other programs match on them. `docs/findings.md` says the same
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,3 +36,11 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         """Returns the finding with the stable names of docs/reference/json.md."""
         return asdict(self)
+
+
+_RANKS = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Returns findings by severity, errors first; those that are as bad stay in order."""
+    return sorted(findings, key=lambda each: _RANKS[each.severity])

@@ -16,9 +16,10 @@ from markupsafe import Markup
 from stantools.browse.slice_map import BytesState, IndexState, cells, index_state, segments
 from stantools.browse.timeline import read_timeline
 from stantools.errors import StoreUnreadableError
-from stantools.escaping import beside, fill_in, shell_word
+from stantools.escaping import fill_in, shell_word, store_names
 from stantools.format.crc import Crc
 from stantools.inspection.advice import Diagnosis, harmless, remedies, sentence
+from stantools.inspection.findings import worst_first
 from stantools.inspection.forecast.model import ChannelForecast
 from stantools.inspection.overview import Overview
 from stantools.inspection.subscribers import NOBODY, Subscriber, Subscribers, as_ranges, text
@@ -208,9 +209,7 @@ def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now
         )
         for verdict in verified.channels
     ]
-    order = ["error", "warning", "info"]
-    ranked = sorted(verified.findings, key=lambda each: order.index(each.severity.value))
-    names = {"STORE": str(diagnosis.path), "NEW": str(beside(diagnosis.path, "salvaged"))}
+    ranked = worst_first(verified.findings)
     return render(
         "store.html",
         {"pending": lambda each: as_ranges(each.pending), "text": text},
@@ -219,7 +218,7 @@ def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now
         channels=channels,
         findings=ranked,
         listed=LISTED,
-        remedies=[fill_in(each, names) for each in remedies(ranked, diagnosis.path)],
+        remedies=[fill_in(each, store_names(diagnosis.path)) for each in remedies(ranked, diagnosis.path)],
         command=" ".join(map(shell_word, diagnosis.advice.command)),
         starts=[
             (one, one is truncating, sentence(one), harmless(one))

@@ -11,7 +11,7 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from stantools.escaping import beside, fill_in
+from stantools.escaping import fill_in, store_names
 from stantools.inspection.explain import Explanation, explain
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.records import kind_of
@@ -341,7 +341,7 @@ def _explained(code: str, remedy: str, store: Path) -> Iterator[Sequence[Cell]]:
         ("Meaning: ", known.meaning),
         ("Cause: ", known.cause),
         ("The server: ", known.server),
-        ("Remedy: ", fill_in(remedy or known.remedy, {"STORE": str(store), "NEW": str(beside(store, "salvaged"))})),
+        ("Remedy: ", fill_in(remedy or known.remedy, store_names(store))),
     ):
         if text:
             yield [(label, "accent"), text]

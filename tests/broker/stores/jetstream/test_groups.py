@@ -43,6 +43,7 @@ from tests.broker.stores.jetstream.test_simulated import (
     LoopTime,
     all_served,
     check,
+    play,
 )
 from tests.broker.streaming.world import Bus
 
@@ -316,21 +317,15 @@ async def befall(node: Node, nodes: dict[str, Node], servers: JetStream, chance:
         nodes[node.name] = Node(node.name, servers, node.nats, node.directory, chance)
 
 
-def play(folder: Path, seeds: Iterable[int]) -> None:
-    for seed in seeds:
-        history = run(lambda seed=seed: scenario(seed, folder / str(seed)))  # type: ignore[misc]
-        assert any(history.sent.values()), seed
-
-
 @pytest.mark.parametrize("block", range(10))
 def test_groups_of_brokers(tmp_path: Path, block: int) -> None:
-    play(tmp_path, range(10 * block, 10 * block + 10))
+    play(tmp_path, range(10 * block, 10 * block + 10), scenario)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(100))
 def test_many_groups(tmp_path: Path, block: int) -> None:
-    play(tmp_path, range(1000 + 100 * block, 1100 + 100 * block))
+    play(tmp_path, range(1000 + 100 * block, 1100 + 100 * block), scenario)
 
 
 @pytest.mark.parametrize(("what", "most"), [("killed", 1.0), ("ended", 1.0), ("stopped", 3.5)])

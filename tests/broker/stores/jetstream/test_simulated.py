@@ -13,7 +13,7 @@ import itertools
 import random
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -323,6 +323,9 @@ FAULTS = (
 )
 
 
+Scenario = Callable[[int, Path], Coroutine[Any, Any, History]]
+
+
 async def scenario(seed: int, folder: Path) -> History:
     chance = random.Random(seed)
     servers = JetStream(chance)
@@ -426,7 +429,8 @@ def check(servers: JetStream, history: History, *, twice: bool = False) -> None:
         assert log_of(servers, channel).get(sequence) == data, f"{channel!r} {sequence} was delivered, and is another"
 
 
-def play(folder: Path, seeds: Iterable[int]) -> None:
+def play(folder: Path, seeds: Iterable[int], scenario: Scenario = scenario) -> None:
+    """Plays a scenario with each of some seeds, in which the client has sent something at least."""
     for seed in seeds:
         history = run(lambda seed=seed: scenario(seed, folder / str(seed)))  # type: ignore[misc]
         assert any(history.sent.values()), seed
