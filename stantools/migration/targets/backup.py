@@ -79,7 +79,7 @@ class BackupDirectory(FileDestination):
         check_room(target, estimated_bytes(stream.plan))
         with writing(self._out, "nothing was written"):
             if not self._out.exists():
-                self._out.mkdir()
+                self._out.mkdir(exist_ok=True)  # a task of Spark may have come first
                 fsync_directory(self._out.parent)
         with (
             new_directory(target) as directory,

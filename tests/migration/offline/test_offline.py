@@ -93,6 +93,19 @@ def test_what_is_there_is_compared_and_left_alone(tmp_path: Path) -> None:
     assert [each.state for each in again] == [each.state for each in first]
 
 
+def test_another_task_makes_the_directory_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, mkdir = tmp_path / "out", Path.mkdir
+
+    def late(path: Path, *arguments: Any, **more: Any) -> None:
+        if path == out:
+            mkdir(path, exist_ok=True)
+        mkdir(path, *arguments, **more)
+
+    [first, *_] = prepared(small_store(tmp_path / "store"))
+    monkeypatch.setattr(Path, "mkdir", late)
+    assert not BackupDirectory(out).place(first).present
+
+
 @pytest.mark.parametrize(
     ("change", "detail"),
     [
