@@ -2,7 +2,7 @@
 
 Facts: high-availability.md section C.3.
 
-Each time that it leads, a server is made anew, with a bus and a store of its own: a *term*. It begins on standby, where
+Each time that it leads, it makes a new server, with a bus and a store of its own: a *term*. It begins on standby, where
 its copy of the channels is kept up to date, and ends when the lease is lost, with everything that it had; the process
 goes on with the next term. Nothing has to be put back into the state of a server that has never led.
 
@@ -194,7 +194,7 @@ class Group:
     # On standby
 
     async def _stand_by(self) -> None:
-        """Keeps the copy up to date until the lease can be taken, as far as that can be told."""
+        """Keeps the copy up to date until the lease can be taken, as far as that can be determined."""
         copying = asyncio.get_running_loop().create_task(self._copy())
         try:
             await self._watch()
@@ -245,7 +245,7 @@ class Group:
         return (await outcome).outcome is Outcome.NO_RESPONDERS
 
     async def _last_record(self) -> int:
-        """Returns where the stream of the state ends, -1 if that cannot be told."""
+        """Returns where the stream of the state ends, -1 if that cannot be determined."""
         try:
             async with asyncio.timeout(self._seconds / 2):
                 info = await self._streams.stream_info(self._names.state)

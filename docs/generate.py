@@ -58,7 +58,7 @@ What to do as a whole, step by step, is in the [recovery guide](recovery-guide.m
 _KEYS = """\
 # Keys of the browser
 
-What each key of `stantools tui` does, and the id by which the settings file gives it another one (see the
+What each key of `stantools tui` does, and the id by which the settings file can assign it another one (see the
 [TUI guide](tui-guide.md)). <kbd>?</kbd> shows those that work where you are. The first table works everywhere, the
 second in every view, the third in every table.
 """

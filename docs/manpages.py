@@ -134,7 +134,7 @@ def _text(text: str) -> str:
 
 
 def _inert(text: str) -> str:
-    """Returns text in which nothing is a request; what stands between backticks is bold."""
+    """Returns text in which nothing is a request; what is between backticks is bold."""
     flat = text.replace("\\", "\\e").replace("-", "\\-")
     flat = re.sub(r"[^\x00-\x7f]", lambda sign: f"\\[u{ord(sign[0]):04X}]", flat)
     bold = re.sub(r"`([^`\n]+)`", r"\\fB\1\\fR", flat)

@@ -8,7 +8,7 @@ _GARBAGE = 20_000
 
 
 def main() -> None:
-    """Runs the command line; Ctrl-C while it is being loaded ends it without a word."""
+    """Runs the command line; Ctrl-C while it is being loaded ends it silently."""
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -57,7 +57,7 @@ class StoreChangedError(StantoolsError):
 
 
 class StoreUnwritableError(StantoolsError):
-    """Output cannot be written: no permission, no space, or it is there already."""
+    """Output cannot be written: no permission, no space, or it already exists."""
 
 
 class RefusedError(StantoolsError):

@@ -82,7 +82,7 @@ SEQUENCES = Option(
     read=parse_range,
     metavar="A:B",
 )
-SINCE = Option(help="Not older: RFC 3339, or an age such as 1d3h.", read=parse_time, metavar="TIME")
+SINCE = Option(help="Not older than this: RFC 3339, or an age such as 1d3h.", read=parse_time, metavar="TIME")
 UNTIL = Option(help="Older than this: RFC 3339, or an age such as 1d3h.", read=parse_time, metavar="TIME")
 ARCHIVED = Option(help="Take messages from .bak slices as well.", default=False)
 GENERATION = Option(
@@ -92,8 +92,8 @@ GENERATION = Option(
 )
 WORKERS = Option(help="Files that are read at the same time.", default=2, kind=int, least=1, most=256, metavar="N")
 OUT = Option(help="Where to write the new store.", kind=Path, metavar="NEW")
-FORCE = Option(help="Go on although a server seems to be using the store.", default=False)
-ACCEPT_LOSS = Option(help="Go on although the store is damaged and something is lost.", default=False)
+FORCE = Option(help="Continue even though a server seems to be using the store.", default=False)
+ACCEPT_LOSS = Option(help="Continue even though the store is damaged and something is lost.", default=False)
 CLUSTER_ID = Option(help="The server's cluster id.", metavar="ID")
 DATA = Option(
     help="How to show payloads; text in tables and base64 elsewhere if not given.",

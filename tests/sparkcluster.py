@@ -45,7 +45,7 @@ class Cluster:
         return [pid for worker in self.workers for pid in _children(worker)]
 
     def kill_executor(self) -> int:
-        """Kills one executor as the kernel would, without a word; its worker starts another. Returns its process id."""
+        """Kills one executor as the kernel would, silently; its worker starts another. Returns its process id."""
         victim = self.executors()[0]
         os.kill(victim, signal.SIGKILL)
         return victim

@@ -385,7 +385,7 @@ class Browser(App[None]):
             if self.session is not None or view is View.LIVE:
                 yield SystemCommand(f"View: {view.value}", f"Open the view {view.value}", self._opener(view))
         yield SystemCommand("Unlock or lock", "Allow plans to be carried out, or forbid it", self.action_unlock)
-        yield SystemCommand("Scan again", "Read the whole store anew", self.action_rescan)
+        yield SystemCommand("Scan again", "Read the whole store again", self.action_rescan)
         yield SystemCommand("Encryption key", "Give the key to see encrypted payloads", self.action_encryption_key)
         yield SystemCommand("Commands", "The command lines that show the same", self.action_commands)
         yield SystemCommand("Dark or light", "Change the theme", self.action_toggle_theme)

@@ -65,7 +65,7 @@ class Job(Generic[_T]):
         self._stop.set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Waits for the end and tells whether it has come."""
+        """Waits for the end and returns whether it has come."""
         if self.state is JobState.WAITING:
             return False
         self._thread.join(seconds)
@@ -139,7 +139,7 @@ class Job(Generic[_T]):
             state = JobState.FAILED
         except Exception as problem:
             text = f"unexpected {type(problem).__name__}: {problem}"
-            self.problem = StantoolsError(text, "this is a mistake in stantools: please report it")
+            self.problem = StantoolsError(text, "this is a bug in stantools: please report it")
             self.problem.__cause__ = problem
             state = JobState.FAILED
         self.ended = time.monotonic()

@@ -1,7 +1,7 @@
 """The user's settings: which keys do what, and the theme.
 
 A TOML file: `[keys]` gives ids of bindings other keys (`"app.quit" = "ctrl+x,q"`; the ids are on the help page), and
-`[display]` a `theme`. What is wrong in it is told and passed over: a browser for broken stores starts in any case.
+`[display]` a `theme`. What is wrong in it is told and skipped: a browser for broken stores starts in any case.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class StoreSession:
         stage: How much is known.
 
     Raises:
-        StoreUnreadableError: It is no store, cannot be listed, or is of release 0.1.
+        StoreUnreadableError: It is not a store, cannot be listed, or is of release 0.1.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class StoreSession:
         """Opens the store anew and finds out everything again.
 
         Raises:
-            StoreUnreadableError: It is no store any more; then everything stays as it was.
+            StoreUnreadableError: It is not a store any more; then everything stays as it was.
         """
         self.close()
         self._open()

@@ -73,5 +73,5 @@ class ChannelStreams:
         try:
             return self._server.lend(config, store.contents.first_time or self._clock.wall(), store)
         except ApiError as error:
-            NATS.warning("Channel %r is no stream %r: %s", text, name, error.text)
+            NATS.warning("Channel %r is not a stream %r: %s", text, name, error.text)
             return None

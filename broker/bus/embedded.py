@@ -72,7 +72,7 @@ class EmbeddedBus:
         return self._server.options.max_payload
 
     def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
-        """Publishes one message. An inbox that is no subject is as good as one where nobody listens."""
+        """Publishes one message. An inbox that is not a subject is as good as one where nobody listens."""
         if is_subject(subject):
             self._clients[role].publish(subject, payload, reply)
         return True

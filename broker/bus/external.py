@@ -256,7 +256,7 @@ class ExternalBus:
         return self._links[Role.SEND].max_payload
 
     def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
-        """Publishes one message. An inbox that is no subject is as good as one where nobody listens."""
+        """Publishes one message. An inbox that is not a subject is as good as one where nobody listens."""
         return not is_subject(subject) or self._links[role].publish(subject, payload, reply)
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:

@@ -464,7 +464,7 @@ ROUTES: Final = Section(
     _option("routes.advertise", _S, "Address announced to other servers", "cluster_advertise",
             "cluster_advertise advertise"),
     _option("routes.no_advertise", _B, "Do not tell clients about the other servers", "no_advertise", "no_advertise"),
-    _option("routes.connect_retries", _I, "More attempts for a server that another one has told about",
+    _option("routes.connect_retries", _I, "Further attempts to reach a server that another one has announced",
             "connect_retries", "connect_retries"),
     _option("routes.permissions", _M, "Subjects that routes may carry", "", "permissions", state=_LATER),
     _option("routes.accounts", _L, "Routes for single accounts", "", "accounts", state=_LATER),

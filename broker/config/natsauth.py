@@ -58,7 +58,7 @@ def _seconds(problems: Problems, node: Node) -> float:
             return parse_duration(node.value) / _SECOND
         except ConfigurationError:
             pass
-    problems.warn(node, f"timeout is ignored: {text(node)} is no number of seconds")
+    problems.warn(node, f"timeout is ignored: {text(node)} is not a number of seconds")
     return 0.0
 
 

@@ -194,7 +194,7 @@ class InternalClient(Client):
             done()
 
     def close(self) -> None:
-        """Disconnects. Requests that wait are dropped without a word."""
+        """Disconnects. Requests that wait are dropped silently."""
         if self.closed:
             return
         for subscription in list(self.subscriptions.values()):

@@ -418,7 +418,7 @@ class NatsServer:
         for connection in self.connections():
             connection.look_after(now)
         try:
-            # uvloop turns clients away without a word when there is no descriptor for them.
+            # uvloop turns clients away silently when there is no descriptor for them.
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as problem:
             out_of_files(problem)

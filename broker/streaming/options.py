@@ -28,4 +28,4 @@ class StreamingOptions:
     partitioning: bool = False  #: only the channels that limits name are served
     partitions: tuple[bytes, ...] = ()  #: their names and patterns
     ft_group: bytes = b""  #: group of servers that share the store, one of them active; empty without
-    detect: bool = True  #: look for another server with the same cluster id at start (stand-alone servers do)
+    detect: bool = True  #: look for another server with the same cluster id at start (standalone servers do)

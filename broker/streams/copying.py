@@ -106,7 +106,7 @@ class Copy:
         try:
             message = self._from.store.read(sequence)
         except StorageError as error:
-            NATS.error("Stream %r passes over a message of %r: %s", self.target.name, self._from.name, error.message)
+            NATS.error("Stream %r skips a message of %r: %s", self.target.name, self._from.name, error.message)
             return
         if message is None:
             return
@@ -217,7 +217,7 @@ class Copies:
             self._wake()
 
     def renew(self, stream: Stream) -> None:
-        """A stream was opened anew, with what is certain: what it copies goes on when it is looked after."""
+        """A stream was opened again, with what is certain: what it copies goes on when it is looked after."""
         copies = self._of.get(stream, [])
         self._resume(stream, copies)
         self._blocked.update(dict.fromkeys(copies))

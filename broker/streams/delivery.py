@@ -108,7 +108,7 @@ class Delivery(ABC):
                 message = consumer.stream.store.read(sequence)
             except StorageError as error:
                 # It stays in the stream, where others may look at it.
-                NATS.error("Consumer %r of %r passes over it: %s", consumer.name, consumer.stream.name, error.message)
+                NATS.error("Consumer %r of %r skips it: %s", consumer.name, consumer.stream.name, error.message)
                 message = None
             if message is not None:
                 break

@@ -216,5 +216,5 @@ def rollup(headers: Mapping[bytes, bytes], *, allowed: bool) -> str:
 
 
 def _number(text: bytes) -> int:
-    """What is no number is -1, which no sequence is."""
+    """What is not a number is -1, which no sequence is."""
     return int(text) if text.isdigit() and len(text) < 20 else -1

@@ -13,7 +13,7 @@ from typing import Literal
 Wire = Literal["varint", "fixed64", "bytes", "text", "message", "group", "fixed32"]
 
 _MAX_DEPTH = 16
-#: More fields are not read: what has as many is no message that a person reads.
+#: More fields are not read: what has as many is not a message that a person reads.
 MAX_FIELDS = 2000
 _MASK64 = (1 << 64) - 1
 

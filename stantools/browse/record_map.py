@@ -1,6 +1,6 @@
 """Where the records of a file lie: enough to go to any of them at once, however many there are.
 
-Good records that follow each other are one stretch, of which only the beginning is kept; what is no good record is
+Good records that follow each other are one stretch, of which only the beginning is kept; what is not a good record is
 kept one by one. The map of a slice that was scanned follows from its survey; else the file is gone through once.
 """
 
@@ -49,7 +49,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """The version of the file, the record of a file that has only one, or a range that is no good record."""
+    """The version of the file, the record of a file that has only one, or a range that is not a good record."""
 
     row: int  #: its number in the file
     start: int  #: its first byte
@@ -57,7 +57,7 @@ class Single:
     type: str  #: what it is; of damage, which
     ok: bool  #: it is as it should be
     detail: str = ""  #: what is wrong
-    sequence: int | None = None  #: the sequence that was stored here, as far as that can be told
+    sequence: int | None = None  #: the sequence that was stored here, as far as that can be determined
 
     rows = 1
 
@@ -106,12 +106,12 @@ class RecordMap:
         return self.entries[max(place, 0)] if self.entries else None
 
     def next_flaw(self, row: int) -> Single | None:
-        """Returns the next range behind a row that is no good record."""
+        """Returns the next range behind a row that is not a good record."""
         place = bisect_right(self.flaws, row, key=lambda flaw: flaw.row)
         return self.flaws[place] if place < len(self.flaws) else None
 
     def flaw_before(self, row: int) -> Single | None:
-        """Returns the last range before a row that is no good record."""
+        """Returns the last range before a row that is not a good record."""
         place = bisect_left(self.flaws, row, key=lambda flaw: flaw.row)
         return self.flaws[place - 1] if place else None
 

@@ -21,7 +21,7 @@ NO_POSITIONS: Positions = np.empty(0, np.int64)
 
 
 class NoteKind(enum.StrEnum):
-    """What a row that is no message tells."""
+    """What a row that is not a message tells."""
 
     GAP = "gap"  #: sequences of which nothing is there
     DAMAGE = "damage"  #: bytes that are no good record

@@ -74,7 +74,7 @@ def parse_query(text: str, *, case: bool | None = None) -> Query:
         try:
             pattern = re.compile(wanted.encode("utf-8", "surrogateescape"), 0 if case else re.IGNORECASE)
         except (re.error, OverflowError, RecursionError) as problem:
-            raise UsageError(f"{escape(wanted)} is no regular expression: {problem}") from None
+            raise UsageError(f"{escape(wanted)} is not a regular expression: {problem}") from None
         return Query(pattern, fixed=False, text=text, case=case)
     return Query(_literal(wanted, case=case), fixed=True, text=text, case=case)
 

@@ -36,7 +36,7 @@ class Window:
 
     Args:
         crc: The store's CRC.
-        parts: Its slices, as `window_build` gives them.
+        parts: Its slices, as `window_build` returns them.
         key: The encryption key given to the server; None leaves payloads as they are stored.
     """
 
@@ -287,7 +287,7 @@ class Window:
     # notes
 
     def next_note(self, row: int, *, backward: bool = False) -> int | None:
-        """Returns the next row that is no message, from a row on; None if there is none."""
+        """Returns the next row that is not a message, from a row on; None if there is none."""
         if not self._pieces:
             return None
         place = max(min(bisect_right(self._starts, row), len(self._pieces)) - 1, 0)

@@ -415,7 +415,7 @@ def _bad(stretch: Stretch, found: bytes, stop: Stop, offset: int, size: int, seq
     if len(found) < RECORD_HEADER_SIZE:
         text = "the file ends before it"
     elif RECORD_HEADER.unpack_from(found)[0] != size:
-        text = "its length is not the one that the index gives"
+        text = "its length is not the one in the index"
     elif stop is Stop.END:
         text = "another message is stored here than the index names"
     return Note(NoteKind.DAMAGE, text, stretch.files.name, offset, size + RECORD_HEADER_SIZE, sequence, sequence)

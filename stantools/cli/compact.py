@@ -1,4 +1,4 @@
-"""`stantools compact`: the same store without what is dead in it."""
+"""`stantools compact`: the same store without dead records."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def command(
     consent: Consent,
     reading: ReadOptions,
 ) -> int:
-    """Write STORE anew without what is dead in it: in clients.dat, in subs.dat, and behind the limits.
+    """Rewrite STORE without dead records in clients.dat and subs.dat, and without messages beyond the limits.
 
-    Logs keep only what is alive. With --max-msgs, --max-bytes or --max-age, messages that a server with these
+    Logs keep only live records. With --max-msgs, --max-bytes or --max-age, messages that a server with these
     limits has removed are left out for good. Small slices are merged and big ones split, indexes are rebuilt. What
     the server makes of the store stays the same; that is checked before the new store appears.
 
@@ -91,7 +91,7 @@ def command(
     if console.output() == "table":
         _print_plan(plan)
     if not consent.dry_run:
-        question = f"Replace {console.escape(str(store))} (it is kept beside)?"
+        question = f"Replace {console.escape(str(store))} (a copy is kept beside it)?"
         if in_place and not console.confirm(question, yes=consent.yes):
             console.note("nothing was changed")
             return ExitCode.REFUSED

@@ -114,7 +114,9 @@ def confirm(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise UsageError("nobody is there to confirm this", "say --yes, or --dry-run to see the plan only")
+        raise UsageError(
+            "there is no terminal on which to confirm this", "say --yes, or --dry-run to see the plan only"
+        )
     return click.confirm(question, err=True)
 
 

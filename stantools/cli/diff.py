@@ -55,9 +55,9 @@ def command(
 
     OTHER is another store, or a JetStream stream: nats://HOST:PORT#STREAM, or #STREAM on the server that --server or
     --context name. Of two stores all intact messages are compared, and subscriptions, clients and server.dat; of a
-    stream sequence, time, subject, headers and payload of each message, and its consumers. Which channel a stream is
-    compared with is told by its metadata, its name or its subject, or by --channel; several channels in one stream are
-    those that a migration numbered anew. Nothing is changed on either side.
+    stream sequence, time, subject, headers and payload of each message, and its consumers. The channel is found by
+    the stream's metadata, name or subject, or named with --channel; several channels in one stream are those that a
+    migration renumbered. Nothing is changed on either side.
 
     Both may be the directories of clustered nodes, with their Raft directories and file stores: then clients and
     subscriptions are those of the logs, and the entries of two logs are compared as well.

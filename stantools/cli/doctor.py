@@ -41,7 +41,7 @@ def command(store: Path, server: Server, reading: ReadOptions) -> int:
     `stantools verify`, and starts of the server are predicted, as by `stantools forecast`. Nothing is changed.
 
     `stantools STORE` is the same. Where STORE is left out, here and in all other verbs, it is the one that
-    STANTOOLS_STORE names, else the current directory or ./datastore if that is a store.
+    STANTOOLS_STORE names, otherwise the current directory or ./datastore if that is a store.
 
     Exit code 0: nothing is wrong, and a start is harmless. 1: something is.
     """
@@ -93,7 +93,7 @@ def examine(
         except StoreChangedError:
             raise
         except StantoolsError as problem:  # the rest is worth knowing all the same
-            console.warning(f"what the server would do cannot be told: {problem.message}", problem.remedy)
+            console.warning(f"what the server would do cannot be determined: {problem.message}", problem.remedy)
     return diagnose(store, found, starts, uses)
 
 

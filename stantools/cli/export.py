@@ -220,8 +220,8 @@ def _show_result(result: Result, options: TableOptions) -> int:
     _report_unreadable(result.unreadable)
     if damaged := written.damaged(layout.table):
         kinds = ", ".join(f"{what} {count}" for what, count in written.tally.most_common() if what not in layout.good)
-        rows = f"{damaged} {'row tells' if damaged == 1 else 'rows tell'}"
-        console.warning(f"{rows} of damage or of what cannot be read: {kinds}", "see: stantools verify STORE")
+        rows = f"{damaged} {'row marks' if damaged == 1 else 'rows mark'}"
+        console.warning(f"{rows} damage or something unreadable: {kinds}", "see: stantools verify STORE")
     if console.output() == "json":
         print_json(
             {"written": True, "target": result.target, "clean": result.clean, **manifest(result, options)},

@@ -28,7 +28,7 @@ _EXIT_CODES = """\
 Exit codes: 0 clean or done; 1 findings or differences; 2 wrong usage; 3 cannot read or write; 4 refused for
 safety; 5 done, with the loss that was announced; 130 interrupted.
 
-Where STORE is left out it is the one that STANTOOLS_STORE names, else the current directory or ./datastore.
+If you leave out STORE, it is the one that STANTOOLS_STORE names, otherwise the current directory or ./datastore.
 `stantools STORE` is `stantools doctor STORE`."""
 
 #: Seconds after which an interruption that got lost is made again.
@@ -149,7 +149,8 @@ def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> 
 def cli() -> None:
     """Look into, check and rescue NATS Streaming file stores.
 
-    Looking never changes anything. What changes something writes a new directory unless told otherwise.
+    Commands that look never change anything. Commands that change something write a new directory unless you say
+    otherwise.
     """
 
 
@@ -286,7 +287,7 @@ def _report_unexpected(ctx: click.Context, problem: Exception) -> int:
     else:
         console.error(
             f"unexpected {type(problem).__name__}: {console.escape(str(problem))}",
-            "this is a mistake in stantools: please report it, with the output of the same command and -v",
+            "this is a bug in stantools: please report it, with the output of the same command and -v",
         )
     if console.is_verbose(ctx):
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""`stantools merge`: the nodes of a cluster as one stand-alone store."""
+"""`stantools merge`: the nodes of a cluster as one standalone store."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 @node_option
 @given(out=OUT)
 @options_of(MergeOptions, "options", without=("generation",))
-@given(force=FORCE.like(help="Go on although a server seems to be using a node."))
+@given(force=FORCE.like(help="Continue even though a server seems to be using a node."))
 @dry_run_option
 @reading_options(unchecked=False)
 def command(
     stores: tuple[Path, ...], out: Path | None, options: MergeOptions, force: bool, dry_run: bool, reading: ReadOptions
 ) -> int:
-    """Put the nodes of a cluster together: one stand-alone store with all that they have.
+    """Merge the nodes of a cluster: one standalone store with everything they hold.
 
     A NODE is a directory that holds the Raft directory and the file store of a node, or one of the two. One node is
     enough, more are better: a stale, damaged or empty one does no harm. None of them is changed.
 
     Of each channel every message is taken once, from any store, or from a Raft log where no store has it. Where nodes
-    have different messages under one sequence, the log decides, else most of the nodes; both are told. Clients and
-    subscriptions are those of the newest snapshot and the log behind it, in which the copies of all nodes are compared;
-    nothing that is pending on any way there is lost. What was written outside of the cluster, deleted in it, or left on
-    a branch that was given up, is told and not taken.
+    have different messages under one sequence, the log decides, otherwise the majority of the nodes; both are
+    reported. Clients and subscriptions are those of the newest snapshot and the log after it, in which the copies of
+    all nodes are compared; nothing that is pending in any of them is lost. What was written outside of the cluster,
+    deleted in it, or left on a branch that was given up, is reported and left out.
 
     The new store is written, verified and described as `stantools salvage` does.
 

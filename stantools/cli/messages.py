@@ -39,10 +39,10 @@ class Choosing:
     since: int | None = SINCE.field()
     until: int | None = UNTIL.field()
     tail: int | None = COUNT.field(help="Only the last N of what is selected.")
-    following: bool = option("Go on with messages that a running server adds.", "--follow", "-f", default=False)
+    following: bool = option("Keep printing messages that a running server adds.", "--follow", "-f", default=False)
     grep: str | None = option("Only messages whose payload contains TEXT.", metavar="TEXT")
     regex: bool = option("TEXT of --grep is a regular expression over bytes.", default=False)
-    ignore_case: bool = option("Upper and lower case are the same to --grep.", "--ignore-case", "-i", default=False)
+    ignore_case: bool = option("Ignore case in --grep.", "--ignore-case", "-i", default=False)
     data: str | None = DATA.field()
     cut: int = COUNT.field(help="Bytes of each payload in a table; 0 shows all.", default=160)
     archived: bool = ARCHIVED.field(help="Read .bak slices as well.")
@@ -51,7 +51,7 @@ class Choosing:
         """Returns what payloads have to contain.
 
         Raises:
-            UsageError: It is no regular expression, or there is none.
+            UsageError: It is not a regular expression, or there is none.
         """
         if self.grep is None:
             if self.regex or self.ignore_case:
@@ -63,7 +63,7 @@ class Choosing:
         try:
             return re.compile(wanted if self.regex else re.escape(wanted), re.IGNORECASE if self.ignore_case else 0)
         except re.error as problem:
-            raise UsageError(f"{console.escape(self.grep)} is no regular expression: {problem}") from problem
+            raise UsageError(f"{console.escape(self.grep)} is not a regular expression: {problem}") from problem
 
 
 @verb("messages", "table", "ndjson", "json", "csv", tables=False, progress=False)
@@ -74,7 +74,7 @@ class Choosing:
 def command(store: Path, channel: str, choosing: Choosing, reading: ReadOptions) -> int:
     """Print the messages of CHANNEL, in order.
 
-    Every intact message is printed, also those that the server would not see or deliver. Damaged places are
+    Every intact message is printed, even those that the server would not see or deliver. Damaged places are
     reported on stderr where they are met, and make the exit code 1.
     """
     from stantools.cli.opening import open_channel, open_store

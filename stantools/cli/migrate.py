@@ -216,18 +216,18 @@ def run(asked: Planned, following: Following, applying: Applying, consent: Conse
     """Move the channels of STORE into JetStream streams, and its durables into consumers, exactly.
 
     Sequences, gaps, timestamps, payloads, reply subjects and the position of every durable and durable queue group are
-    kept. STORE is not changed, and needs no server; what is damaged in it is left out, and told before.
+    kept. STORE is not changed, and needs no server; what is damaged in it is left out, and named first.
 
-    A plan is written first (--plan, by default beside where you are) and shown; after your consent every stream is
-    restored, compared message by message, and noted in a journal beside the plan. Interrupted? The same command
-    goes on. --dry-run stops after the plan is shown, and writes none.
+    A plan is written first (--plan, by default in the current directory) and shown; after your consent every stream is
+    restored, compared message by message, and noted in a journal beside the plan. Interrupted? The same
+    command continues. --dry-run stops after the plan is shown, and writes none.
 
     Several nodes of a cluster, or one, are merged for it as `stantools merge` does, without writing the result; name
     all that there are. They must have stopped, but for --dry-run.
 
     --follow goes on with what a running server appends, from its files: new messages are in the streams within a
     second, new channels become streams. --cutover ends it when the server has stopped. Killed at any moment, the same
-    command goes on.
+    command continues.
 
     Exit code 0: done and proven. 1: something differs. 3: the server, or the store, cannot be used. 4: refused; nothing
     was changed. 5: done, with the loss that --accept-loss accepted.
@@ -246,7 +246,7 @@ def run(asked: Planned, following: Following, applying: Applying, consent: Conse
 
 
 @_stage("plan")
-@_planned(_PLAN_FILE.like(help="Where to; - is standard output."))
+@_planned(_PLAN_FILE.like(help="Where to write it; - is standard output."))
 def plan_stage(asked: Planned) -> int:
     """Write the plan of a migration, to be reviewed and edited; change nothing.
 
@@ -280,7 +280,7 @@ def plan_stage(asked: Planned) -> int:
 def apply_stage(
     plan_file: Path, connecting: ConnectOptions, reopening: Reopening, applying: Applying, consent: Consent
 ) -> int:
-    """Carry out a plan, and prove what was done. The same command goes on after an interruption."""
+    """Carry out a plan, and prove what was done. The same command continues after an interruption."""
     from stantools.migration.plan.planfile import read_plan
     from stantools.migration.workflow import Migration
 
@@ -406,14 +406,14 @@ def _follow(asked: Planned, target: Destination, following: Following, applying:
         except KeyboardInterrupt as interruption:
             raise InterruptionError(
                 "interrupted; the streams hold what was carried so far, consumers are made in the end",
-                "to go on: the same command; --cutover ends it when the server has stopped",
+                "to continue: the same command; --cutover ends it when the server has stopped",
             ) from interruption
         write_plan(file, cutover.plan)
     return show_outcome(cutover.plan, cutover.results, None, cutover)
 
 
 def _go_through(migration: Migration, applying: Applying, consent: Consent, *, new: bool = False) -> int:
-    """Shows what stands in the way, asks, and carries the plan out; a new plan is written before."""
+    """Shows what is in the way, asks, and carries the plan out; a new plan is written before."""
     from stantools.migration.workflow import refuse, serious
     from stantools.notation import counted
 
@@ -446,7 +446,7 @@ def _carry_out(migration: Migration, again: str) -> int:
         except KeyboardInterrupt as interruption:
             raise InterruptionError(
                 "interrupted; streams that are complete stay, what was under way is gone on with or begun again",
-                f"to go on: the same command, or {again}",
+                f"to continue: the same command, or {again}",
             ) from interruption
     return show_outcome(plan, results, migration.file)
 
@@ -490,12 +490,12 @@ def job(
 
     For each store it does what `stantools migrate` does, and says the same in the same json. A task plans a store; with
     your consent every stream is restored, compared message by message, and noted in a journal here. Interrupted? The
-    same command goes on. STORES are not changed; one that cannot be read is named, and the others are migrated.
+    same command continues. STORES are not changed; one that cannot be read is named, and the others are migrated.
 
     Stores with channels of the same names need prefixes that keep them apart, in which {store} stands for the name of
     a store's directory: --stream-prefix '{store}-' --subject-prefix '{store}'.
 
-    Restores are done one after the other, however many cores there are, unless --parallel says otherwise: servers were
+    Restores are done one at a time, however many cores there are, unless --parallel says otherwise: servers were
     seen to crash with several. Backups (--out) and publishing (--via publish) use the whole cluster.
 
     Exit code 0: done and proven. 1: something differs, or a store cannot be read. 3: the server cannot be used. 4:
@@ -561,7 +561,7 @@ def _target_of_tasks(out: Path | None, connecting: ConnectOptions) -> Destinatio
     if out is not None:
         return BackupDirectory(out)
     if connecting.embedded:
-        raise UsageError("--server embedded is no server that tasks could reach", "start one, and give its URL")
+        raise UsageError("--server embedded is not a server that tasks could reach", "start one, and give its URL")
     return ServerDestination(_everywhere(or_selected(connecting)))
 
 

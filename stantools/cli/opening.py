@@ -52,7 +52,7 @@ def open_store(path: Path, reading: ReadOptions) -> Datastore:
     """Opens a store; says so if its CRC is not the usual one.
 
     Raises:
-        StoreUnreadableError: It is no store, cannot be listed, or is of release 0.1.
+        StoreUnreadableError: It is not a store, cannot be listed, or is of release 0.1.
     """
     store = options.open_store(path, reading)
     _tell_polynomial(store.crc, reading)

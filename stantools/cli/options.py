@@ -374,7 +374,7 @@ node_option = click.option(
     multiple=True,
     expose_value=False,
     metavar="NAME:data=DIR,raft=DIR",
-    help="A node whose directories do not lie together, by a name for it; one of them may be left out.",
+    help="A node whose directories are in different places, with a name for it; one of the two may be left out.",
 )
 channel_option = given(channels=CHANNELS)
 workers_option = given(workers=WORKERS)

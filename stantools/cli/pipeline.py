@@ -156,7 +156,7 @@ class Cluster:
 
         Args:
             name: The job, for Spark's own pages.
-            progress: Is told how many tasks are done.
+            progress: Called with how many tasks are done.
         """
         from stantools.pipeline.spark.failures import clear_errors
         from stantools.pipeline.spark.progress import watching

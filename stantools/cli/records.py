@@ -50,7 +50,7 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, readi
     if file.is_dir():
         raise StoreUnreadableError(
             f"{file}: is a directory, expected a single file of a store",
-            f"stantools doctor {shell_word(str(file))}, if it is a store; else name one of its files",
+            f"stantools doctor {shell_word(str(file))}, if it is a store; otherwise name one of its files",
         )
     if not raft and known is None and not file.exists():
         raise StoreUnreadableError(f"{file}: there is no such file", "name a file of a store")

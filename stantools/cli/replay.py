@@ -52,9 +52,9 @@ def _to_option(function: _F) -> _F:
             values["servers"] = to
         return function(*args, **values)
 
-    return click.option("--to", multiple=True, metavar="URL", help="Where to; the same as --server, and before it.")(
-        cast(_F, wrapper)
-    )
+    return click.option(
+        "--to", multiple=True, metavar="URL", help="Where to publish; like --server, and takes precedence over it."
+    )(cast(_F, wrapper))
 
 
 def _read_speed(text: str) -> float | None:
@@ -103,10 +103,10 @@ class Replaying:
     )
     prefix: str = option("Put this and a dot in front of every subject.", default="", metavar="PREFIX")
     origin_headers: bool = option("Say in headers where messages come from: channel, sequence, time.", default=False)
-    cluster_id: str | None = CLUSTER_ID.field(help="Of the streaming server; test-cluster if not given.")
+    cluster_id: str | None = CLUSTER_ID.field(help="Cluster id of the streaming server; test-cluster if not given.")
     client_id: str | None = option("The name to register under with the streaming server.", metavar="ID")
     discover_prefix: str | None = option("The streaming server's discover_prefix.", metavar="SUBJECT")
-    resume: bool = option("Go on with a replay that was interrupted.", default=False)
+    resume: bool = option("Continue an interrupted replay.", default=False)
     state: Path | None = option(
         "Where to remember how far it is; by default a file in the current directory that is found by the command.",
         kind=Path,

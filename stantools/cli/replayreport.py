@@ -102,7 +102,7 @@ def show_outcome(left: ReplayPlan, outcome: Outcome, source: StoreSource, state:
         channels = counted(len(left.channels), "channel")
         click.echo(f"replayed {done} of {channels} in {outcome.seconds:.1f} s ({rate:.0f} a second)")
         if outcome.again:
-            click.echo(f"{outcome.again} of them were there already")
+            click.echo(f"{outcome.again} of them already existed")
         if outcome.repeated:
             click.echo(f"{outcome.repeated} were on their way when the connection broke, and were sent again or found")
     if state is not None:

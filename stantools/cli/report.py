@@ -76,7 +76,7 @@ def check_page(path: Path, *, overwrite: bool) -> None:
     if path.is_dir():
         raise UsageError(f"{path}: is a directory, expected the name of a file", "name a file in it")
     if path.exists() and not overwrite:
-        raise StoreUnwritableError(f"{path}: is there already", "--overwrite replaces it")
+        raise StoreUnwritableError(f"{path}: already exists", "--overwrite replaces it")
     if not path.absolute().parent.is_dir():
         raise StoreUnwritableError(f"{path.absolute().parent}: there is no such directory", "make it first")
 

@@ -48,8 +48,8 @@ def command(
 ) -> int:
     """Write a new store that holds every intact record of STORE, and starts in the real server.
 
-    STORE is not changed. Reading goes on behind any damage; indexes, server.dat, clients.dat and subs.dat are
-    written anew, durables keep their position. The new directory appears when it is complete; it is then verified
+    STORE is not changed. Reading continues after any damage; indexes, server.dat, clients.dat and subs.dat are
+    rewritten, durables keep their position. The new directory appears when it is complete; it is then verified
     and a start is forecast. A file stantools-salvage.json in it says what was kept, moved and left behind.
 
     Exit code 0: everything was kept. 5: done, and something was lost before (the plan names it). With --dry-run the
@@ -135,7 +135,7 @@ def job(
     """Write new stores that hold every intact record of STORES, and start in the real server.
 
     Each is the store that `stantools salvage` writes, byte for byte, and the same is said of it. DIR/NAME is where it
-    goes: NAME is the name of its directory, with as much of the path in front as tells stores of the same name apart
+    goes: NAME is the name of its directory, with as much of the path before it as distinguishes stores of the same name
     (node1-data, node2-data); json has `store` and `name` of each. DIR has to lie on a file system that the driver and
     all workers see under the same path. STORES are not changed; one that cannot be read is named, and the rest is done.
 
@@ -168,7 +168,7 @@ def job(
 def _tell_mistake(out: str) -> None:
     console.error(
         f"{console.escape(out)}: the new store is not as it should be",
-        "this is a mistake in stantools: please report it, with the output of stantools verify on both stores",
+        "this is a bug in stantools: please report it, with the output of stantools verify on both stores",
     )
 
 
@@ -231,7 +231,7 @@ def _print_next(plan: SalvagePlan, result: SalvageResult, options: tuple[str, ..
     gaps = [each.gaps.count() for each in plan.channels if each.gaps and not each.filled]
     if gaps and all(each.fillable for each in plan.channels):
         where = f"{counted(sum(gaps), 'sequence', 'is/are')} missing in {counted(len(gaps), 'channel')}"
-        text = f"{where}; servers pass over gaps. Where subscribers must not, put empty messages in them:"
+        text = f"{where}; servers skip gaps. Where subscribers must not, put empty messages in them:"
         click.echo(console.wrapped(text, 2))
         filled = str(beside(result.path, "filled"))
         again = ("stantools", "salvage", str(result.path), "--out", filled, "--fill-gaps")

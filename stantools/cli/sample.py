@@ -28,7 +28,7 @@ class Sampling:
     names: tuple[str, ...] = option("A channel by name; may be repeated.", "--name", default=(), metavar="CHANNEL")
     messages: int = COUNT.field(help="Messages in each channel.", default=100)
     size: int = SIZE.field(help="Bytes of a payload.", default=128)
-    seed: int = option("The same seed gives the same store.", default=1, kind=int)
+    seed: int = option("The same seed makes the same store.", default=1, kind=int)
     cluster_id: str = CLUSTER_ID.field(default="test-cluster")
     no_subscriptions: bool = option("No clients and no subscriptions.", default=False)
     gaps: bool = option("Gaps in the sequences of the last channel.", default=False)
@@ -45,9 +45,7 @@ class Sampling:
         from stantools.store.sample import SampleOptions
 
         if self.crc_poly is None:
-            raise UsageError(
-                "a new store has no polynomial that could be found out", "give --crc-poly a number or a name"
-            )
+            raise UsageError("a new store has no polynomial to detect", "give --crc-poly a number or a name")
         return SampleOptions(
             channels=self.names or self.channels,
             messages=self.messages,

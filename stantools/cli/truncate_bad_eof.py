@@ -47,7 +47,7 @@ def command(
 ) -> int:
     """Do to STORE what a start of the server with -file_truncate_bad_eof does, to the byte, and nothing else.
 
-    Every record that goes is listed with its sequence; what is removed is saved before anything changes. Where a
+    Every record that is removed is listed with its sequence; what is removed is saved before anything changes. Where a
     damaged length makes the server cut off records that are intact, the repair is refused: salvage keeps them. Like
     the server's own, the repair leaves the file .truncate.lck, so that the next start must be one without the option.
     If nothing needs a repair, nothing is changed unless --force is given.

@@ -33,9 +33,9 @@ QUESTIONS: dict[str, dict[str, str]] = {
     },
     "How do I get my data back?": {
         "salvage": "Write a new store with every record that is intact.",
-        "merge": "Put the nodes of a cluster together: one stand-alone store with all that they have.",
+        "merge": "Merge the nodes of a cluster: one standalone store with everything they hold.",
         "truncate-bad-eof": "The server's own repair, with a report and a backup of what it cuts.",
-        "compact": "Write a store without what is dead or removed by limits.",
+        "compact": "Write a store without dead records and without messages that limits removed.",
     },
     "How do I leave?": {
         "migrate": "Move channels into JetStream streams and durables into consumers, exactly, with proof.",

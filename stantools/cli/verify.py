@@ -41,7 +41,7 @@ _FORMATS = ("table", "json", "ndjson", "csv")
 def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions) -> int:
     """Read every byte of STORE, check every record, and say what is intact, damaged and missing.
 
-    Nothing is changed, whatever is found. ndjson and csv give the findings, json the channels as well. What a
+    Nothing is changed, whatever is found. ndjson and csv list the findings; json adds the channels. What a
     finding means: stantools explain CODE.
 
     STORE may also be the directory of a clustered node, with its Raft directory and its file store at the depths where
@@ -81,8 +81,8 @@ def job(stores: tuple[str, ...], channels: tuple[str, ...], reading: TableOption
     """Read every byte of STORES, check every record, and say what is intact, damaged and missing.
 
     For each store the result is that of `stantools verify`, in the same words and the same json; of slices without a
-    store, it is about them alone. Nothing is changed. ndjson and csv give the findings with their store, json the
-    channels as well. A store that cannot be read is named, on stderr and under `failed`, and the others are verified.
+    store, it is about them alone. Nothing is changed. ndjson and csv list the findings with their store; json adds
+    the channels. A store that cannot be read is named, on stderr and under `failed`, and the others are verified.
 
     Exit code 0: nothing is wrong. 1: there are findings other than informational ones, or something cannot be read.
     """

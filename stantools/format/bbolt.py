@@ -186,7 +186,7 @@ class Bolt:
         """Iterates over a bucket in the order of its keys, with a fault wherever something is wrong.
 
         Args:
-            bucket: The bucket, as `buckets` gives it.
+            bucket: The bucket, as `buckets` returns it.
             reached: One byte a page of the file, set to 1 for every page of the bucket that was met.
         """
         return self._items(self.leaves(bucket, reached))
@@ -207,7 +207,7 @@ class Bolt:
             return
         at = bucket.offset + _BUCKET.size
         if end - at < PAGE_HEADER_SIZE or _PAGE.unpack_from(self._buffer, at)[1] != _LEAF_PAGE:
-            yield Fault(FaultKind.PAGE, at, end - at, "the page inside a bucket is no leaf")
+            yield Fault(FaultKind.PAGE, at, end - at, "the page inside a bucket is not a leaf")
             return
         yield Leaf(at, end, _PAGE.unpack_from(self._buffer, at)[2])
 
@@ -234,7 +234,7 @@ class Bolt:
         versions of what the tree has, and what was deleted. Only the reader of the values can tell which make sense.
 
         Args:
-            reached: Pages to pass over, as `items` marks them.
+            reached: Pages to skip, as `items` marks them.
         """
         for page in range(2, len(self._buffer) // self.page_size):
             if page < len(reached) and reached[page]:

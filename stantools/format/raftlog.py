@@ -177,7 +177,7 @@ def _number(data: Buffer, at: int, width: int) -> int:
 
 def _bytes(data: Buffer, at: int, size: int, _depth: int = 0) -> tuple[Buffer, int]:
     if size > len(data) - at:
-        raise EntryError(f"unexpected EOF: {size} bytes at {at}, of which {len(data) - at} are there")
+        raise EntryError(f"unexpected EOF: {size} bytes at {at}, only {len(data) - at} are there")
     return data[at : at + size], at + size
 
 
@@ -247,10 +247,10 @@ def decode_entry(value: Buffer | bytes, offset: int = 0) -> Entry:
     index, term, kind = (fields.get(name, 0) for name in ("Index", "Term", "Type"))
     for name, number in (("Index", index), ("Term", term), ("Type", kind)):
         if type(number) is not int or number < 0:
-            raise EntryError(f"{name} is no number")
+            raise EntryError(f"{name} is not a number")
     data = fields.get("Data")
     if data is not None and not isinstance(data, memoryview):
-        raise EntryError("Data is no string of bytes")
+        raise EntryError("Data is not a string of bytes")
     when = fields.get("AppendedAt")
     appended = _timestamp(when) if isinstance(when, memoryview) else None
     return Entry(index, term, kind, appended, view[:0] if data is None else data, offset, len(view))
@@ -313,7 +313,7 @@ def decode_configuration(data: Buffer | bytes) -> tuple[Server, ...]:
     found = []
     for each in servers:
         if not isinstance(each, dict):
-            raise EntryError("a configuration with a server that is no map")
+            raise EntryError("a configuration with a server that is not a map")
         name, address = (_text(each.get(key)) for key in ("ID", "Address"))
         found.append(Server(name, address, each.get("Suffrage", 0) == 0))
     return tuple(found)

@@ -60,13 +60,13 @@ def sentence(forecast: Forecast) -> str:
         reason = f": {escape(forecast.error)}" if forecast.error else ""
         return f"Started now, the server would exit with code {forecast.exit_code}{reason}"
     if not forecast.recovered:
-        return "Started now, the server would begin anew as if the store were empty"
+        return "Started now, the server would start over as if the store were empty"
     parts = []
     if lost := losses(forecast):
         parts.append(f"cut or remove {counted(len(lost), 'file')}, {escape(lost[0])} first")
     if anew := [loss for loss in forecast.destroys if loss.how is Harm.ANEW]:
         where = f"{escape(anew[0].channel)} from sequence {anew[0].at} on"
-        parts.append(f"give sequences of {counted(len(anew), 'channel')} a second time: {where}")
+        parts.append(f"assign sequences of {counted(len(anew), 'channel')} a second time: {where}")
     stalled = stalling(forecast)
     stops = [channel for channel in stalled if channel.stalls_at is not None]
     if stops:
@@ -108,7 +108,7 @@ def advise(
     Args:
         path: The store's directory, as the user wrote it.
         findings: What verify found; None if it was not asked.
-        forecast: What a normal start would do; None if that cannot be told.
+        forecast: What a normal start would do; None if that cannot be determined.
         uses: Signs that somebody is using the store.
     """
     if uses:
@@ -126,7 +126,7 @@ def advise(
         new_store += f" (with the cluster id that clients connect with, if it is not {DEFAULT_CLUSTER_ID})"
     destroys = forecast is not None and bool(losses(forecast) or forecast.destroys)
     if destroys or ((damaged or findings is None) and (forecast is None or not forecast.starts)):
-        why = "nobody can tell what it would do" if forecast is None else "it would destroy data"
+        why = "what it would do cannot be determined" if forecast is None else "it would destroy data"
         why = "the start would fail" if forecast is not None and not forecast.starts else why
         return Advice(f"Do not start the server on this store ({why}): {new_store}", salvage)
     if damaged or forecast is None or not harmless(forecast):
@@ -138,7 +138,7 @@ def advise(
     if any(finding.severity is Severity.WARNING for finding in findings):
         return Advice("Nothing is lost; a new store has none of what was found", salvage)
     return Advice(
-        "Nothing to repair; see what a move to JetStream would make of it",
+        "Nothing to repair; see what a move to JetStream would look like",
         ("stantools", "migrate", str(path), "--out", str(beside(path, "backups")), "--dry-run"),
     )
 
@@ -201,7 +201,7 @@ class Diagnosis:
     verdict: str  #: in a sentence, without full stop
     verified: Verdict  #: what verify found
     #: For each version of the server that would do otherwise, the first one first: the forecast of a normal start, and
-    #: that of one with the truncate option. Empty if that cannot be told.
+    #: that of one with the truncate option. Empty if that cannot be determined.
     starts: Sequence[tuple[Forecast, Forecast]]
     #: The messages of each channel that are damaged and cannot be proven, or whose slice is gone.
     lost: Mapping[str, Ranges]
@@ -259,7 +259,7 @@ def diagnose(
     if any(one.destroys or not one.recovered for one in normals if one.starts):
         state, start = Health.IN_DANGER, "do not start the server on it: a start would destroy data"
     elif not starts:
-        state, start = Health.DAMAGED, "what the server would do cannot be told"
+        state, start = Health.DAMAGED, "what the server would do cannot be determined"
     elif not normals[0].starts:
         state, start = Health.DAMAGED, "the server does not start on it"
     elif stalling(normals[0]):

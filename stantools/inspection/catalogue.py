@@ -55,8 +55,8 @@ _STORE = (
         _E,
         "server.dat cannot be read",
         _CRASH + "; " + _BITROT + "; or the CRC polynomial that was given is not the store's",
-        "it refuses to start, also with its truncate option",
-        _SALVAGE + " (server.dat is made anew, from what is left of it or from --cluster-id)",
+        "it refuses to start, even with its truncate option",
+        _SALVAGE + " (server.dat is recreated, from what is left of it or from --cluster-id)",
     ),
     Entry(
         "clients-missing",
@@ -80,7 +80,7 @@ _STORE = (
         _E,
         "a file does not begin with file version 1",
         "a crash between creating the file and writing its first bytes; a file of another program; " + _BITROT,
-        "it refuses to start, also with its truncate option",
+        "it refuses to start, even with its truncate option",
         _SALVAGE,
     ),
     Entry(
@@ -171,9 +171,9 @@ _LOGS = (
     Entry(
         "log-zeros",
         _W,
-        "zero bytes stand where a record should begin in clients.dat or subs.dat",
+        "zero bytes are where a record should begin in clients.dat or subs.dat",
         _CRASH,
-        "eight or more, it cuts the file there without a word, whatever follows; fewer, it refuses to start",
+        "eight or more, it cuts the file there silently, whatever follows; fewer, it refuses to start",
         _LOOK_OR_KEEP,
     ),
     Entry(
@@ -181,7 +181,7 @@ _LOGS = (
         _E,
         "a damaged record in clients.dat or subs.dat",
         _BITROT,
-        "it refuses to start, also with its truncate option",
+        "it refuses to start, even with its truncate option",
         _SALVAGE,
     ),
     Entry(
@@ -189,7 +189,7 @@ _LOGS = (
         _E,
         "a record in clients.dat or subs.dat of a type that no server writes",
         _BITROT + "; no CRC covers the type",
-        "it refuses to start, also with its truncate option",
+        "it refuses to start, even with its truncate option",
         _SALVAGE,
     ),
     Entry(
@@ -205,7 +205,7 @@ _LOGS = (
         _W,
         "a channel has messages and no subs.dat",
         "a partial copy, or a crash when the channel was made",
-        "it starts with no subscriptions on the channel: durables are lost without a word",
+        "it starts with no subscriptions on the channel: durables are lost silently",
         "put the file back from a copy, if there is one; nothing else in the store knows the durables",
     ),
     Entry(
@@ -222,14 +222,14 @@ _LOGS = (
         "a subscription that is not durable and whose client is unknown",
         "clients.dat was lost or cut; a crash while the client was closing",
         "it drops it from memory and keeps it in the file, where it counts against the limit of subscriptions",
-        "nothing has to be done; `stantools compact --drop-orphans` and `stantools salvage` leave it out",
+        "no action is needed; `stantools compact --drop-orphans` and `stantools salvage` leave it out",
     ),
     Entry(
         "subscription-ahead",
         _W,
         "a subscription's position lies beyond the last message of its channel",
         "the newest messages were lost",
-        "it gives the sequences to new messages, which this subscription never gets",
+        "it assigns those sequences to new messages, which this subscription never receives",
         "`stantools salvage STORE --out NEW` sets such positions back to the last message there is",
     ),
 )
@@ -256,7 +256,7 @@ _SLICES = (
         _W,
         "a slice number is missing, and with it the sequences between its neighbours",
         "a file was removed or not copied",
-        "it starts; the messages are gone, and consumers pass over them",
+        "it starts; the messages are gone, and consumers skip them",
         "find the file; without it nothing can be done",
     ),
     Entry(
@@ -273,7 +273,7 @@ _SLICES = (
         _W,
         "zero bytes where records should be in a data file",
         _CRASH,
-        "if it has to read the data file: eight or more, it cuts the file there without a word, whatever follows; "
+        "if it has to read the data file: eight or more, it cuts the file there silently, whatever follows; "
         "fewer, it refuses to start. If the index is good it does not notice, and appends behind the zeros",
         _LOOK_OR_KEEP,
     ),
@@ -282,7 +282,7 @@ _SLICES = (
         _W,
         "a data file ends with a record header and nothing behind it",
         _CRASH,
-        "it takes that for the end; new messages are appended behind it and are lost when the index is built anew",
+        "it takes that for the end; new messages are appended behind it and are lost when the index is rebuilt",
         _SALVAGE + " and leaves the header out",
     ),
     Entry(
@@ -291,7 +291,7 @@ _SLICES = (
         "a message does not match its CRC",
         _BITROT,
         "if the index is good and the message is not the last of its slice, it starts, and delivery on the channel "
-        "stops at this message for every subscriber; else it refuses to start and deletes the index",
+        "stops at this message for every subscriber; otherwise it refuses to start and deletes the index",
         _SALVAGE + " (--fill-gaps puts an empty message in the place of this one, so that consumers go on)",
     ),
     Entry(
@@ -299,7 +299,7 @@ _SLICES = (
         _E,
         "the length of a record is wrong; its payload is whole",
         _BITROT + "; no CRC covers the length",
-        "if the index is good and the message is not the last of its slice, it may not notice; else it refuses to "
+        "if the index is good and the message is not the last of its slice, it may not notice; otherwise it refuses to "
         "start, or with its truncate option cuts everything from there on",
         _SALVAGE + ", this one as well",
     ),
@@ -314,9 +314,9 @@ _SLICES = (
     Entry(
         "slice-undecodable",
         _E,
-        "the CRC of a record is right, but it is no message",
+        "the CRC of a record is right, but it is not a message",
         "another program wrote it",
-        "it refuses to start if it has to read the data file; else delivery stops there",
+        "it refuses to start if it has to read the data file; otherwise delivery stops there",
         _SALVAGE,
     ),
     Entry(
@@ -343,7 +343,7 @@ _INDEXES = (
         "index-empty",
         _W,
         "an index holds only its file version although the slice has messages",
-        "a crash before the first index record was written, or while the index was built anew",
+        "a crash before the first index record was written, or while the index was rebuilt",
         "it reads the whole data file; a defect makes it stumble over a torn end or zeros that it would cut otherwise",
         _FORECAST,
     ),
@@ -352,7 +352,7 @@ _INDEXES = (
         _W,
         "an index record is torn, zero, or does not match its CRC",
         _CRASH + "; " + _BITROT,
-        "torn or wrong CRC: it builds the index anew from the data file. Zeros: it cuts the index there, and no "
+        "torn or wrong CRC: it rebuilds the index from the data file. Zeros: it cuts the index there, and no "
         "longer sees the messages behind",
         _FORECAST,
     ),
@@ -361,7 +361,7 @@ _INDEXES = (
         _E,
         "an index record disagrees with the data record that it points to",
         _BITROT + "; an index that belongs to another data file",
-        "it goes by the index: a wrong message is delivered, or delivery stops with an error",
+        "it relies on the index: a wrong message is delivered, or delivery stops with an error",
         _SALVAGE + " and writes new indexes",
     ),
     Entry(
@@ -369,7 +369,7 @@ _INDEXES = (
         _E,
         "index records that are right by themselves lie in each other's places",
         "a repair by hand, or a copy put together of parts",
-        "it looks for a message at the place that its sequence tells, and in front of it: what lies further behind is "
+        "it looks for a message at the place that its sequence implies, and before it: what lies further behind is "
         "missing, and what is read ahead may be another message",
         _SALVAGE + " and writes new indexes",
     ),
@@ -378,7 +378,7 @@ _INDEXES = (
         _W,
         "good messages that the index does not name",
         "a crash between writing the data and writing the index",
-        "it does not see them, appends behind them and gives their sequences to new messages",
+        "it does not see them, appends behind them and assigns their sequences to new messages",
         _SALVAGE,
     ),
     Entry(
@@ -386,7 +386,7 @@ _INDEXES = (
         _E,
         "index records that point to no good message",
         "the data file lost its end, or is damaged there",
-        "if the last index record is one of them it builds the index anew from the data file; else it starts, and "
+        "if the last index record is one of them it rebuilds the index from the data file; otherwise it starts, and "
         "delivery stops at these messages",
         _SALVAGE,
     ),
@@ -405,10 +405,10 @@ _SEQUENCES = (
     Entry(
         "sequence-missing",
         _I,
-        "sequences between the first and the last of which nothing is there",
+        "sequences between the first and the last without a message",
         "a lost slice, a truncation, a repair, or a server before 0.9.2",
-        "consumers pass over them",
-        "nothing has to be done; `stantools salvage --fill-gaps` puts empty messages in their place",
+        "consumers skip them",
+        "no action is needed; `stantools salvage --fill-gaps` puts empty messages in their place",
     ),
     Entry(
         "sequence-damaged",
@@ -438,16 +438,16 @@ _SEQUENCES = (
         "sequence-generations",
         _E,
         "sequences begin again: the channel holds messages of several generations",
-        "server.dat was lost, and a server up to 0.24 began anew in the old files",
-        "lookups fail or give messages of the wrong generation",
+        "server.dat was lost, and a server up to 0.24 started over in the old files",
+        "lookups fail or return messages of the wrong generation",
         "`stantools salvage STORE --out NEW` keeps all generations, older ones as channels of their own; --generation "
         "chooses one",
     ),
     Entry(
         "sequence-superseded",
         _W,
-        "older messages whose sequences were given to newer ones",
-        "a crash: the server forgot messages that its index did not name, and gave their sequences again",
+        "older messages whose sequences were assigned to newer ones",
+        "a crash: the server forgot messages that its index did not name, and assigned their sequences again",
         "it reads the newer ones, or the older ones if the index is lost",
         "`stantools salvage STORE --out NEW` keeps the newer ones in the channel and the older ones in a channel of "
         "their own",
@@ -471,20 +471,20 @@ _SEQUENCES = (
     Entry(
         "subject-invalid",
         _I,
-        "messages whose subject is no legal channel name",
+        "messages whose subject is not a legal channel name",
         "another program wrote them",
         "it delivers them on the channel of the directory",
-        "nothing has to be done",
+        "no action is needed",
     ),
 )
 
 _AGAIN = "delete the stream and migrate its channels again"
 _LOOK_AT_NODES = (
-    "`stantools merge NODE... --dry-run` says which one counts, of all nodes that there are; `stantools records FILE` "
+    "`stantools merge NODE... --dry-run` says which one counts; name all nodes; `stantools records FILE` "
     "prints the entries of a raft.log"
 )
 _LOOK_AT_BOTH = "find out which of the two was changed; `stantools messages STORE CHANNEL` prints messages of a store"
-_DELIVERS = "nats-server delivers what is in the stream; nothing tells consumers that it is not what was stored"
+_DELIVERS = "nats-server delivers what is in the stream; consumers cannot notice that it is not what was stored"
 
 _DIFFERENCES = (
     Entry(
@@ -500,7 +500,7 @@ _DIFFERENCES = (
         _E,
         "a stream has another number of messages, or another first or last sequence, than expected",
         "limits of the stream removed messages, clients published new ones, or a restore was cut short",
-        "nats-server gives the next message the sequence after the last one that it knows",
+        "nats-server assigns the next message the sequence after the last one that it knows",
         _AGAIN + ", or look at its limits",
     ),
     Entry(
@@ -508,8 +508,8 @@ _DIFFERENCES = (
         _W,
         "a stream with another configuration than planned",
         "somebody changed it, or the plan was changed since",
-        "it goes by the configuration that it has",
-        "update the stream, if the difference is not wanted; a backup has to be written anew",
+        "it uses the configuration that it has",
+        "update the stream, if the difference is not wanted; a backup has to be rewritten",
     ),
     Entry(
         "archive-damaged",
@@ -540,7 +540,7 @@ _DIFFERENCES = (
         _E,
         "messages that are in the first place and not in the second",
         "they were removed by limits, deleted, or never copied",
-        "consumers pass over them",
+        "consumers skip them",
         _LOOK_AT_BOTH,
     ),
     Entry(
@@ -555,7 +555,7 @@ _DIFFERENCES = (
         "message-payload",
         _E,
         "messages whose payload differs",
-        "one of the two was written anew, or encrypted payloads were decrypted on the way",
+        "one of the two was rewritten, or encrypted payloads were decrypted on the way",
         _DELIVERS,
         _LOOK_AT_BOTH,
     ),
@@ -564,7 +564,7 @@ _DIFFERENCES = (
         _E,
         "messages whose time differs",
         "they were published again instead of being restored",
-        "nats-server and the limits by age go by the time that is stored",
+        "nats-server and the limits by age use the stored time",
         _LOOK_AT_BOTH,
     ),
     Entry(
@@ -587,7 +587,7 @@ _DIFFERENCES = (
         "message-reply",
         _E,
         "messages whose reply subject differs",
-        "one of the two was written anew",
+        "one of the two was rewritten",
         "it delivers the reply subject that is stored",
         _LOOK_AT_BOTH,
     ),
@@ -602,10 +602,10 @@ _DIFFERENCES = (
     Entry(
         "consumer-position",
         _E,
-        "a consumer that stands elsewhere than the durable did",
+        "a consumer whose position is not that of the durable",
         "clients have used it since, it was made by hand, or a server that was down while a stream with replicas was "
         "loaded came back, led the consumer and did not know its position (seen with 2.9)",
-        "nats-server delivers from where the consumer stands: messages come again, or never",
+        "nats-server delivers from the consumer's position: messages come again, or never",
         "if no client has used it: " + _AGAIN,
     ),
     Entry(
@@ -613,7 +613,7 @@ _DIFFERENCES = (
         _W,
         "a consumer with another configuration than planned",
         "somebody updated it",
-        "nats-server goes by the configuration that it has",
+        "nats-server uses the configuration that it has",
         "update the consumer, if the difference is not wanted",
     ),
     Entry(
@@ -621,7 +621,7 @@ _DIFFERENCES = (
         _E,
         "a subscription that only one of two stores has, or that is not the same in both",
         "clients used one of the stores meanwhile; a repair changed it",
-        "it delivers from where the subscription stands: messages come again, or never",
+        "it delivers from the subscription's position: messages come again, or never",
         "`stantools subs STORE` prints the subscriptions of a store",
     ),
     Entry(
@@ -636,9 +636,9 @@ _DIFFERENCES = (
         "server-differs",
         _I,
         "the identity of two stores differs",
-        "they belong to different clusters, or server.dat was made anew",
+        "they belong to different clusters, or server.dat was recreated",
         "clients have to connect with the cluster id in server.dat",
-        "nothing has to be done",
+        "no action is needed",
     ),
     Entry(
         "entry-differs",
@@ -652,8 +652,8 @@ _DIFFERENCES = (
         "entry-branch",
         _W,
         "entries of one node's Raft log in place of which the other has entries of a later term",
-        "the node was the leader when it wrote them, and went before a majority had them",
-        "it throws them away when it hears of the later leader",
+        "the node was the leader when it wrote them, and was replaced before a majority had them",
+        "it discards them when it hears of the later leader",
         _LOOK_AT_NODES,
     ),
     Entry(
@@ -662,7 +662,7 @@ _DIFFERENCES = (
         "the Raft log of one node ends before that of the other",
         "the node stopped earlier, or was behind",
         "the leader sends it what it lacks, or a snapshot",
-        "nothing has to be done",
+        "no action is needed",
     ),
 )
 
@@ -689,7 +689,7 @@ _RAFT = (
         "one of the two meta pages of a Raft log is damaged",
         _CRASH + "; " + _BITROT,
         "it starts with the other one: the log may end one transaction earlier, and the leader fills it up",
-        "nothing has to be done while other nodes are whole; keep a copy of the file",
+        "no action is needed while other nodes are whole; keep a copy of the file",
     ),
     Entry(
         "raft-page",
@@ -726,7 +726,7 @@ _RAFT = (
     Entry(
         "raft-entry",
         _E,
-        "an entry of a Raft log is none, has another index than its key, or a lower term than one before",
+        "an entry of a Raft log is not an entry, has another index than its key, or a lower term than one before",
         _BITROT,
         "it panics at an entry that it cannot decode; another index or term it does not notice",
         _NODE,
@@ -736,7 +736,7 @@ _RAFT = (
         _E,
         "a command in a Raft log cannot be decoded",
         _BITROT + "; or the encryption key that was given is not the node's",
-        "it ignores the command without a word, so that this node alone lacks what it did; with a wrong key, or at an "
+        "it ignores the command silently, so that this node alone lacks what it did; with a wrong key, or at an "
         "operation it does not know, it stops",
         _NODE + "; check the encryption key",
     ),
@@ -745,13 +745,13 @@ _RAFT = (
         _I,
         "commands in a Raft log are encrypted, and no key was given",
         "the node runs with encryption",
-        "started without the key it ignores them without a word: no clients, no subscriptions",
+        "started without the key it ignores them silently: no clients, no subscriptions",
         "give the key: --encryption-key-env or --encryption-key-file",
     ),
     Entry(
         "snapshot-damaged",
         _E,
-        "a Raft snapshot that a server passes over",
+        "a Raft snapshot that a server skips",
         _CRASH + "; " + _BITROT,
         "it takes the next older one; if the log was cut behind that it panics with `log not found`, and if there is "
         "no other it refuses to start: failed to load any existing snapshots",
@@ -763,7 +763,7 @@ _RAFT = (
         "a Raft snapshot that was being written when the server ended",
         "a crash",
         "it ignores the directory and never removes it",
-        "nothing has to be done",
+        "no action is needed",
     ),
     Entry(
         "snapshot-channel-missing",
@@ -795,7 +795,7 @@ _RAFT = (
         _W,
         "a Raft directory without the file store of its node",
         "only a part was copied, or the data directory is elsewhere",
-        "it makes an empty store; what only snapshots tell of is gone then, see snapshot-channel-missing",
+        "it makes an empty store; what only the snapshots held is gone then, see snapshot-channel-missing",
         _AMNESIA,
     ),
 )

@@ -86,7 +86,7 @@ def forecast_cluster(nodes: Sequence[tuple[NodeReport, Overview]]) -> ClusterFor
     """Predicts what happens when these nodes are started, and no others.
 
     Args:
-        nodes: The nodes, as `node_overview` gives them.
+        nodes: The nodes, as `node_overview` returns them.
     """
     newest = max((report for report, _ in nodes), key=lambda report: (report.last_term, report.last))
     voters = tuple(each.id for each in newest.servers if each.voter)

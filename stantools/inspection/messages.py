@@ -79,7 +79,7 @@ class Trouble:
     file: str  #: the slice, relative to the channel directory
     offset: int | None  #: first byte, None if it concerns the file as a whole
     length: int | None  #: bytes concerned
-    sequence: int | None  #: the sequence that was stored there, if that can be told
+    sequence: int | None  #: the sequence that was stored there, if that can be determined
     detail: str  #: what is wrong
 
 

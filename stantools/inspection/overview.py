@@ -201,7 +201,7 @@ def channel_overviews(
 
     Args:
         store: The store.
-        known_clients: The clients, as `root_overview` gives them, by id.
+        known_clients: The clients, as `root_overview` returns them, by id.
         patterns: Channels to take, with NATS wildcards; none takes all.
         limits: Show each channel as a server with these limits does.
         now_ns: The present, for limits of age; the clock's if not given.

@@ -80,7 +80,7 @@ class FileRecord:
     type: str  #: name of the record's type; "version" for the file's first bytes
     ok: bool  #: the record is good
     crc: int | None = None  #: the stored CRC; None where there is none
-    computed: int | None = None  #: the CRC that the payload has; None where that cannot be told
+    computed: int | None = None  #: the CRC that the payload has; None where that cannot be determined
     detail: str = ""  #: what is wrong
     fields: dict[str, Any] = field(default_factory=dict)  #: what the record says, by field name
 

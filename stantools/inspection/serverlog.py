@@ -19,7 +19,7 @@ class LogLine:
     cause: str = ""  #: how it usually comes about
     remedy: str = ""  #: what to do next
     codes: tuple[str, ...] = ()  #: findings of `stantools verify` that go with it
-    #: Its remedy holds whatever the reason that follows in the line; else the reason tells what to do.
+    #: Its remedy holds whatever reason follows in the line; otherwise the reason says what to do.
     decides: bool = False
     aside: bool = False  #: part of a description that says nothing about the store by itself
 
@@ -164,14 +164,14 @@ LINES = (
         "a record's bytes do not match its CRC (stored {want}, computed {have}). If it is server.dat and "
         "everything else reads well, the server may just use another -file_crc_poly than the store.",
         "a bad disk, memory or copy; or another CRC polynomial",
-        "`stantools info STORE` tells the store's polynomial; " + _SALVAGE,
+        "`stantools info STORE` shows the store's polynomial; " + _SALVAGE,
         "slice-bad-payload",
         "log-damaged",
         "server-damaged",
     ),
     _line(
         r"end of file padded with zeros",
-        "zero bytes stand where a record should begin.",
+        "zero bytes are where a record should begin.",
         "a file system that kept the size and lost the blocks, after a power failure",
         _LOOK,
         "slice-zeros",
@@ -195,8 +195,8 @@ LINES = (
         r"message log has an invalid name: (?P<name>\S+)",
         "{name} looks like a message slice, but there is no number in its name.",
         "somebody renamed or copied a slice inside the channel directory",
-        "stantools verify STORE says whether it holds messages that are nowhere else: then salvage; else move the file "
-        "out of the channel directory",
+        "stantools verify STORE says whether it holds messages that are nowhere else: then salvage; otherwise "
+        "move the file out of the channel directory",
         "slice-name",
         "slice-stray",
     ),
@@ -326,7 +326,7 @@ LINES = (
         r"Duplicate shadow durable queue consumer \(subid=(?P<sub>\d+)\)",
         "a durable queue group was stored as closed twice (subscription {sub}); the further one counts.",
         "a crash while the group's last member was closing",
-        "nothing has to be done; `stantools subs STORE --channel CHANNEL` shows both",
+        "no action is needed; `stantools subs STORE --channel CHANNEL` shows both",
     ),
     _line(
         r"Reached limits for store (?P<channel>\".*?\")",
@@ -336,7 +336,7 @@ LINES = (
     ),
     _line(
         r"Skip expiration of missing sequence (?P<seq>\d+)",
-        "sequence {seq} is not in the store; it was passed over when old messages expired.",
+        "sequence {seq} is not in the store; it was skipped when old messages expired.",
         "a gap left by lost or truncated files, or by servers before 0.9.2",
         "`stantools verify STORE` lists the gaps",
         "sequence-missing",
@@ -433,7 +433,7 @@ LINES = (
         r"(?:cipher|chacha20poly1305): message authentication failed",
         "a message cannot be decrypted: the key is wrong, or the message is damaged, or was never encrypted.",
         "another key than the one the messages were stored with",
-        "`stantools messages STORE CHANNEL --encryption-key-env NAME` tells which messages a key opens",
+        "`stantools messages STORE CHANNEL --encryption-key-env NAME` shows which messages a key opens",
     ),
     _line(
         r"encryption key required",
@@ -472,7 +472,7 @@ LINES = (
     _line(
         r"too many channels",
         "a new channel was refused; the limit counts the channels of the whole store.",
-        remedy="raise -max_channels (-mc); existing channels are not concerned",
+        remedy="raise -max_channels (-mc); existing channels are not affected",
     ),
     _line(
         r"too many subscriptions per channel",
@@ -503,7 +503,7 @@ LINES = (
     ),
     _line(
         r"for FILE stores, root directory must be specified",
-        "the server was told to use a file store, and not where.",
+        "the server was started with a file store, and without a directory for it.",
         remedy="give -dir",
     ),
     _line(

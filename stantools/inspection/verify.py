@@ -2,7 +2,7 @@
 
 What is promised: every byte of every file that the server would read is looked at, every record's CRC is checked and
 every message decoded, and every damaged range is reported. Nothing is changed and nothing raised for what is in the
-files; only a path that is no store raises.
+files; only a path that is not a store raises.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Verdict:
     seconds: float = 0.0  #: time taken
 
     def add(self, report: RootReport | ChannelReport, on_finding: Callable[[Finding], object] | None = None) -> None:
-        """Adds what was found in a part of the store; `on_finding` is told each finding."""
+        """Adds what was found in a part of the store; `on_finding` is called with each finding."""
         self.findings += report.findings
         self.bytes_scanned += report.bytes_scanned
         if isinstance(report, ChannelReport):
@@ -194,7 +194,7 @@ def verify_channel(root: Path, survey: ChannelSurvey, crc: Crc, known_clients: C
         root: The store's directory.
         survey: The scan of the channel's slices, without the archived ones.
         crc: The store's CRC.
-        known_clients: Ids of the clients, as `verify_root` gives them.
+        known_clients: Ids of the clients, as `verify_root` returns them.
     """
     subs, subs_size = _fold(survey.files.subs, partial(salvage_subs, crc=crc))
     history = arrange(survey.own_runs(), crc)

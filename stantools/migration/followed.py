@@ -169,7 +169,7 @@ def open_journal(file: Path, plan: Plan) -> Journal:
     """
     if file.exists() and not journal_path(file).exists():
         raise RefusedError(
-            f"{file}: is there already, and is the plan of a store at rest", "name another with --plan, or remove it"
+            f"{file}: already exists, and is the plan of a stopped store", "name another with --plan, or remove it"
         )
     journal = Journal(file, f"follow {plan.source.path}", str(plan.target))
     states = [journal.state(stream.name) for stream in plan.streams]

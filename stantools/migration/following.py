@@ -227,7 +227,7 @@ class Following:
             What became of the streams, in the order of their names.
 
         Raises:
-            StantoolsError: Something failed. The same command goes on from there.
+            StantoolsError: Something failed. The same command continues from there.
         """
         self._target.ended([followed.stream.name for followed in self.streams.values()])
         await asyncio.to_thread(self._source.look, stopped=True)

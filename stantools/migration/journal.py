@@ -2,7 +2,7 @@
 
 One line of json for each step, appended and synced before the next step is begun, so that a run that was killed at any
 point is continued by the next one. The journal is a memory, not the truth: what a stream holds is asked of the server,
-the journal tells whether we made it.
+the journal says whether we made it.
 
     {"event": "begin",  "plan": <digest of the streams of the plan>, "target": "...", "at": "..."}
     {"event": "stream", "stream": "orders", "state": "started" | "loaded" | "proven", ...}
@@ -287,7 +287,7 @@ class Journal(Steps):
                 what = "the plan was changed" if name == "plan" else f"it was for {entry.get(name)}, not for {now}"
                 raise RefusedError(
                     f"{self.path}: belongs to another migration: {what}",
-                    "finish that one first, or move the journal away to begin anew",
+                    "finish that one first, or move the journal away to start over",
                 )
 
     def _append(self, entry: dict[str, Any]) -> None:

@@ -30,22 +30,22 @@ class Planning:
         choices=("restore", "publish"),
     )
     maps: tuple[str, ...] = option(
-        "Put all channels that match into one stream: they are ordered by time and numbered anew.",
+        "Put all channels that match into one stream: they are ordered by time and renumbered.",
         "--map",
         default=(),
         metavar="PATTERN=STREAM",
     )
     override: Path | None = option(
-        "YAML with what is otherwise for some channels; see the migration guide.", kind=Path, metavar="FILE"
+        "YAML with other settings for some channels; see the migration guide.", kind=Path, metavar="FILE"
     )
-    stream_prefix: str = option("What names of streams begin with.", default="", metavar="TEXT")
+    stream_prefix: str = option("Prefix of the names of streams.", default="", metavar="TEXT")
     subject_prefix: str = option(
         "A token, or more, in front of every subject: stan makes stan.orders of orders.", default="", metavar="TEXT"
     )
     consumers: str = option(
         "What becomes of durables and durable queue groups.", default="pull", choices=("pull", "push", "none")
     )
-    push_prefix: str = option("What deliver subjects of push consumers begin with.", default="deliver", metavar="TEXT")
+    push_prefix: str = option("Prefix of the deliver subjects of push consumers.", default="deliver", metavar="TEXT")
     storage: str = option("Of the streams.", default="file", choices=("file", "memory"))
     replicas: int = option("Of each stream.", default=1, kind=int, least=1, most=5)
     origin_headers: str = option(
@@ -119,7 +119,7 @@ class Following:
     """Whether to go on with what a running server appends, and until when, as users say it."""
 
     follow: bool = option(
-        "Load what is there, then go on with what the running server appends. Ctrl-C stops; the same command goes on.",
+        "Load what is there, then follow what the running server appends. Ctrl-C stops; the same command continues.",
         default=False,
     )
     cutover: bool = option(
@@ -127,7 +127,7 @@ class Following:
         default=False,
     )
     cutover_when_idle: int | None = AGE.field(
-        help="As --cutover, also when nothing was written to the store for so long, such as 10s."
+        help="Like --cutover, and also when nothing was written to the store for this long, such as 10s."
     )
 
     @property
@@ -140,9 +140,9 @@ class Following:
 class Applying:
     """How to carry a plan out, as users say it."""
 
-    replace: bool = option("Delete streams that are there and different, and load them anew.", default=False)
+    replace: bool = option("Delete existing streams that differ, and load them again.", default=False)
     append_missing: bool = option(
-        "Publish what a stream that is there lacks at its end, if all that it has is equal.", default=False
+        "Publish what an existing stream lacks at its end, if everything it has is equal.", default=False
     )
     accept_loss: bool = ACCEPT_LOSS.field()
     parallel: int = option(
@@ -153,7 +153,7 @@ class Applying:
         most=64,
     )
     proof: str = option(
-        "Compare every message afterwards, or only the numbers that the server tells.",
+        "Compare every message afterwards, or only the numbers that the server reports.",
         default="full",
         choices=("full", "counts"),
     )

@@ -129,7 +129,7 @@ def _state(consumer: ConsumerPlan, position: Position) -> ConsumerState | None:
 
 
 def room_problems(place: Path, streams: Sequence[PreparedStream]) -> list[Note]:
-    """Returns what stands in the way of streams on a file system here: that it has no room for them."""
+    """Returns what is in the way of streams on a file system here: that it has no room for them."""
     try:
         check_room(place, sum(estimated_bytes(stream.plan) for stream in streams))
     except StantoolsError as problem:

@@ -1,7 +1,7 @@
 """Streams and the channels that they are made of: one each, or many into one.
 
 One channel keeps its sequences. Many channels in one stream cannot: their messages are put into the order of their
-timestamps and numbered anew, from 1 without gaps. A channel's own messages never change their order, even where their
+timestamps and renumbered, from 1 without gaps. A channel's own messages never change their order, even where their
 timestamps go back; equal timestamps go by the order of the channels. The order depends on nothing else, so that it is
 the same in every run.
 
@@ -156,7 +156,7 @@ class _Round:
 
 
 class MergedSource:
-    """A stream that many channels go into, in the order of time; the messages are numbered anew.
+    """A stream that many channels go into, in the order of time; the messages are renumbered.
 
     Args:
         parts: The channels with the subjects that their messages get. Their order decides between equal timestamps.

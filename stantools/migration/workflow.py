@@ -68,7 +68,7 @@ def check_plan_file(file: Path, plan: Plan) -> None:
     """
     if file.exists() and read_plan(file).digest != plan.digest:
         raise RefusedError(
-            f"{file}: is there already, and is another plan",
+            f"{file}: already exists, and is another plan",
             f"`stantools migrate apply {shell_word(str(file))}` carries that one out; or choose another file with "
             "--plan, or remove it",
         )
@@ -86,7 +86,7 @@ class Migration:
     file: Path | None = None
 
     def problems(self) -> list[Note]:
-        """Returns what stands in the way of the plan, and what else should be known.
+        """Returns what is in the way of the plan, and what else should be known.
 
         Raises:
             StantoolsError: The target cannot be asked.
@@ -99,7 +99,7 @@ class Migration:
         return [note for note in notes if note.level is not Level.INFO]
 
     def keep_plan(self) -> None:
-        """Writes the plan, unless it is there already: then somebody may have made notes in it.
+        """Writes the plan, unless it already exists: then somebody may have made notes in it.
 
         Raises:
             StoreUnwritableError: It cannot be written.
@@ -153,12 +153,12 @@ class Migration:
 
 
 def serious(notes: Sequence[Note]) -> list[Note]:
-    """Returns the notes that stand in the way."""
+    """Returns the notes that are in the way."""
     return [note for note in notes if note.level is Level.PROBLEM]
 
 
 def refuse_problems(problems: Sequence[Note]) -> None:
-    """Stops where something stands in the way.
+    """Stops where something is in the way.
 
     Raises:
         RefusedError: Always in this case.
@@ -172,7 +172,7 @@ def refuse_problems(problems: Sequence[Note]) -> None:
 
 
 def refuse(plan: Plan, problems: Sequence[Note], *, accept_loss: bool) -> None:
-    """Stops where something stands in the way, or is lost without consent.
+    """Stops where something is in the way, or is lost without consent.
 
     Raises:
         RefusedError: Always in these cases.

@@ -36,7 +36,7 @@ class FrameColumns:
         "timestamp",
     )
 
-    sid: NDArray[np.int64]  #: which subscription it is for; -1 if that is no number of at most nine digits
+    sid: NDArray[np.int64]  #: which subscription it is for; -1 if that is not a number of at most nine digits
     subject_start: NDArray[np.int64]  #: where the subject begins
     subject_size: NDArray[np.uint32]  #: its size in bytes
     reply_start: NDArray[np.int64]  #: where the reply subject begins; 0 when there is none

@@ -459,7 +459,7 @@ def _why_tls(problem: ssl.SSLError, options: ConnectOptions) -> tuple[str, str]:
 
 def _why_certificate(options: ConnectOptions) -> tuple[str, str]:
     if options.tls_cert:
-        return "it does not accept our certificate", "give one that the server's authority has signed"
+        return "it does not accept client certificate", "give one that the server's authority has signed"
     return "it demands a certificate from us", "give one with --tls-cert and --tls-key"
 
 

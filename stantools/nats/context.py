@@ -70,7 +70,7 @@ def read_context(name: str, folder: Path) -> ConnectOptions:
 
     Raises:
         UsageError: There is none of this name, or it needs what we cannot do.
-        StoreUnreadableError: Its file cannot be read, or is no context.
+        StoreUnreadableError: Its file cannot be read, or is not a context.
     """
     path = _find(name, folder)
     try:
@@ -78,7 +78,7 @@ def read_context(name: str, folder: Path) -> ConnectOptions:
         if not isinstance(content, dict):
             raise ValueError
     except ValueError:
-        raise StoreUnreadableError(f"{path}: is no context: expected a JSON object", _REMEDY) from None
+        raise StoreUnreadableError(f"{path}: is not a context: expected a JSON object", _REMEDY) from None
     for member, meaning in _UNSUPPORTED.items():
         if content.get(member):
             raise UsageError(
@@ -137,5 +137,5 @@ def _text(path: Path, content: Mapping[str, Any], member: str) -> str | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str):
-        raise StoreUnreadableError(f"{path}: is no context: {member} is not a text", _REMEDY)
+        raise StoreUnreadableError(f"{path}: is not a context: {member} is not a text", _REMEDY)
     return value

@@ -56,7 +56,7 @@ def read_creds(path: Path) -> Credentials:
     jwt, seed = _JWT.search(text), _SEED.search(text)
     if not jwt or not seed:
         missing = "user JWT" if not jwt else "nkey seed"
-        raise StoreUnreadableError(f"{path}: is no credentials file: it holds no {missing}", _REMEDY)
+        raise StoreUnreadableError(f"{path}: is not a credentials file: it holds no {missing}", _REMEDY)
     if jwt[1].count(".") != 2:
         raise StoreUnreadableError(f"{path}: its user JWT is malformed: expected three parts with dots", _REMEDY)
     _check_seed(path, seed[1])

@@ -169,7 +169,7 @@ class JetStream:
         return await self._change(f"STREAM.UPDATE.{config['name']}", config)
 
     async def delete_stream(self, name: str, *, timeout: float | None = None) -> bool:
-        """Deletes a stream with all that is in it; tells whether there was one.
+        """Deletes a stream with all that is in it; returns whether there was one.
 
         Args:
             name: The stream.
@@ -269,7 +269,7 @@ class JetStream:
         return [str(name) async for name in self._pages(f"CONSUMER.NAMES.{stream}", "consumers", {})]
 
     async def consumer_delete(self, stream: str, name: str) -> bool:
-        """Deletes a consumer; tells whether there was one."""
+        """Deletes a consumer; returns whether there was one."""
         try:
             await self._change(f"CONSUMER.DELETE.{stream}.{name}")
         except ApiError as problem:
@@ -314,7 +314,7 @@ def read_answer(operation: str, payload: bytes) -> dict[str, Any]:
 
     Raises:
         ApiError: It is an error.
-        NatsError: It is no answer that we understand.
+        NatsError: It is not an answer that we understand.
     """
     try:
         answer = json.loads(payload)

@@ -134,7 +134,7 @@ def parse_operation(buffer: Buffer, begin: int, end: int, max_control_line: int)
 
 
 def parse_answer(buffer: Buffer, begin: int, end: int, max_control_line: int) -> Parsed:
-    """Parses one operation of a server that is no message: Info, Ping, Pong, Ok or Err. See `parse_operation`.
+    """Parses one operation of a server that is not a message: Info, Ping, Pong, Ok or Err. See `parse_operation`.
 
     The messages themselves are for `kernels.parse_messages`.
     """
@@ -227,7 +227,7 @@ def _unsub(words: bytes) -> Event | Malformed:
         case [sid]:
             return Unsub(sid, 0)
         case [sid, maximum]:
-            # What is no number is not refused: it ends the subscription at once.
+            # What is not a number is not refused: it ends the subscription at once.
             return Unsub(sid, int(maximum) if _SIZE.match(maximum) else 0)
     return Malformed("", f"processUnsub Parse Error: {_quoted(words)}")
 
@@ -315,7 +315,7 @@ def parse_options(text: bytes) -> dict[str, Any]:
     """Returns the options of a CONNECT: names in lower case, only those that are known and not null.
 
     Raises:
-        RefusedError: It is no object, or an option has another type.
+        RefusedError: It is not an object, or an option has another type.
     """
     options: dict[str, Any] = {}
     for written, value in parse_object(text).items():

@@ -31,21 +31,21 @@ class ConnectOptions:
         metavar="URL",
         variable=SERVER_VARIABLE,
     )
-    context: str | None = option("Take what is not given from this nats context.", metavar="NAME")
+    context: str | None = option("Take settings that are not given from this nats context.", metavar="NAME")
     user: str | None = option("User name.", metavar="NAME")
     password: str | None = field(default=None, repr=False)  #: the user's password
     token: str | None = field(default=None, repr=False)  #: instead of user and password
     nkey: Path | None = _FILE.field(help="File with the seed of the user's nkey.")
     creds: Path | None = _FILE.field(help="The user's credentials file.")
     tls_ca: Path | None = _FILE.field(help="Certificates of the authorities to trust.")
-    tls_cert: Path | None = _FILE.field(help="Our certificate.")
-    tls_key: Path | None = _FILE.field(help="The key of our certificate.")
+    tls_cert: Path | None = _FILE.field(help="Client certificate.")
+    tls_key: Path | None = _FILE.field(help="Key of the client certificate.")
     tls_insecure: bool = option("Do not check the server's certificate.", default=False)
     tls_hostname: str | None = option("The name in the server's certificate, if not the URL's.", metavar="NAME")
-    tls_first: bool = option("The server wants TLS at once (handshake_first).", default=False)
+    tls_first: bool = option("The server expects TLS at once (handshake_first).", default=False)
     domain: str | None = option("JetStream domain.", "--js-domain", metavar="NAME")
     api_prefix: str | None = option("Subject prefix of the JetStream API.", "--js-api-prefix", metavar="PREFIX")
-    inbox_prefix: str | None = option("Subject prefix on which answers come.", metavar="PREFIX")
+    inbox_prefix: str | None = option("Subject prefix of the inboxes for answers.", metavar="PREFIX")
     timeout: float = option(
         "How long to wait for a connection or an answer.  [default: 5]",
         default=5.0,

@@ -48,7 +48,7 @@ _STATUS: Final = re.compile(rb"NATS/1\.0 ([0-9]{3})[ \r]")
 _SID: Final = re.compile(rb"[0-9]{1,9}\Z")
 
 #: Rows in the table, the offset where parsing ended, why, the runs of equal routes, and for PARTIAL the bytes that the
-#: frame at that offset has in all (0 where it cannot be told yet).
+#: frame at that offset has in all (0 where it cannot be determined yet).
 Parsed = tuple[int, int, Stop, list[Span], int]
 #: In the order of the columns of a frame table.
 _Row = tuple[int, int, int, int, int, int, int, int]
@@ -119,7 +119,7 @@ def parse_messages(
 ) -> Parsed:
     """Parses MSG and HMSG frames, what a server sends: the subscription (`sid`) stands in the column ROUTE.
 
-    It is -1 if it is no number of at most nine digits. All else is as for `parse_publishes`.
+    It is -1 if it is not a number of at most nine digits. All else is as for `parse_publishes`.
     """
     return _parse(buffer, begin, end, frames, None, max_control_line, max_payload)
 

@@ -54,7 +54,7 @@ class Readback:
     Args:
         js: The server.
         stream: The stream's name.
-        state: The stream's state, as `STREAM.INFO` gives it; reading ends at its last sequence.
+        state: The stream's state, as `STREAM.INFO` returns it; reading ends at its last sequence.
         subject: Only messages with this subject.
         after: Only messages with higher sequences.
     """

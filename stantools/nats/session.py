@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _READ_SIZE: Final = 1 << 18
 _ROWS: Final = 1024
-#: A message that is announced larger is no message: NATS servers allow 64 MiB at most.
+#: A message that is announced larger is not a message: NATS servers allow 64 MiB at most.
 _MAX_MESSAGE: Final = 64 << 20
 #: Bytes that may wait for a server that does not read.
 _MAX_PENDING: Final = 64 << 20

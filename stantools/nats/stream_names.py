@@ -122,13 +122,13 @@ def subject_problem(subject: str, *, wildcards: bool = False) -> str:
         return "a subject must not be empty"
     tokens = subject.split(".")
     if "" in tokens:
-        return f"{subject!r} is no subject: a part between two dots is empty"
+        return f"{subject!r} is not a subject: a part between two dots is empty"
     if wildcards:
         last = len(tokens) - 1
         tokens = [t for at, t in enumerate(tokens) if t != "*" and not (t == ">" and at == last)]
     for token in tokens:
         if found := _NO_SUBJECT.search(token):
-            return f"{subject!r} is no subject: it must not hold {found[0]!r}"
+            return f"{subject!r} is not a subject: it must not hold {found[0]!r}"
     return ""
 
 

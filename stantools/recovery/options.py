@@ -38,7 +38,7 @@ class CompactTarget:
 
     out: Path | None = OUT.field(help="Where to write the compacted store.")
     in_place: bool = option("Put the result in the place of STORE, which is kept beside it.", default=False)
-    backup: Path | None = option("What STORE is called then.", kind=Path, metavar="DIR")
+    backup: Path | None = option("The new name of STORE.", kind=Path, metavar="DIR")
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,6 @@ class CompactOptions:
     limits: StoreLimits | None = None
     slices: SliceLimits | None = None  #: when a slice of the new store is full; None is the server's default
     drop_orphans: bool = option("Leave out plain subscriptions of clients that are gone.", default=False)
-    accept_loss: bool = ACCEPT_LOSS.field(help="Go on although slices or logs are missing already.")
+    accept_loss: bool = ACCEPT_LOSS.field(help="Continue even though slices or logs are already missing.")
     now_ns: int | None = None  #: the present, for limits of age; the clock's if not given
     workers: int = WORKERS.field()

@@ -69,7 +69,7 @@ class ChannelFiles:
     #: `msgs.*.dat` files whose number cannot be read: the server refuses to start.
     misnamed: list[Path] = field(default_factory=list)
     foreign: list[Path] = field(default_factory=list)  #: files that belong to nobody (the server ignores them)
-    #: Raft logs of a clustered node in here: then this is no channel, although the server takes it for one.
+    #: Raft logs of a clustered node in here: then this is not a channel, although the server takes it for one.
     raft_logs: list[Path] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)  #: directories inside the channel (ignored as well)
 

@@ -30,7 +30,7 @@ _MAX_PAYLOAD = 1 << 16
 
 @dataclass(frozen=True)
 class Shape:
-    """A message by which a payload can be told, and the record types that have it."""
+    """A message by which a payload can be determined, and the record types that have it."""
 
     types: tuple[int, ...]  #: record types; where there are two, only the state of the log can tell which one it was
     message: type[Message]  #: the message class

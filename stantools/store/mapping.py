@@ -90,7 +90,7 @@ class _Mapping(mmap.mmap):
         if self._guard and self._guard.fault >= 0:
             raise StoreChangedError(
                 f"{self.path}: cannot be read from byte {self._guard.fault} on, though it has {self.size()} bytes: "
-                "it was cut and written again while it was read, or its disk gives an error",
+                "it was cut and written again while it was read, or its disk returns errors",
                 "see what the system log says about the disk; copy the store to another disk, with ddrescue where a "
                 "plain copy fails, and run the command on the copy",
             )
@@ -187,7 +187,7 @@ def data_from(buffer: Buffer, at: int) -> tuple[int, int]:
     """Finds what a file holds: a sparse one may be a thousand times larger than what is in it.
 
     Args:
-        buffer: The file, as `mapped` gives it, or any bytes.
+        buffer: The file, as `mapped` returns it, or any bytes.
         at: Where to begin.
 
     Returns:
@@ -198,7 +198,7 @@ def data_from(buffer: Buffer, at: int) -> tuple[int, int]:
 
 
 def find_in_data(buffer: Buffer, start: int, limit: int, find: Callable[[int, int], int]) -> int:
-    """Searches for a record, and passes over what is not on disk.
+    """Searches for a record, and skips what is not on disk.
 
     Args:
         buffer: The file from its first byte on.
@@ -231,7 +231,7 @@ class Window:
     size takes no more than a few windows.
 
     Args:
-        buffer: The file, as `mapped` gives it.
+        buffer: The file, as `mapped` returns it.
         size: Bytes of a window; less where many files are gone through at once.
         behind: Bytes that stay mapped before the place that is reached; a window if not given.
     """

@@ -56,7 +56,7 @@ def node_of(text: str) -> NodeFiles:
     found = {kind: Path(path) for kind, path in given.items()}
     for kind, path in found.items():
         if not path.is_dir():
-            raise ValueError(f"{text!r}: {kind}={path} is no directory")
+            raise ValueError(f"{text!r}: {kind}={path} is not a directory")
     if raft := found.get("raft"):
         logs, _stores = _look(raft)
         if len(logs) != 1:

@@ -28,7 +28,7 @@ from stantools.store.mapping import Buffer, mapped
 #: Records of one file, and channels of a store, that are looked at to find the polynomial.
 _SAMPLES_OF_FILE = 4
 _CHANNELS_SAMPLED = 8
-#: Bigger payloads are passed over: they tell no more than small ones.
+#: Bigger payloads are skipped: they tell no more than small ones.
 _SAMPLE_SIZE = 1 << 20
 
 #: A payload and the CRC that is stored for it.
@@ -49,7 +49,7 @@ def open_store(path: Path | str, options: ReadOptions | None = None) -> Datastor
     """Opens a store to read it: its files are listed, its CRC is found out, its key is known.
 
     Raises:
-        StoreUnreadableError: It is no store, cannot be listed, or is of release 0.1.
+        StoreUnreadableError: It is not a store, cannot be listed, or is of release 0.1.
     """
     store = open_datastore(path)
     refuse_0_1(store)
@@ -93,7 +93,7 @@ def polynomial_name(polynomial: int) -> str:
 
 
 def _store_samples(store: Datastore) -> Iterator[Sample]:
-    """Records from every kind of file, the most telling first; files that cannot be read are passed over."""
+    """Records from every kind of file, the most telling first; files that cannot be read are skipped."""
     for path in (store.server, store.clients):
         if path is not None:
             yield from _samples_of(path)

@@ -187,7 +187,7 @@ def _read_meta(result: Snapshot) -> dict[str, Any]:
                 raise ValueError(f"it has {len(buffer)} bytes")
             meta = json.loads(bytes(buffer))
         if not isinstance(meta, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         if meta.get("Version") != 1:
             raise ValueError(f"its version is {meta.get('Version')!r:.40}, expected 1")
         result.term, result.index = (_natural(meta.get(name), name) for name in ("Term", "Index"))

@@ -59,7 +59,7 @@ class DamageKind(enum.StrEnum):
     PAYLOAD = "payload"  #: a whole record whose payload does not match its CRC
     LENGTH = "length"  #: the length field is wrong, the payload is proven by its CRC
     CRC_FIELD = "crc-field"  #: one byte of the CRC field is wrong, the payload is whole
-    UNDECODABLE = "undecodable"  #: the CRC is right, the payload is no message
+    UNDECODABLE = "undecodable"  #: the CRC is right, the payload is not a message
     GARBAGE = "garbage"  #: bytes in which no record can be made out
 
 

@@ -56,7 +56,7 @@ class Position(NamedTuple):
 
     slice: int  #: number of the slice; all before it are read
     offset: int = FILE_HEADER_SIZE  #: bytes of its data file that are read; it is the beginning of a record
-    sequence: int = 0  #: the last message before it; 0 if the channel begins here, `UNKNOWN` if it cannot be told
+    sequence: int = 0  #: the last message before it; 0 if the channel begins here, `UNKNOWN` if it cannot be determined
     timestamp: int = 0  #: of that message, nanoseconds; 0 if there is none
     size: int = 0  #: of that message's payload in its record; 0 if there is none
 

@@ -56,7 +56,7 @@ class ServerFile:
     reported: bool = False  #: the server logs two more lines about the corrupted file before it gives up
     stop: Stop | None = None  #: what is wrong with the record, if the record is the problem
     record: Record | None = None  #: the record as far as it is there
-    expected_size: int | None = None  #: bytes that the file should have; None where that cannot be told
+    expected_size: int | None = None  #: bytes that the file should have; None where that cannot be determined
 
     @property
     def rewritten(self) -> bool:

@@ -54,7 +54,7 @@ class SliceFile:
             size = os.fstat(file._data).st_size
             if size > FILE_HEADER_SIZE:
                 raise StoreUnwritableError(
-                    f"{file.data_path}: is there already, with {size} bytes, where a new slice was to begin", _REMEDY
+                    f"{file.data_path}: already exists, with {size} bytes, where a new slice was to begin", _REMEDY
                 )
             file.index_path.unlink(missing_ok=True)
             header = os.pread(file._data, FILE_HEADER_SIZE, 0)
@@ -172,7 +172,7 @@ class SliceFile:
             OSError: As from `os.ftruncate`.
         """
         if not count:
-            # The data first: an index that is wrong is made anew, but without one nothing torn may be there.
+            # The data first: an index that is wrong is recreated, but without one nothing torn may be there.
             os.ftruncate(self._data, data_size)
             self._drop_index()
             return

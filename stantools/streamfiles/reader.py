@@ -42,7 +42,7 @@ class Records:
 
     block: int  #: number of the block
     buffer: memoryview  #: its bytes, which the columns point into
-    columns: RecordColumns  #: one row a record; `flags` is not 0 for what is no message
+    columns: RecordColumns  #: one row a record; `flags` is not 0 for what is not a message
 
 
 class StreamReader:

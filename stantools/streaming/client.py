@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "ClientOptions", "Message", "Start", "Subscription", "SubscriptionOptions", "connect"]
 
-#: Is told what became of a message: None if it was stored, otherwise why not, or why nobody knows.
+#: Called with what became of a message: None if it was stored, otherwise why not, or why nobody knows.
 Acked = Callable[[StreamingError | None], None]
 
 _LOG: Final = logging.getLogger(__name__)
@@ -321,7 +321,7 @@ async def connect(
     """Connects to a NATS server and registers with the streaming server on it.
 
     Args:
-        url: Where the NATS server is, several of them, or a connection of nats-py that is there already and stays open
+        url: Where the NATS server is, several of them, or a connection of nats-py that already exists and stays open
             in the end.
         cluster_id: The streaming server's cluster id.
         client_id: The name to register under: letters, digits, `-` and `_`. Only one client may have it at a time.
@@ -358,7 +358,7 @@ async def connect(
 def _checked(channel: str) -> bytes:
     """Returns a channel's name as bytes. What else is wrong with it is for the server to say."""
     if not channel or any(character <= " " or character == "\x7f" for character in channel):
-        raise UsageError(f"{channel!r} is no name of a channel that can be sent over NATS")
+        raise UsageError(f"{channel!r} is not a name of a channel that can be sent over NATS")
     try:
         return channel.encode()
     except UnicodeEncodeError:

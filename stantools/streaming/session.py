@@ -101,7 +101,7 @@ class Session:
         self.state = SessionState.NEW  #: where it is
         self.cluster_id = cluster_id
         self.client_id = client_id
-        self.why_lost = ""  #: how it was found out that the server does not know the session any more
+        self.why_lost = ""  #: how it became known that the server does not know the session any more
         self._discover = f"{discover_prefix}.{cluster_id}"
         self._client = client_id.encode()
         self._connection = unique.encode()
@@ -149,7 +149,7 @@ class Session:
             )
         if not answer.pub_prefix or not answer.close_requests:
             raise self.failure(
-                f"what answers on {self._discover} is no streaming server: its answer names no subject to publish to",
+                f"what answers on {self._discover} is not a streaming server: it names no subject to publish to",
                 self.remedies["cluster"],
             )
         self._publish_prefix = shown(answer.pub_prefix)
@@ -254,7 +254,7 @@ class Session:
         """Notes that the server does not know the session any more.
 
         Args:
-            reason: How that was found out.
+            reason: How that became known.
         """
         self.state = SessionState.LOST
         self.why_lost = reason

@@ -161,7 +161,7 @@ def read_message(payload: bytes, kind: type[D], **more: Any) -> D:
         more: What else it takes.
 
     Raises:
-        StreamingError: It is no message of a streaming server.
+        StreamingError: It is not a message of a streaming server.
     """
     message = store_pb2.MsgProto()
     try:

@@ -184,7 +184,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 @given(data=st.data())
 def test_any_damage(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
-    """Every intact message has its row, nothing raises, and what is no message says why."""
+    """Every intact message has its row, nothing raises, and what is not a message says why."""
     root = fresh_copy(healthy, tmp_path / "store")
     names = sorted(str(p.relative_to(healthy)) for p in healthy.rglob("msgs.*"))
     sizes = {name: (healthy / name).stat().st_size for name in names}

@@ -60,7 +60,7 @@ def test_what_a_start_would_destroy_comes_first(run, tmp_path: Path) -> None:
     assert outcome.code == ExitCode.FINDINGS
     first = outcome.out.splitlines()[0]
     assert first.startswith(f"{store}: in danger: do not start the server on it: a start would destroy data")
-    assert "destroys  orders: sequences begin anew at 1" in outcome.out
+    assert "destroys  orders: sequences start over at 1" in outcome.out
     assert "As version 0.25.6 the server would start" in outcome.out
     salvage = f"  stantools salvage '{store}' --out '{store}.salvaged' --cluster-id test-cluster"
     assert outcome.out.splitlines()[-1] == salvage

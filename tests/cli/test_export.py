@@ -93,7 +93,7 @@ def test_the_name_says_the_format(run, store: Path, tmp_path: Path) -> None:
 def test_damage_is_exported_and_told(run, damaged: Path, tmp_path: Path) -> None:
     outcome = run("export", damaged, "--to", tmp_path / "out")
     assert outcome.code == 1
-    assert "2 rows tell of damage or of what cannot be read: " in outcome.err and "stantools verify" in outcome.err
+    assert "2 rows mark damage or something unreadable: " in outcome.err and "stantools verify" in outcome.err
     statuses = pq.read_table(tmp_path / "out" / "part-00000.parquet").column("status").to_pylist()
     assert sorted(set(statuses)) == ["ok", "payload", "repaired"] and len(statuses) == 200
     dropped = run("export", damaged, "--to", "-", "--mode", "dropmalformed", "--columns", "seq")

@@ -238,7 +238,7 @@ def test_the_directories_of_a_node_may_lie_anywhere(run: Run, golden_clusters: P
         (["--node", "a"], "expected NAME:data=DIR,raft=DIR"),
         (["--node", "a:log=X"], "expected NAME:data=DIR,raft=DIR"),
         (["--node", ":data=."], "expected NAME:data=DIR,raft=DIR"),
-        (["--node", "a:data=missing"], "data=missing is no directory"),
+        (["--node", "a:data=missing"], "data=missing is not a directory"),
         (["--node", "a:raft=empty"], "0 files raft.log"),
         (["empty", "--node", "a:data=empty"], "takes one store, or one node"),
         (["--node", "a:data=empty", "--node", "b:data=empty"], "takes one store, or one node"),

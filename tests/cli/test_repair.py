@@ -114,9 +114,9 @@ def test_forecast_of_another_version(run, golden: Path) -> None:
 def test_the_first_lines_say_what_a_start_destroys(run, golden_copy: Copy) -> None:
     store = golden_copy("dmg_server_missing")
     lines = run("forecast", store).out.splitlines()
-    assert lines[0].endswith("begin anew as if the store were empty")
-    assert lines[1].startswith("  destroys  alpha: sequences begin anew at 1; messages 1-40 on disk")
-    assert lines[2].startswith("  destroys  beta.two: sequences begin anew at 1; messages 1-12 on disk")
+    assert lines[0].endswith("start over as if the store were empty")
+    assert lines[1].startswith("  destroys  alpha: sequences start over at 1; messages 1-40 on disk")
+    assert lines[2].startswith("  destroys  beta.two: sequences start over at 1; messages 1-12 on disk")
     assert lines[3] == "As version 0.25.6 the server would start and deliver every message"
     assert lines[4].startswith("next: Do not start the server on this store (it would destroy data)")
     assert lines[5] == f"  stantools salvage {store} --out {store}.salvaged --cluster-id test-cluster"
@@ -277,7 +277,7 @@ def test_gaps_can_be_filled_afterwards(run, golden_copy: Copy, tmp_path: Path) -
     outcome = run("salvage", golden_copy("dmg_payload_flip_noidx"), "--out", out)
     line = outcome.out.splitlines()[-1].strip()
     assert line == f"stantools salvage {out} --out {out}.filled --fill-gaps"
-    assert "1 sequence is missing in 1 channel; servers pass over gaps" in outcome.out
+    assert "1 sequence is missing in 1 channel; servers skip gaps" in outcome.out
     again = run(*shlex.split(line)[1:], "-o", "json")
     assert again.code == 0
     assert again.json()["check"]["start_options"] == []

@@ -85,7 +85,7 @@ def test_nothing_to_repair(run, golden_copy: Copy) -> None:
 @pytest.mark.parametrize(
     ("case", "code", "says"),
     [
-        ("dmg_idx_shorter_last", 1, "but a start destroys data (alpha: sequences begin anew at 38"),
+        ("dmg_idx_shorter_last", 1, "but a start destroys data (alpha: sequences start over at 38"),
         ("dmg_payload_flip_idx_intact", 0, "but only ends were looked at"),
     ],
 )

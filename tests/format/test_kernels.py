@@ -543,7 +543,7 @@ def test_choice_by_environment(wanted: str) -> None:
         assert done.stdout.split()[0] in ({wanted} if wanted else {"plain", "native"})
 
 
-#: Stores that the real server recovered without a word.
+#: Stores that the real server recovered silently.
 HEALTHY = [
     case for case in golden_cases() if not case.startswith(("dmg_", "dup_", "bad_", "no_", "read_only", "foreign_"))
 ]

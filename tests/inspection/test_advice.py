@@ -44,7 +44,7 @@ def test_the_sentence_says_what_the_server_did(case: str, golden: Path, golden_c
         assert theirs.get("error", "") in said.replace("\\\\", "\\") or not theirs.get("error")
         assert not harmless(ours)
     elif not theirs.get("recovered", True):
-        assert said.endswith("begin anew as if the store were empty")
+        assert said.endswith("start over as if the store were empty")
         assert not harmless(ours)
     else:
         cut = [
@@ -95,7 +95,7 @@ def test_the_outlook_of_each_subscription(case: str, golden: Path, golden_copy: 
             if not theirs["started"]:
                 assert said.startswith("the server does not start")
             elif not theirs.get("recovered", True):
-                assert said == "not seen: the server begins anew"
+                assert said == "not seen: the server starts over"
             else:
                 assert said.startswith(("kept", "deleted", "dropped"))
     if ours.starts and ours.recovered:

@@ -517,7 +517,7 @@ class TestDestroys:
         file.write_bytes(file.read_bytes()[: 4 + 32 * 7] + bytes(32) + file.read_bytes()[4 + 32 * 8 :])
         (loss,) = _forecast(store).destroys
         assert (loss.how, loss.at, loss.sequences.pairs()) == (Harm.ANEW, 28, [(28, 30)])
-        text = "foo: sequences begin anew at 28; messages 28-30 on disk are out of the server's reach"
+        text = "foo: sequences start over at 28; messages 28-30 on disk are out of the server's reach"
         assert loss.sentence() == text
 
     def test_a_server_that_began_anew_before(self, store: Path) -> None:

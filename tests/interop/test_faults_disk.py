@@ -476,7 +476,7 @@ def test_logs_that_hang(tmp_path: Path) -> None:
 
 
 def test_a_compaction_that_hangs(tmp_path: Path) -> None:
-    """While logs are written anew everything is served, the channel whose log it is, too; a kill loses nothing."""
+    """While logs are rewritten everything is served, the channel whose log it is, too; a kill loses nothing."""
     directory = tmp_path / "store"
     rules = ("--file_compact_frag", 1, "--file_compact_interval", 1, "--file_compact_min_size", 1)
     with FailingBroker(tmp_path, *_FILE, "-dir", directory, *rules, http=True) as broker:

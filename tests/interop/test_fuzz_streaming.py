@@ -110,7 +110,7 @@ def test_what_is_no_message(station: Station, subject: bytes) -> None:
 
 
 def test_garbage_does_not_keep_the_broker_busy(station: Station) -> None:
-    """A megabyte that is no message could take seconds to refuse, field by field, while all others wait."""
+    """A megabyte that is not a message could take seconds to refuse, field by field, while all others wait."""
     process = station.watch.broker.process
     assert process is not None
 

@@ -90,7 +90,7 @@ def test_nats_py_at_work(plain: Broker) -> None:
         for number in range(2000):
             await two.publish("py-work", b"%d" % number)
         await two.flush()
-        # What is there already is still delivered. What is still on its way when it unsubscribes the library drops.
+        # What already exists is still delivered. What is still on its way when it unsubscribes the library drops.
         await one.flush()
         await one.drain()
         assert sorted(got) == list(range(2000))

@@ -365,7 +365,7 @@ def test_example_with_limits(tmp_path: Path) -> None:
     broker = Broker(tmp_path, http=True)
     (tmp_path / "config").write_text(
         f"""
-        # stand-alone broker, file store, monitoring
+        # standalone broker, file store, monitoring
         listen: "127.0.0.1:{broker.port}"
         http: "127.0.0.1:{broker.http_port}"
 

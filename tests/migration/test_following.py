@@ -162,4 +162,4 @@ def test_what_cannot_be_followed(tmp_path: Path, start_server: Callable[..., Nat
     assert "ordered by time" in refused.stderr
     migrate(tmp_path, "plan", "store", "--server", server.url, "--plan", "rest.yaml")
     refused = migrate(tmp_path, *to, "--plan", "rest.yaml", "--follow", expect=ExitCode.REFUSED)
-    assert "the plan of a store at rest" in refused.stderr
+    assert "the plan of a stopped store" in refused.stderr

@@ -192,7 +192,7 @@ def heavy_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_server_that_others_have_filled(
     version: str, parallel: int, heavy_store: Path, start_server: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """No client can know of it before: the first refusal ends the run, and the same command goes on."""
+    """No client can know of it before: the first refusal ends the run, and the same command continues."""
     users = {"accounts": {each: {"jetstream": True, "users": [{"user": each, "password": "p"}]} for each in "ab"}}
     config = {**users, "jetstream": jetstream(tmp_path / "js", max_file=16 << 20)}
     server, work = start_server(version, config=config), tmp_path / "work"

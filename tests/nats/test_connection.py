@@ -159,7 +159,7 @@ def test_client_certificate(start_server: Callable[..., Any], authority: Authori
     assert "demands a certificate from us" in str(refusal(server.url, tls_ca=authority.path))
     stranger, its_key = Authority(tmp_path / "other").issue("client")
     problem = refusal(server.url, tls_ca=authority.path, tls_cert=stranger, tls_key=its_key)
-    assert "does not accept our certificate" in problem.message
+    assert "does not accept client certificate" in problem.message
 
 
 def test_files_that_are_not_fit(authority: Authority, tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_any_store_any_limits(tmp_path, options, slices, limits, indexes):
     before = folded(root, options.polynomial)
     for number, path in enumerate(sorted(root.glob("*/*.idx"))):
         if number in indexes:
-            path.unlink()  # indexes are made anew
+            path.unlink()  # indexes are recreated
     channel_limits = StoreLimits(per_channel={"orders": PatternLimits(*vars(limits).values())})
     now = BASE_TIME + 50_000_000
     shown = view(root, channel_limits, now) if options.polynomial == IEEE else {}

@@ -135,7 +135,7 @@ def leads_to_the_end() -> tuple[Slice, bytes, set[int]]:
 
 
 def conspired(made: Slice, data: bytes) -> bool:
-    """Tells whether three damages together look like one damaged record that holds copies of records.
+    """Returns whether three damages together look like one damaged record that holds copies of records.
 
     Its length was changed so that it leads exactly to another record or to the end, its own fields cannot be read, and
     a record in between is damaged, too: that says no more than if somebody had sent a store as a message.

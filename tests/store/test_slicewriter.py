@@ -304,7 +304,7 @@ def test_empty_slices_are_used_again_and_stale_indexes_are_emptied(tmp_path):
 def test_a_new_slice_never_overwrites_records(tmp_path):
     (tmp_path / "msgs.1.dat").write_bytes(b"\1\0\0\0something")
     writer = SliceWriter(tmp_path, b"c", IEEE)
-    with pytest.raises(StoreUnwritableError, match="is there already"):
+    with pytest.raises(StoreUnwritableError, match="already exists"):
         put(writer, 1, 1)
     assert (tmp_path / "msgs.1.dat").read_bytes() == b"\1\0\0\0something"
 

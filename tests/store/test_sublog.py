@@ -68,7 +68,7 @@ def summary(state: SubsState) -> dict[int, tuple[int, list[int]]]:
         # Sequences come and go; what was sent never falls.
         ([(NEW, 1), (MSG, 1, 9), (MSG, 1, 4), (ACK, 1, 9), (ACK, 1, 5)], {1: (9, [4])}, 3, 2, 1),
         ([(NEW, 1), (MSG, 1, 4), (ACK, 1, 4), (MSG, 1, 4)], {1: (4, [4])}, 3, 1, 1),
-        # Deleted and made anew: pending starts empty.
+        # Deleted and recreated: pending starts empty.
         ([(NEW, 1), (MSG, 1, 4), (DELETE, 1), (NEW, 1)], {1: (0, [])}, 3, 2, 1),
     ],
 )

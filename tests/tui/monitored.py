@@ -18,7 +18,7 @@ Reply = tuple[int, str, bytes]
 
 
 def server_document(**more: Any) -> dict[str, Any]:
-    """`serverz` of a stand-alone server, with other members where they are given."""
+    """`serverz` of a standalone server, with other members where they are given."""
     return {
         "cluster_id": "test-cluster",
         "server_id": "i72CjO6NCF6RvYWfzrKV8f",

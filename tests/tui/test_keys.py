@@ -1,4 +1,4 @@
-"""The settings file: keys and theme; what is wrong in it is told and passed over."""
+"""The settings file: keys and theme; what is wrong in it is told and skipped."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_counters_that_go_back_are_a_restart(bench: Bench) -> None:
     monitor = bench.ask(in_msgs=100)
     bench.ask(in_msgs=200)
     bench.ask(in_msgs=7)
-    assert bench.told() == ["the server counts anew: it was restarted"]
+    assert bench.told() == ["the server counts from zero again: it was restarted"]
     assert monitor.rates.in_messages.rate is None
     assert monitor.rates.in_messages.rates == [100.0]
     bench.ask(in_msgs=9)
@@ -148,7 +148,7 @@ def test_another_cluster_answers(bench: Bench) -> None:
 
 
 def test_the_state_changes(bench: Bench) -> None:
-    """A stand-by of a fault tolerance group becomes the active server; it had no cluster id before."""
+    """A standby of a fault tolerance group becomes the active server; it had no cluster id before."""
     bench.ask(state="FT_STANDBY", cluster_id="", channels=0)
     bench.ask(state="FT_ACTIVE", cluster_id="test-cluster")
     assert bench.told() == ["the server is FT_ACTIVE now"]

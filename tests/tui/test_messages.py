@@ -367,7 +367,7 @@ def test_search(tmp_path: Path, browse: Browse) -> None:
         assert at() == 4 and "not found: absent" in line(screen)
         await pilot.press("slash")
         await type_text(pilot, "r:(")
-        assert "is no regular expression" in screen_text(pilot.app)
+        assert "is not a regular expression" in screen_text(pilot.app)
         await pilot.press("escape")
         await pilot.pause()
         assert pilot.app.screen is screen
@@ -435,7 +435,7 @@ def test_copy_and_save(tmp_path: Path, browse: Browse, monkeypatch: pytest.Monke
             (str(tmp_path / "store" / "x"), "in the store"),
             (str(tmp_path / "none" / "x"), "no such directory"),
             (str(tmp_path), "is a directory"),
-            ("nul\0", "no name for a file"),
+            ("nul\0", "not a name for a file"),
             ("", "name a file"),
         ):
             await type_text(pilot, name)

@@ -26,7 +26,7 @@ from tui.views import View
 
 
 class Quiet(Wizard[str]):
-    """Does nothing, and can be told to fail."""
+    """Does nothing, and can be determined to fail."""
 
     VERB = "salvage"
 

@@ -125,7 +125,7 @@ def test_on_the_screen(
         await check_sizes(pilot, "plans-export-preview")
         await wizards.confirm(pilot)
         await wizards.step(pilot, Step.RESULT)
-        assert "1 row of these tell of damage" in screen_text(app) or "1 of these" in screen_text(app)
+        assert "1 row of these mark damage" in screen_text(app) or "1 of these" in screen_text(app)
         await pilot.press("escape", "escape", "escape")
         await until(pilot, lambda: len(app.screen_stack) == 1)
 

@@ -257,7 +257,7 @@ def test_going_about_in_a_file(golden: Path, browse: Browse, monkeypatch: pytest
         await press(pilot, "m")
         assert asked == [((View.MESSAGES, Place(channel="alpha", seq=29)), {"above": True})]
         await press(pilot, "g", "m")
-        assert "this record is no message" in notices(pilot.app)
+        assert "this record is not a message" in notices(pilot.app)
 
     browse(golden / "damage_base" / "datastore", look)
 

@@ -261,7 +261,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What `STREAM.INFO` gives of one stream; `info` is that as the server gave it."""
+    """What `STREAM.INFO` returns of one stream; `info` is that as the server gave it."""
 
     name: str = _text("config.name")
     subjects: tuple[str, ...] = _member("config.subjects", _as_texts)
@@ -290,7 +290,7 @@ def _filters(document: Document) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """What `CONSUMER.INFO` gives of one consumer; sequences are those of the stream."""
+    """What `CONSUMER.INFO` returns of one consumer; sequences are those of the stream."""
 
     stream: str = _text("stream_name")
     name: str = _text("name")

@@ -148,7 +148,7 @@ class Streams(LiveSource):
             raise NobodyListensError(message, problem.remedy) from None
 
     async def _all(self, js: JetStream, operation: str, member: str) -> list[dict[str, Any]]:
-        """Turns the pages of a list. What is no object in it is left out."""
+        """Turns the pages of a list. What is not an object in it is left out."""
         found: list[dict[str, Any]] = []
         offset = 0
         while True:

@@ -119,7 +119,7 @@ class Rates:
         self.in_messages, self.in_bytes, self.out_messages, self.out_bytes = (Meter() for _ in range(4))
 
     def see(self, server: Server, at: float) -> bool:
-        """Takes note of the counters; tells whether none of them has gone back."""
+        """Takes note of the counters; returns whether none of them has gone back."""
         pairs = (
             (self.in_messages, server.in_messages),
             (self.in_bytes, server.in_bytes),
@@ -227,7 +227,7 @@ class Monitor(LiveSource):
             self._tell("another server answers now" if other else "the server was restarted", bad=True)
             self._restart()
         if not self.rates.see(server, at):
-            self._tell("the server counts anew: it was restarted", bad=True)
+            self._tell("the server counts from zero again: it was restarted", bad=True)
             self._restart()
             self.rates.see(server, at)
         if (before.state, before.role) != (server.state, server.role):

@@ -18,7 +18,7 @@ LENGTH = 60
 
 
 class Meter:
-    """How fast a counter grows. What it counts began anew when it goes back: then there is no rate at first."""
+    """How fast a counter grows. What it counts started over when it goes back: then there is no rate at first."""
 
     __slots__ = ("_at", "_rates", "_value", "rate")
 
@@ -33,7 +33,7 @@ class Meter:
         """Takes note of the counter.
 
         Args:
-            value: What it is; None if that cannot be told.
+            value: What it is; None if that cannot be determined.
             at: When, in seconds on any clock that only goes forward.
 
         Returns:
@@ -56,7 +56,7 @@ class Meter:
         return True
 
     def forget(self) -> None:
-        """The counter begins anew: what it was says nothing about its rate."""
+        """The counter starts over: what it was says nothing about its rate."""
         self._value = self.rate = None
 
     @property

@@ -1,4 +1,4 @@
-"""Compact: the same store without what is dead in it."""
+"""Compact: the same store without dead records."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ class CompactWizard(Wizard[CompactionPlan]):
         if self.changes_store:
             backup: Path | None = self.form.value("backup")
             kept = name_text(backup) if backup else f"{self.source.name}.before-compact-… beside it"
-            return f"{self.source.shown} is written anew and exchanged; the old one is kept as {kept}."
-        return f"{self.source.shown} is written anew to {name_text(self.form.text('out'))}, and only read itself."
+            return f"{self.source.shown} is rewritten and exchanged; the old one is kept as {kept}."
+        return f"{self.source.shown} is rewritten to {name_text(self.form.text('out'))}, and only read itself."
 
     def run(self, job: Job[Outcome]) -> Outcome:
         """Writes the compacted store; see `Wizard.run`."""
@@ -143,7 +143,7 @@ class CompactWizard(Wizard[CompactionPlan]):
             self.refuse_uses(job)
         elif finished := finish_replacement(self.source.path):
             raise UsageError(
-                f"an interrupted run was finished first; the old store is {finished}", "go back and look at it anew"
+                f"an interrupted run was finished first; the old store is {finished}", "go back and look at it again"
             )
         job.begin_phase("writing", plan.bytes_before)
         if self.changes_store:

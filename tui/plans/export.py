@@ -64,7 +64,7 @@ class ExportWizard(Wizard[Export]):
             sequences="only these sequences of each channel: 10:20, 10: or :20",
             since="not older: 2026-11-21T03:00:00Z, or an age such as 1d3h",
             until="older than this",
-            format="kind of files; what the name says, else parquet",
+            format="kind of files; what the name says, otherwise parquet",
             compression="snappy in Parquet, none of text",
             columns="only these columns, with commas; all if empty",
             by="directories such as channel=orders/date=2026-11-21: store, channel, date, with commas",
@@ -122,7 +122,7 @@ class ExportWizard(Wizard[Export]):
         damaged = written.damaged(layout.table)
         outcome.verdict = (text, "good")
         if damaged:
-            outcome.verdict = (f"{text}; {counted(damaged, 'row')} of these tell of damage", "warn")
+            outcome.verdict = (f"{text}; {counted(damaged, 'row')} of these mark damage", "warn")
         outcome.facts = [
             ("in", name_text(exporting.to)),
             ("files", number(len(written.files))),

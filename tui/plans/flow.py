@@ -75,7 +75,7 @@ class Flow:
         return self.preview.idle
 
     def confirm(self) -> bool:
-        """Goes on to the question, if nothing stands in the way."""
+        """Goes on to the question, if nothing is in the way."""
         if self.step is not Step.PREVIEW or self.obstacle():
             return False
         self.step = Step.CONFIRM

@@ -163,7 +163,7 @@ def _judge(check: NewStoreCheck | None, result: SalvageResult, outcome: Outcome)
         outcome.next_text = "verify the new store before a server is started on it: open it (o)"
         return
     outcome.verdict = ("verify or forecast found a problem in the new store", "bad")
-    outcome.next_text = "this is a mistake in stantools: please report it, with what verify says of both stores"
+    outcome.next_text = "this is a bug in stantools: please report it, with what verify says of both stores"
     found = [each for each in check.findings if each.severity.value != "info"]
     outcome.remarks[:0] = [Remark(each.code, f"{name_text(each.file)}: {each.detail}", "bad") for each in found[:20]]
     if check.start.error:

@@ -160,7 +160,7 @@ def _describe(plan: TruncationPlan, backup: Path, preview: Preview, force: bool)
     intact = sum(cut.intact for cut in plan.cuts)
     verdict = f"{counted(len(plan.cuts), 'file')} would be cut by {format_size(removed)}"
     if not plan.cuts:
-        verdict = f"{counted(len(plan.to_do), 'file')} would be written anew" if plan.to_do else "nothing would be cut"
+        verdict = f"{counted(len(plan.to_do), 'file')} would be rewritten" if plan.to_do else "nothing would be cut"
     if not plan.forecast.starts:
         preview.verdict = (f"{verdict}, and the server would still not start", "bad")
     elif intact:

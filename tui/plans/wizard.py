@@ -125,7 +125,7 @@ class SourceStore:
         """Opens the store as it is now.
 
         Raises:
-            StoreUnreadableError: It is no store any more.
+            StoreUnreadableError: It is not a store any more.
         """
         return open_store(self.path, self.reading)
 
@@ -291,8 +291,8 @@ WIZARDS: tuple[Entry, ...] = (
     Entry("salvage", "a new store with every intact message", "only read", "tui.plans.salvage", "SalvageWizard"),
     Entry(
         "compact",
-        "the same store without what is dead in it",
-        "only read, or replaced and kept beside",
+        "the same store without dead records",
+        "read, or replaced and kept beside it",
         "tui.plans.compact",
         "CompactWizard",
     ),

@@ -144,7 +144,7 @@ class FindingRows(RowSource[Group | int]):
         return bool(self._coming) or self._next < len(self.findings)
 
     def take(self, seconds: float = 0.015) -> bool:
-        """Takes in findings that have come, for about so long, and tells whether there were any."""
+        """Takes in findings that have come, for about so long, and returns whether there were any."""
         self._look()
         if not self.behind:
             return False

@@ -32,7 +32,7 @@ _TAKE = 0.05
 _SEVERITY_WORDS = {
     Severity.ERROR: "Data is damaged or lost, or the server would not start.",
     Severity.WARNING: "Nothing is lost yet, but something is not as a healthy server leaves it.",
-    Severity.INFO: "Worth knowing; nothing has to be done.",
+    Severity.INFO: "Worth knowing; no action is needed.",
 }
 
 
@@ -125,7 +125,7 @@ class FindingsScreen(FilteredView):
         news = self.rows.take()
         if self._reading != self.rows.readings:
             if self._reading and kept is not None and self._target is None:
-                # The store was opened anew: what was at the cursor has another number now, if it is still there.
+                # The store was opened again: what was at the cursor has another number now, if it is still there.
                 self._target = Place(kept.channel, kept.seq, file=kept.file, offset=kept.offset, code=kept.code)
             self._reading, self._searched, self._pin = self.rows.readings, 0, None
             news = True

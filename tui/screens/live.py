@@ -65,7 +65,7 @@ def server_head(monitor: Monitor, width: int) -> Iterable[Sequence[Cell]]:
     if width >= 110:
         yield [(_limits(monitor, server), "dim")]
     if server.state == "FT_STANDBY":
-        yield [("stand-by: it shows nothing of the store until it becomes active", "warn")]
+        yield [("standby: it shows nothing of the store until it becomes active", "warn")]
     elif server.role and server.role != "Leader":
         yield [(f"{name_text(server.role)}: subscriptions are at work at the leader of the cluster", "warn")]
 

@@ -70,7 +70,7 @@ def compare(view: LiveView, watching: Watching, stream: Stream) -> None:
 
 
 def _choice(names: Sequence[str]) -> Cell:
-    return name_text(names[0]) if len(names) == 1 else (f"all {len(names)} of them, numbered anew", "accent")
+    return name_text(names[0]) if len(names) == 1 else (f"all {len(names)} of them, renumbered", "accent")
 
 
 _CHOICE: Column[Sequence[str]] = Column("channel", 20, _choice, grows=True)
@@ -109,7 +109,7 @@ class ChannelChoice(ModalScreen[Sequence[str] | None]):
 
     def on_mount(self) -> None:
         """Asks."""
-        why = "its subjects are those of several channels" if self._candidates else "nothing in it tells"
+        why = "its subjects are those of several channels" if self._candidates else "nothing in it says"
         self.query_one("#question", Line).show(f"Which channel is stream {name_text(self._stream)} made of? ({why})")
         self._fill("")
         self.query_one(RowTable).focus()

@@ -189,7 +189,7 @@ class LiveStreamScreen(LiveView):
 
     @property
     def channel(self) -> str | None:
-        """None: a stream is no channel."""
+        """None: a stream is not a channel."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""What the views of running servers share: figures that are written anew when there are new ones, and a table."""
+"""What the views of running servers share: figures that are rewritten when there are new ones, and a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
 _LOOK = 0.1
-#: Ages on the screen are written anew so often, in looks.
+#: Ages on the screen are rewritten so often, in looks.
 _SECOND = 10
 #: What can be done without anything to watch.
 _ALWAYS = ("back", "leave")
@@ -86,7 +86,7 @@ class LiveView(TableView):
         self.update_rows()
 
     def on_screen_resume(self) -> None:
-        """Shows at once what was found out while another view was open."""
+        """Shows at once what became known while another view was open."""
         self.update_rows()
 
     @property

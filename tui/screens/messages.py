@@ -110,7 +110,7 @@ class MessagesScreen(ViewScreen):
     # the rows
 
     def facts_changed(self) -> None:
-        """The channel was scanned, or the store was opened anew."""
+        """The channel was scanned, or the store was opened again."""
         self.table.facts_changed()
 
     def action_follow(self) -> None:
@@ -273,7 +273,7 @@ class MessagesScreen(ViewScreen):
             if not os.path.lexists(path):
                 save(path, over=False)
                 return
-            question = QuestionScreen(f"Replace {name_text(str(path))}?", "It is there already; what it holds is lost.")
+            question = QuestionScreen(f"Replace {name_text(str(path))}?", "It already exists; what it holds is lost.")
             self.app.push_screen(question, lambda yes: save(path, over=True) if yes else None)
 
         hint = "a file to write the payload to, outside of the store"
@@ -343,7 +343,7 @@ def save_problem(text: str, store: Path) -> str:
         if not path.parent.is_dir():
             return "there is no such directory"
     except (OSError, ValueError, RuntimeError) as problem:
-        return f"that is no name for a file: {problem}"
+        return f"that is not a name for a file: {problem}"
     return ""
 
 
@@ -356,7 +356,7 @@ def write_payload(path: Path, data: bytes, *, over: bool) -> None:
         over: Replace a file that is there.
 
     Raises:
-        StoreUnwritableError: It cannot be written, or is there already.
+        StoreUnwritableError: It cannot be written, or already exists.
     """
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if over else os.O_EXCL)
     try:

@@ -265,7 +265,7 @@ class MessageTable(RowTable):
             self._refine()
 
     def facts_changed(self) -> None:
-        """The channel was scanned, or the store was opened anew."""
+        """The channel was scanned, or the store was opened again."""
         survey = self._survey()
         if survey is None:
             self._known = None  # a new scan has begun
@@ -275,7 +275,7 @@ class MessageTable(RowTable):
         window, key = self.window, self._session.store.key
         if window is not None and window.key != key:
             if self._refining.job is not None:
-                self._refine()  # what is being found out would be read with the old key
+                self._refine()  # what is being read would be read with the old key
             self._replace(window.with_key(key))
 
     def _survey(self) -> ChannelSurvey | None:

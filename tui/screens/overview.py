@@ -201,7 +201,7 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
         by_index = f"{counted(totals.by_index, 'message')} in {counted(channels, 'channel')} by the indexes"
         yield [f"{by_index}; checking every byte", *progress]
     if session.forecast_problem:
-        yield [(f"What the server would do cannot be told: {session.forecast_problem}", "bad")]
+        yield [(f"What the server would do cannot be determined: {session.forecast_problem}", "bad")]
     elif session.forecasts is None:
         yield [("what the server would do: not known yet", "dim")]
     else:

@@ -357,7 +357,7 @@ class RecordScreen(ViewScreen):
     def action_messages(self) -> None:
         """Opens the messages at this one."""
         if self.channel is None or self.row is None or self.row.sequence is None:
-            self.notify("this record is no message of a channel", severity="warning")
+            self.notify("this record is not a message of a channel", severity="warning")
             return
         self.browser.open_view(View.MESSAGES, Place(channel=self.channel, seq=self.row.sequence), above=True)
 

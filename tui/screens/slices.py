@@ -284,7 +284,7 @@ class SlicesScreen(ViewScreen):
         if entry is None:
             yield [("there are no files", "dim")]
         elif entry.path is None:
-            text = "messages are missing here" if entry.level == "warning" else "files that are no slices"
+            text = "messages are missing here" if entry.level == "warning" else "files that are not slices"
             yield [(text, "dim")]
         elif entry.slice is None:
             yield [(name_text(entry.path.name), "strong"), f", {format_size(entry.size)}"]

@@ -116,7 +116,7 @@ class Gathered:
         return self._clients
 
     def update(self, seconds: float = 0.02) -> bool:
-        """Takes what has been read since, and tells whether that was anything.
+        """Takes what has been read since, and returns whether that was anything.
 
         Args:
             seconds: After this time it stops; `behind` then says that there is more.

@@ -110,7 +110,7 @@ class SubscriptionsScreen(TabbedView):
         if not self.is_mounted:
             return
         if self.session.overview is not self._read:
-            # The store was opened anew.
+            # The store was opened again.
             self._read, self._losses, self._asked = self.session.overview, {}, set()
         self._stale |= self.gathered.update()
         facts = (self.session.forecasts, self.gathered.known)

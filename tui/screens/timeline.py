@@ -167,7 +167,7 @@ class TimelineScreen(ViewScreen):
 
     def _read_detail(self, timeline: Timeline) -> None:
         width = self._width
-        # Finer than what is shown, so that the next step is there already.
+        # Finer than what is shown, so that the next step already exists.
         fine = narrower(narrower(width))
         if self._buckets * (width // fine) * 2 > BINS:
             fine = width

@@ -43,9 +43,9 @@ FLAG_WORDS: dict[Flag, str] = {
 }
 _WHY: dict[NoteKind, str] = {
     NoteKind.GAP: "Nothing of these sequences is in the channel's files.",
-    NoteKind.DAMAGE: "These bytes are no good record. x shows them; f tells what the server makes of them.",
+    NoteKind.DAMAGE: "These bytes are not a good record. x shows them; f shows what the server makes of them.",
     NoteKind.BACK: "Records that were there before (a copied slice), or a restart of the channel, follow.",
-    NoteKind.INDEX: "The messages are read from the data file instead. f tells what the server does.",
+    NoteKind.INDEX: "The messages are read from the data file instead. f shows what the server does.",
     NoteKind.NAMED: "The index has them, the data has not: they are lost unless another copy has them.",
     NoteKind.UNINDEXED: "They are whole in the data file. A salvage keeps them.",
     NoteKind.FOREIGN: "The records name another subject than the channel they lie in.",

@@ -13,7 +13,7 @@ from stantools.nats.subjects import valid_pattern
 ACCOUNT: Final = b"$G"
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
-#: Bytes of a line, and of a message: what is longer is no server that we know.
+#: Bytes of a line, and of a message: what is longer is not a server that we know.
 _LINE: Final = 1 << 20
 _MESSAGE: Final = 64 << 20
 
@@ -187,7 +187,7 @@ def _message(
 
 def _number(word: bytes) -> int:
     if not word.isdigit() or len(word) > 10:
-        raise WireError(f"{word[:20]!r} is no number")
+        raise WireError(f"{word[:20]!r} is not a number")
     return int(word)
 
 

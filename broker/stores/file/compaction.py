@@ -1,4 +1,4 @@
-"""A log that is written anew while it goes on, by threads: nobody waits for the disk."""
+"""A log that is rewritten while it goes on, by threads: nobody waits for the disk."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Compaction:
         self._disk.run(self._replacement.fill, self._filled)
 
     def drop(self) -> None:
-        """Gives it up, without a word."""
+        """Gives it up silently."""
         self._log.give_up()
         self._dropped = True
         if self.caught_up:

@@ -321,7 +321,7 @@ class FileSubscriptions:
         return self._log
 
     def release(self) -> bool:
-        """Closes the file, unless something is gathered, or it is being written anew."""
+        """Closes the file, unless something is gathered, or it is being rewritten."""
         if self._gathered or self._compaction is not None:
             return False
         self._close()

@@ -340,7 +340,7 @@ class Chain:
         """Compares the stream with what was sent. Returns what is wrong with it, None if nothing is.
 
         Raises:
-            NatsError: It cannot be told yet.
+            NatsError: It cannot be determined yet.
         """
         info = await self._streams.stream_info(self.stream)
         if info is None:

@@ -55,7 +55,7 @@ class Lease:
             fields = json.loads(record)
             return cls(str(fields["node"]), int(fields["epoch"]))
         except (KeyError, TypeError) as problem:
-            raise ValueError(f"it is no lease: {problem!r}") from problem
+            raise ValueError(f"it is not a lease: {problem!r}") from problem
 
 
 class Tenure:

@@ -223,7 +223,7 @@ class JetStreamMessages:
             self._behind = str(problem)
 
     def _keep(self, records: Records) -> None:
-        """Adds messages to the copy, which begins anew where they do not follow.
+        """Adds messages to the copy, which starts over where they do not follow.
 
         Raises:
             StorageError: They cannot be written.
@@ -381,7 +381,7 @@ class JetStreamMessages:
 
         Raises:
             StorageError: It cannot be gone on with.
-            NatsError: It cannot be told, or not yet.
+            NatsError: It cannot be determined, or not yet.
         """
         self._made = True
         self.last = self._last = await self.catch_up(least=least, opening=True)
@@ -417,7 +417,7 @@ class JetStreamMessages:
 
         Raises:
             StorageError: It does not work.
-            NatsError: It cannot be told yet.
+            NatsError: It cannot be determined yet.
         """
         name, stream = self._channel.name, self._channel.stream
         info = await self._streams.stream_info(stream)

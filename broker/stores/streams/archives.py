@@ -68,7 +68,7 @@ class Taken:
             self._blocks: dict[str, int] = {}
             blocks = [path for path in (directory / MESSAGES).iterdir() if path.suffix == ".blk"]
             for path in sorted(blocks, key=lambda path: int(path.stem)):
-                # A block that is written anew is another file; what is added to one lies behind its size.
+                # A block that is rewritten is another file; what is added to one lies behind its size.
                 os.link(path, self._links / path.name)
                 self._blocks[path.name] = path.stat().st_size
         except OSError as error:
@@ -185,7 +185,7 @@ class Coming:
             self._file.close()
             (self._hidden / ".archive").unlink()
             if self._directory.exists():
-                raise StorageError(f"{self._directory} is there already")
+                raise StorageError(f"{self._directory} already exists")
             self._hidden = self._hidden.rename(self._directory)
             fsync_directory(self._directory.parent)
         except OSError as error:

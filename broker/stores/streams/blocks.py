@@ -57,7 +57,7 @@ class Block:
 
     Attributes:
         unsynced: Something was written since it was last synced.
-        damaged: Behind `size` the file has something that is no record: nothing is added to it.
+        damaged: Behind `size` the file has something that is not a record: nothing is added to it.
     """
 
     __slots__ = ("_files", "damaged", "graves", "key", "number", "path", "size", "unsynced", "waiting")

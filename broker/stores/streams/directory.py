@@ -97,7 +97,7 @@ class StreamsDirectory:
             return MemoryStream(next_sequence)
         directory = self._streams / name
         if directory.exists():
-            raise StorageError(f"{directory} is there already, and cannot be served")
+            raise StorageError(f"{directory} already exists, and cannot be served")
         store = self._open[name] = FileStream(directory, name, self._files, next_sequence)
         return store
 

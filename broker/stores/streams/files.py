@@ -4,7 +4,7 @@
                                        msgs/N.blk            messages and tombstones
 
 What is taken out gets a *tombstone* at the end of the last block, except what a limit takes from the head: the next
-start would take it out again. A block without messages goes, one with few is written anew; the tombstones in it whose
+start would take it out again. A block without messages goes, one with few is rewritten; the tombstones in it whose
 messages are still in a file move to the last block. There is never an `index.db`, so that a real server looks at the
 blocks themselves.
 """
@@ -30,7 +30,7 @@ from stantools.streamfiles.layout import EMPTY_RECORD_SIZE
 from stantools.streamfiles.meta import full_stream_meta
 from stantools.streamfiles.records import decode_record, encode_record, erased, record_size, tombstone
 
-#: Bytes of a block, and how many of them have to be in use: otherwise it is written anew.
+#: Bytes of a block, and how many of them have to be in use: otherwise it is rewritten.
 BLOCK_SIZE: Final = 8 << 20
 _IN_USE: Final = 0.3
 #: Bytes that may wait to be written.

@@ -24,7 +24,7 @@ class StreamStore(ABC):
     """The messages of one stream, on top of the table of what is there.
 
     What was added or taken out can be read at once; it is kept when `flush` has returned. If `flush` fails, what
-    `contents` says is not to be relied upon: the stream is opened anew.
+    `contents` says is not to be relied upon: the stream is opened again.
     """
 
     contents: Contents  #: what is there

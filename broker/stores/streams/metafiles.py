@@ -62,7 +62,7 @@ class KeptConsumers(StreamStore, ABC):
             except FileNotFoundError:
                 pass
             except ArchiveError as error:
-                NATS.error("%s: %s; the consumer begins anew", directory / STATE, error.message)
+                NATS.error("%s: %s; the consumer starts over", directory / STATE, error.message)
             except OSError as error:
                 raise StorageError(f"{directory / STATE} cannot be read: {error.strerror}") from error
             yield config, created, state

@@ -37,7 +37,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class RebuildIndex:
-    """The index is written anew from the records of the data file."""
+    """The index is rewritten from the records of the data file."""
 
     data_file: str  #: the data file, relative to the store
     data_end: int  #: where its good records end; they begin at offset 4

@@ -167,7 +167,7 @@ def recover_channels(recovery: Recovery, store: Datastore) -> Iterator[Recovered
             current = None
 
 
-#: Adds to a channel (None: to a new one) what was found out about a part of it.
+#: Adds to a channel (None: to a new one) what is known about a part of it.
 _Apply = Callable[["RecoveredChannel | None"], RecoveredChannel]
 
 

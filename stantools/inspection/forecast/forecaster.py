@@ -43,7 +43,7 @@ def forecast(
         truncate: With its truncate option.
         lookups: Also find out which messages can be read, which means reading them all. Without, only what the server
             itself reads at start is read; what can be read and delivered stays empty.
-        progress: Is told how many bytes of data files were dealt with.
+        progress: Called with how many bytes of data files were dealt with.
 
     Raises:
         StoreUnreadableError: A file of the store cannot be read, although the server's user may.
@@ -73,10 +73,10 @@ def forecast_versions(
     Args:
         store: The store.
         options: How the server would be started.
-        progress: Is told how many bytes of data files were dealt with.
+        progress: Called with how many bytes of data files were dealt with.
 
     Returns:
-        What `forecast_both` gives, first for the version of the options. What is the same is read once.
+        What `forecast_both` returns, first for the version of the options. What is the same is read once.
     """
     forecaster = _Forecaster(store, True, progress)
     result = [forecaster.both(options)]

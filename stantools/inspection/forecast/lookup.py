@@ -121,7 +121,7 @@ def lookup_slice(
         channel: The channel's name.
         found: The slice, after limits.
         wanted: The sequences that the server looks for in this slice; None for all that are in it.
-        progress: Is told how many bytes were read.
+        progress: Called with how many bytes were read.
 
     Returns:
         What a reader that goes from message to message gets, and what lookups of single messages give (None if the

@@ -54,7 +54,7 @@ class Loss:
     how: Harm
     channel: str  #: the channel; "" for clients.dat
     file: str  #: the file, relative to the store; of `Harm.ANEW` the directory of the channel
-    at: int = 0  #: offset of the cut; the sequence with which a channel begins anew; else 0
+    at: int = 0  #: offset of the cut; the sequence with which a channel starts over; else 0
     sequences: Ranges = field(default_factory=Ranges)  #: the messages
     records: int = 0  #: intact records: messages, records of a log, or members of groups
     groups: tuple[str, ...] = ()  #: the durable queue groups
@@ -73,7 +73,7 @@ class Loss:
             case Harm.ANEW:
                 verb = "is" if self.records == 1 else "are"
                 return (
-                    f"{where}: sequences begin anew at {self.at}; {messages} on disk {verb} out of the server's reach"
+                    f"{where}: sequences start over at {self.at}; {messages} on disk {verb} out of the server's reach"
                 )
         group = "position of durable queue group" if len(self.groups) == 1 else "positions of durable queue groups"
         return f"{where}: {group} {', '.join(map(escape, self.groups))} deleted: no client of it is known"

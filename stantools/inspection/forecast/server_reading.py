@@ -114,7 +114,7 @@ class DataScan:
     ascending: bool  #: sequences rise from record to record
     end: int  #: where the scan stopped
     stop: Stop  #: why
-    error: str  #: the server's text for a wrong CRC or a payload that is no message; else ""
+    error: str  #: the server's text for a wrong CRC or a payload that is not a message; else ""
     same_index: bool  #: the index there is holds exactly what a new one would hold
 
 

@@ -52,7 +52,7 @@ class Slice:
     data_size: int  #: size of the data file now
     data_end: int  #: its size after the recovery
     end: int  #: where the last message ends that the server knows of
-    #: The index file where its records are used as they are; None where it is written anew from the data.
+    #: The index file where its records are used as they are; None where it is rewritten from the data.
     index: Path | None
     index_file: str  #: the index, relative to the store
     index_size: int | None  #: size of the index now, None if there is none

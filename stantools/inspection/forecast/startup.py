@@ -180,7 +180,7 @@ def subscription_outlook(forecast: Forecast, channel: str, number: int) -> str:
         return f"the server does not start{reason}"
     found = forecast.channels.get(channel) if forecast.recovered else None
     if found is None:
-        return "not seen: the server begins anew" if not forecast.recovered else "not seen: the channel is not"
+        return "not seen: the server starts over" if not forecast.recovered else "not seen: the channel is not"
     one = next(iter(found.subscriptions.with_ids([number])), None)
     if one is None:
         return "not seen: its records lie behind the place where the server stops reading"

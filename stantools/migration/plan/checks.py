@@ -1,4 +1,4 @@
-"""What stands in the way of a plan, found from the plan and its store, so that it is found again after every edit.
+"""What is in the way of a plan, found from the plan and its store, so that it is found again after every edit.
 
 What the target already holds is not asked here: streams that exist and limits of accounts are looked at before
 applying, on the server.
@@ -81,7 +81,7 @@ def _names_and_subjects(stream: StreamPlan) -> Iterator[Note]:
     if not stream.parts:
         yield _problem(name, "no channel goes into the stream", "take the stream out of the plan")
     if stream.renumbered != (len(stream.parts) > 1):
-        yield _problem(name, "exactly streams of several channels are numbered anew", "plan again")
+        yield _problem(name, "exactly streams of several channels are renumbered", "plan again")
     for subject in stream.subjects:
         if problem := subject_problem(subject, wildcards=True):
             yield _problem(name, problem, "correct the subject")
@@ -123,7 +123,7 @@ def _settings(plan: Plan, stream: StreamPlan) -> Iterator[Note]:
         text = "published messages get new timestamps, and without headers the old ones are lost"
         yield _warning(name, text, "set `origin_headers: yes`")
     if stream.renumbered and not stream.origin_headers:
-        text = "messages are numbered anew, and without headers their sequences in the channels are lost"
+        text = "messages are renumbered, and without headers their sequences in the channels are lost"
         yield _warning(name, text, "set `origin_headers: yes`")
     version = plan.target.version
     for field in STREAM_FIELDS:

@@ -1,7 +1,7 @@
 """Reading YAML that people have edited: every mistake is told with file, line and what was expected.
 
 Values are read from the text that stands in the file, not from what YAML 1.1 makes of it: a stream may be named `on`,
-and `10:30` is no number.
+and `10:30` is not a number.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Field:
     """One line of a plan."""
 
     key: str  #: the attribute that it becomes, or its name in the JetStream configuration
-    read: Callable[[Value], Any] = Value.text  #: makes a value of what stands in a file; raises UsageError
+    read: Callable[[Value], Any] = Value.text  #: makes a value of what the file holds; raises UsageError
     write: Callable[[Any], str] = quoted  #: makes YAML of a value
     name: str = ""  #: its name in a plan, where that is another one
     since: tuple[int, int] = (2, 2)  #: the first server version that knows the setting
@@ -324,7 +324,7 @@ CONSUMER_DEFAULTS: Mapping[str, Any] = {f.key: f.default for f in CONSUMER_FIELD
 
 
 def read_fields(section: Section, fields: Iterable[Field]) -> dict[str, Any]:
-    """Takes what stands in a section, with defaults for what does not.
+    """Takes what a section holds, with defaults for what is missing.
 
     Raises:
         UsageError: Something has no value that it can have, or is missing.

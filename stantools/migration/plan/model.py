@@ -105,7 +105,9 @@ class Places:
         kind=Path,
         metavar="DIR",
     )
-    force: bool = FORCE.field(help="Go on although a server seems to use a node, or --jetstream-store's directory.")
+    force: bool = FORCE.field(
+        help="Continue even though a server seems to use a node, or --jetstream-store's directory."
+    )
 
     def __post_init__(self) -> None:
         if self.out and self.jetstream_store:
@@ -170,7 +172,7 @@ class ConsumerPlan:
     client: str = ""  #: the client that it belongs to, "" for a queue group
     group: str = ""  #: its queue group, "" for a plain durable
     settings: dict[str, Any] = field(default_factory=dict)  #: fields of the consumer configuration but its name
-    #: Where it stands, in sequences of its channel. In a stream that is numbered anew it has to be translated when the
+    #: Where it stands, in sequences of its channel. In a stream that is renumbered it has to be translated when the
     #: numbers are known.
     position: Position = Position()
     members: int = 1  #: subscriptions that were merged into it

@@ -4,7 +4,7 @@ An override file:
 
     channels:
       orders.>:                 # NATS wildcards; of several that match the narrowest wins, setting by setting
-        stream: ORDERS          # several channels into one stream: they are numbered anew
+        stream: ORDERS          # several channels into one stream: they are renumbered
         max_age: 72h
         replicas: 3
       orders.internal:
@@ -35,7 +35,7 @@ from stantools.store.limits import StoreLimits, is_channel_name
 class OriginHeaders(enum.StrEnum):
     """Whether messages carry channel, sequence and time of their origin as headers."""
 
-    AUTO = "auto"  #: where the stream cannot say it: published, or numbered anew
+    AUTO = "auto"  #: where the stream cannot say it: published, or renumbered
     ON = "on"
     OFF = "off"
 
@@ -89,7 +89,7 @@ class PlanOptions:
 
     target: TargetRef = field(default_factory=TargetRef)  #: where it goes
     way: Way = Way.ARCHIVE  #: how
-    stream_prefix: str = ""  #: what names of streams begin with, where no override gives one
+    stream_prefix: str = ""  #: prefix of the names of streams, where no override gives one
     subject_prefix: str = ""  #: what subjects begin with, such as `stan.`
     consumers: Consumers = Consumers.PULL  #: what becomes of durables
     push_prefix: str = "deliver"  #: what deliver subjects of push consumers begin with

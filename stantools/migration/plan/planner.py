@@ -279,7 +279,7 @@ def _description(draft: _Draft) -> str:
     if len(draft.members) == 1:
         name = draft.members[0].channel.name
         return f"NATS Streaming channel {_utf8(name)}"[:1000]
-    return f"{len(draft.members)} NATS Streaming channels, numbered anew"
+    return f"{len(draft.members)} NATS Streaming channels, renumbered"
 
 
 def _metadata(draft: _Draft) -> dict[str, str]:

@@ -55,8 +55,8 @@ _OWN = ("description", "metadata")
 
 _ADVICE = (
     "What may be changed: names of streams and consumers, subjects, every setting; streams, consumers and channels may "
-    "be taken out, and channels moved to another stream. What stands under `found` and `source` says what the store "
-    "held, so that a store that has changed since is noticed: leave that as it is.",
+    "be taken out, and channels moved to another stream. `found` and `source` record what the store held, so that "
+    "a store that has changed since is noticed: leave them as they are.",
     "Durations are written as 30s, 72h or 1d12h, sizes as 4096, 64MB or 1GB in powers of 1024, and no limit as "
     "`unlimited`.",
     f"Settings of streams: {', '.join(field.label for field in STREAM_FIELDS)}.",

@@ -190,7 +190,7 @@ def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[Str
     """Returns what holds for the whole migration."""
     renumbered = [stream for stream in streams if stream.renumbered]
     for stream in renumbered:
-        text = f"{len(stream.parts)} channels go in: messages are ordered by time and numbered anew from 1"
+        text = f"{len(stream.parts)} channels go in: messages are ordered by time and renumbered from 1"
         yield Note(Level.INFO, stream.name, text)
     if source.plan.server.node_id:
         text = "the store was written by a clustered server: its durables are in the raft log and not in the store"

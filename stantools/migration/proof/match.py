@@ -30,7 +30,7 @@ def channels_of(info: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """Finds out which channels a stream was made from.
 
     Args:
-        info: The stream, as `STREAM.INFO` gives it.
+        info: The stream, as `STREAM.INFO` returns it.
         names: The channels of the store.
 
     Returns:
@@ -66,7 +66,7 @@ async def match_stream(
         js: The server.
         info: The stream.
         store: The store.
-        channels: The channels that went into the stream; several were numbered anew.
+        channels: The channels that went into the stream; several were renumbered.
 
     Raises:
         UsageError: The store has no such channel.

@@ -298,7 +298,7 @@ class ExpectedStream:
     async def prove_messages(
         self, js: JetStream, state: dict[str, Any], *, after: int = 0, progress: Progress | None = None
     ) -> Proof:
-        """Compares only the messages, up to the last one of a state as `STREAM.INFO` gives it; see `prove`."""
+        """Compares only the messages, up to the last one of a state as `STREAM.INFO` returns it; see `prove`."""
         started = time.monotonic()
         comparison = Comparison(
             self.source.read(after=after),

@@ -304,7 +304,7 @@ class _Append:
         if differences := settings.differences(info["config"], self._config):
             words = "; ".join(f"{name} is {there!r}, asked for {wanted!r}" for name, there, wanted in differences)
             raise RefusedError(
-                f"stream {self._name} is there already, with other settings: {words}",
+                f"stream {self._name} already exists, with other settings: {words}",
                 "ask for the settings that it has, or change them on the server first",
             )
         state = info["state"]

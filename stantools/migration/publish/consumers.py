@@ -2,7 +2,7 @@
 
 A consumer is made so that it begins behind what is done with, is given headers only, and as many of them as were
 delivered; all are acknowledged but those that should be pending. Only then it gets its own configuration. Until that
-last step its description says that it is not finished, so that after an interruption it is made anew; behind it, it
+last step its description says that it is not finished, so that after an interruption it is recreated; behind it, it
 belongs to its users and is left alone. Between the two there is a pause, as servers write a consumer's state a tenth of
 a second late, and must not be able to forget it once it is finished.
 

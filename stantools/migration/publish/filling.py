@@ -100,7 +100,7 @@ class Filling:
             self.lacking = missing(self._source)
 
     def begin_by_configuration(self) -> bool:
-        """Lets the stream be created with its first sequence, so that it need not be purged; tells whether that can be.
+        """Lets the stream be created with its first sequence, so that it need not be purged; says whether it can be.
 
         2.10 (seen: 2.10.26) loses all messages of such a stream when the server is killed, older ones do not know it.
         """
@@ -162,7 +162,7 @@ class Filling:
                 _say(problem, f"the stream {self._name} was created and may be left", "remove it, or run again")
                 return
         what = f"stream {self._name} is filled up to sequence {reached} of {self._source.last}"
-        _say(problem, what, "the same command goes on from there")
+        _say(problem, what, "the same command continues from there")
 
     async def _count_anew(self, problem: ApiError, stored: int) -> None:
         """Makes a server count again that refuses what follows a message because it believes to have less than that.

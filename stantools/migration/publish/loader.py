@@ -56,7 +56,7 @@ class Window:
     def __post_init__(self) -> None:
         fits = 1 <= self.messages <= MAX_WINDOW and 1 <= self.bytes <= MAX_WINDOW_BYTES
         if not fits or self.chunk < 1:
-            raise ValueError(f"{self} is no window")
+            raise ValueError(f"{self} is not a window")
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ async def find_fillers(js: JetStream, name: str, sequences: Iterable[int]) -> li
         sequences: Where to look, rising.
 
     Raises:
-        NotOursError: There is a message that is no filler.
+        NotOursError: There is a message that is not a filler.
         NatsError: The server does not answer as it should.
     """
     return (await _compare(js, name, map(_Wanted, sequences), 0)).fillers

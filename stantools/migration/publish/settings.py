@@ -14,7 +14,7 @@ from stantools.errors import RefusedError, UsageError
 from stantools.migration.plan.model import UNLIMITED
 from stantools.migration.publish.resume import NotOursError
 
-#: What stands in the way -> what it is meanwhile.
+#: What is in the way -> what it is meanwhile.
 _LIFTED: Final[Mapping[str, Any]] = {
     **UNLIMITED,
     "max_msg_size": -1,
@@ -92,7 +92,7 @@ def check_fixed(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) 
     for key in _FIXED:
         if wanted.get(key) is not None and there.get(key) != wanted[key]:
             raise NotOursError(
-                f"stream {name} is there already with {key} {there.get(key)}, expected {wanted[key]}",
+                f"stream {name} already exists with {key} {there.get(key)}, expected {wanted[key]}",
                 "remove it, or choose another name",
             )
 

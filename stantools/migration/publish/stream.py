@@ -75,7 +75,7 @@ async def publish_stream(
         resume: The stream may be there already: what it holds must be a beginning of the source, and is completed.
 
     Raises:
-        RefusedError: The stream is there already, or (`NotOursError`) holds something else than the source, or it
+        RefusedError: The stream already exists, or (`NotOursError`) holds something else than the source, or it
             would take too many fillers.
         UsageError: A stream with this configuration cannot be filled exactly.
         PermissionDeniedError: The user may not do what it takes; as far as possible that is found out before the stream
@@ -89,7 +89,7 @@ async def publish_stream(
     there = await js.stream_info(name)
     if there is not None and not resume:
         raise RefusedError(
-            f"stream {name} is there already", "choose another name, or remove it; or resume if an earlier run made it"
+            f"stream {name} already exists", "choose another name, or remove it; or resume if an earlier run made it"
         )
     if there is None:
         await probe(js, name, filling, consumers=bool(consumers))

@@ -229,8 +229,8 @@ class JetStreamPublisher(Publisher):
             if subjects[subject] > 1 or sequence is None:
                 raise NatsError(
                     f"the stream {stream} has lost messages that it had acknowledged (its last one is {last}), and "
-                    f"others than those of channel {shown(channel)} are on {shown(subject)}: it cannot be told which",
-                    "purge the stream and begin anew, or replay each channel to a subject of its own",
+                    f"not only those of channel {shown(channel)} are on {shown(subject)}: which cannot be determined",
+                    "purge the stream and start over, or replay each channel to a subject of its own",
                 )
             self.ledger.set_position(channel, self._position(channel, sequence))
         self._behind[stream] = last

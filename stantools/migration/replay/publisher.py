@@ -237,7 +237,7 @@ class Publisher(ABC):
         return MessageRefusedError(
             f"message {sequence} of channel {shown(batch.channel)} has {counted(size, 'byte')} with its envelope, "
             f"{self.connection.url} takes {self.connection.max_payload}",
-            f"raise max_payload of the server, then go on; or leave it out: begin anew with --seq {sequence + 1}: for "
+            f"raise max_payload of the server, then go on; or leave it out: start over with --seq {sequence + 1}: for "
             "this channel",
         )
 

@@ -55,9 +55,9 @@ class Chosen:
         numbers = first, last, since, until = tuple(values.get(name) for name in ("first", "last", "since", "until"))
         ends = values.get("ends", {})
         if not isinstance(ends, dict) or not all(isinstance(each, int) for each in ends.values()):
-            raise ValueError("the ends of channels are no numbers")
+            raise ValueError("the ends of channels are not numbers")
         if not all(each is None or isinstance(each, int) for each in numbers):
-            raise ValueError("sequences and times are no numbers")
+            raise ValueError("sequences and times are not numbers")
         return cls(first, last, since, until, ends)
 
     def of(self, channel: ChannelSource) -> ChannelSource:
@@ -158,7 +158,7 @@ class ReplayPlan:
         """Makes sure that a store is the one that positions are of.
 
         Raises:
-            RefusedError: It is another one, or has been begun anew.
+            RefusedError: It is another one, or has been started over.
         """
         known = {channel.raw_name: channel for channel in source.channels}
         for name, position in positions.items():
@@ -175,7 +175,7 @@ class ReplayPlan:
             if what:
                 raise RefusedError(
                     f"the store is not the one that was replayed: channel {shown(name)}: {what}",
-                    "give the right store, or begin anew without --resume",
+                    "give the right store, or start over without --resume",
                 )
 
 

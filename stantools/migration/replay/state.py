@@ -33,7 +33,7 @@ class Position:
     """How far a channel is."""
 
     sequence: int  #: of its last message that is done
-    timestamp: int  #: of the same, in nanoseconds since 1970: tells whether a store is still the same
+    timestamp: int  #: of the same, in nanoseconds since 1970: returns whether a store is still the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class ReplayState:
         """
         document = json.loads(content)
         if not isinstance(document, dict) or document.get("kind") != _KIND:
-            raise ValueError("it is no state of a replay")
+            raise ValueError("it is not a state of a replay")
         if document.get("schema") != _SCHEMA:
             raise ValueError(f"it has schema {document.get('schema')!r}, expected {_SCHEMA}")
         channels = {
@@ -322,8 +322,8 @@ class StateFile:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             except FileExistsError as problem:
                 raise RefusedError(
-                    f"{self.path}: is there already: a replay that has not finished",
-                    "go on with it by --resume; to begin anew, remove the file or name another one by --state",
+                    f"{self.path}: already exists: a replay that has not finished",
+                    "go on with it by --resume; to start over, remove the file or name another one by --state",
                 ) from problem
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         return descriptor

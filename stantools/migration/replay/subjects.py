@@ -105,7 +105,7 @@ def _subject_tokens(text: str, pattern: tuple[str, ...], tokens: list[str]) -> I
                 raise UsageError(f"{text!r}: the right side has {what}")
             yield number
         elif "*" in token or ">" in token:
-            raise UsageError(f"{text!r}: {token!r} is no token of a subject", "* and > stand for whole tokens")
+            raise UsageError(f"{text!r}: {token!r} is not a token of a subject", "* and > stand for whole tokens")
         else:
             yield token
 

@@ -31,7 +31,7 @@ def refused(subject: str, version: tuple[int, int, int]) -> str | None:
     """
     tokens = subject.split(".")
     if not all(tokens) or any(character.isspace() for character in subject):
-        return "is no subject"
+        return "is not a subject"
     if version == (0, 0, 0):
         version = _NEWEST
     if subject == _REST:
@@ -48,7 +48,7 @@ def refused(subject: str, version: tuple[int, int, int]) -> str | None:
 OLDEST_TRIED: Final = (2, 9, 10)
 NEWEST_TRIED: Final = (2, 15, 1)
 
-#: Option of a stream -> the first version that knows it. Older ones ignore it, without a word, or refuse the request.
+#: Option of a stream -> the first version that knows it. Older ones ignore it silently, or refuse the request.
 _SINCE: Final = {
     "compression": (2, 10, 0),
     "consumer_limits": (2, 10, 0),
@@ -81,7 +81,7 @@ def unknown_options(config: Mapping[str, Any], version: tuple[int, int, int]) ->
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that stands in the way."""
+    """Something that is in the way."""
 
     code: str  #: which kind, the same in all versions: `stream-exists`, `subject-taken`, …
     level: Level  #: how much it matters: a problem would let the work fail, a warning should be known

@@ -1,4 +1,4 @@
-"""What stands in the way of streams on a server, found out before anything is created there.
+"""What is in the way of streams on a server, found out before anything is created there.
 
 Everything is asked for with requests that change nothing. Whether the user may send a request that would change
 something is found out with one that is no valid JSON: a server that permits it answers that it is malformed. Whether
@@ -137,9 +137,7 @@ async def _streams_there(
     for demand in demands:
         if demand.name in infos and not demand.may_exist:
             state = (infos[demand.name] or {}).get("state", {})
-            detail = (
-                f"it is there already, with {state.get('messages', '?')} messages up to {state.get('last_seq', '?')}"
-            )
+            detail = f"it already exists, with {state.get('messages', '?')} messages up to {state.get('last_seq', '?')}"
             remedy = "--replace deletes it first, --append-missing adds what it lacks at its end; or take another name"
             problems.append(Problem("stream-exists", Level.PROBLEM, demand.name, detail, remedy))
     return {name: info or {} for name, info in infos.items()}

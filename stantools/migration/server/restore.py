@@ -90,7 +90,7 @@ async def find(js: JetStream, stream: str, subjects: Iterable[str]) -> dict[str,
         Its info; an empty object if its name is taken, but nobody can say more; None if there is none.
 
     Raises:
-        NatsError: It cannot be found out.
+        NatsError: It cannot be determined.
     """
     info = await js.stream_info(stream)
     if info is not None or not js.connection.cluster:
@@ -272,7 +272,7 @@ class _Restore:
         self._was_free = True
 
     def _is_there(self, remedy: str) -> RefusedError:
-        return RefusedError(f"stream {self._stream} is there already", remedy)
+        return RefusedError(f"stream {self._stream} already exists", remedy)
 
     async def finish(self, sending: Transfer) -> dict[str, Any]:
         """Ends the archive and waits for the answer, in a cluster only as long as there is somebody to give it."""
@@ -319,7 +319,7 @@ class _Restore:
                 await asyncio.sleep(_POLL_SECONDS)
                 info = await find_in_time(self._js, self._stream, self._subjects)
         except NatsError as other:
-            said = f"what is left of it could not be found out: {other.message}"
+            said = f"what is left of it could not be determined: {other.message}"
             raise RestoreError(self._stream, problem, "unknown", said) from problem
         if info is None and lost:
             said = "it is not there, unless the server is still unpacking it"

@@ -1,7 +1,7 @@
 """The pieces of an archive on their way to a server that restores it (jetstream-migration.md section 4).
 
 Every piece is answered, with nothing if all is well. So many bytes may be unanswered at a time as the window holds.
-A server that gets no piece for five seconds drops the restore without a word. So, while the next part of the archive
+A server that gets no piece for five seconds drops the restore silently. So, while the next part of the archive
 is being built, in a thread of its own, a stream identifier is sent now and then, which means nothing.
 
 Every chunk of an archive begins with its type, a byte, and the length of the rest, three bytes little-endian

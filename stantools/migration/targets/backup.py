@@ -58,12 +58,12 @@ class BackupDirectory(FileDestination):
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
     ) -> list[Note]:
-        """Looks for room, and for what is there already."""
+        """Looks for room, and for what already exists."""
         notes = []
         for stream in streams:
             there = self.directory(stream.name)
             if there.exists() and stream.name not in begun and options.existing is Existing.REPLACE:
-                text = f"{there} is there already, and backups are not replaced"
+                text = f"{there} already exists, and backups are not replaced"
                 notes.append(Note(Level.PROBLEM, stream.name, text, "remove it, or choose another directory"))
         existing = next(path for path in (self._out, *self._out.parents) if path.exists())
         if not os.access(existing, os.W_OK | os.X_OK):
@@ -96,7 +96,7 @@ class BackupDirectory(FileDestination):
         for name in (REQUEST, ARCHIVE):
             if not (target / name).is_file():
                 raise RefusedError(
-                    f"{target}: exists already and is no backup: it has no {name}", "choose another directory"
+                    f"{target}: exists already and is not a backup: it has no {name}", "choose another directory"
                 )
         clear_leftovers(target)
         with watch.stage(stream.name, Stage.PROVE, stream.source.count) as progress:

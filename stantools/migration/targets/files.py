@@ -269,7 +269,7 @@ def _consumers(stream: PreparedStream, written: Written) -> Iterator[Finding]:
     for plan, expected in zip(stream.plan.consumers, stream.entries(), strict=True):
         found, differences = there.get(plan.name), []
         if found and _position(found.state) != _position(expected.state):
-            differences.append(f"it stands at {_words(found.state)} instead of {_words(expected.state)}")
+            differences.append(f"its position is {_words(found.state)} instead of {_words(expected.state)}")
         config = json.loads(consumer_meta(plan.name, plan.config, stream.plan.created_ns))
         yield from compare_consumer(stream.name, plan, found.config if found else None, differences, config)
 
@@ -316,7 +316,7 @@ class FileDestination(ABC):
     def place(self, stream: PreparedStream, options: ApplyOptions = DEFAULTS, watch: Watch = UNWATCHED) -> Placed:
         """Writes a stream: it is there whole and synced, or not at all.
 
-        One that is there already is compared with the source, message by message, and left alone if it is exactly this.
+        One that already exists is compared with the source, message by message, and left alone if it is exactly this.
 
         Args:
             stream: The stream.

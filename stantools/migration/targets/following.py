@@ -80,7 +80,7 @@ class FollowingStreams:
             raise RefusedError(
                 f"stream {stream.name} was finished and belongs to its users, and the store has got messages since: "
                 f"{source.first} to {source.last}",
-                "publish them by hand, or delete the stream, move the journal away and migrate anew",
+                "publish them by hand, or delete the stream, move the journal away and migrate again",
             )
         done = await extend_stream(
             self._js,

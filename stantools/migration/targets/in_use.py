@@ -4,8 +4,8 @@ Unlike a streaming server, a nats-server takes no lock, and one without traffic 
 (seen with every version from 2.9 to 2.15). So three things are looked at:
 
 1. processes that hold a file of the store open for writing;
-2. running nats-server processes whose options or configuration name this directory, or whose store directory cannot be
-   told;
+2. running nats-server processes whose options or configuration name this directory, or whose store directory cannot
+   be determined;
 3. files that are being written right now.
 
 The first two need Linux's `/proc` and see other users' processes only as far as we may look.
@@ -36,7 +36,7 @@ class StoreSetting:
 
     places: tuple[str, ...] = ()  #: directories that it may use, as they are written
     jetstream: bool = False  #: JetStream seems to be enabled
-    unknown: str = ""  #: why it cannot be told, empty if it can
+    unknown: str = ""  #: why it cannot be determined, empty if it can
 
 
 def store_setting(
@@ -148,12 +148,12 @@ class _Process:
         setting = self._setting()
         if setting.unknown:
             # One that has started has made its directory.
-            unknown = f"{who}, and it cannot be told which store directory it uses ({setting.unknown})"
+            unknown = f"{who}, and its store directory cannot be determined ({setting.unknown})"
             return unknown if root.exists() else ""
         for place in setting.places:
             base = self._seen(place)
             if base is None:
-                return f"{who}, and it cannot be told which store directory it uses ({place} is relative)"
+                return f"{who}, and its store directory cannot be determined ({place} is relative)"
             if any(_same(candidate, root) for candidate in (base / "jetstream", base)):
                 return f"{who} with store directory {place}"
         return ""

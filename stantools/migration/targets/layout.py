@@ -158,14 +158,14 @@ def _streams(streams: Path) -> Iterator[StreamDirectory]:
 
 
 def _config(directory: Path) -> dict[str, Any] | None:
-    """Reads a stream's configuration; None if there is none, or one of another name: a server passes over it too."""
+    """Reads a stream's configuration; None if there is none, or one of another name: a server skips it too."""
     meta = directory / _META
     try:
         with meta.open("rb") as file:
             config = json.loads(file.read(_META_MAX))
         name = config["name"]
         if not all(isinstance(subject, str) for subject in config.get("subjects") or ()):
-            raise ValueError("subjects that are no strings")
+            raise ValueError("subjects that are not strings")
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:

@@ -226,7 +226,7 @@ class _Job:
             return Outcome.APPENDED
         what = f"its {differences[0]}" if differences else "and it is not clear that a migration made it"
         raise RefusedError(
-            f"stream {name} is there already, {what}",
+            f"stream {name} already exists, {what}",
             "--replace deletes it first; --append-missing publishes what it lacks at its end; or choose another name",
         )
 

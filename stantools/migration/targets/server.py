@@ -1,4 +1,4 @@
-"""A running server as a target: what stands in the way there, and whether its streams are what was planned."""
+"""A running server as a target: what is in the way there, and whether its streams are what was planned."""
 
 from __future__ import annotations
 

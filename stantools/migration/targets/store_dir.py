@@ -55,7 +55,7 @@ class StoreDirectory(FileDestination):
         path: What the server has as `store_dir`. May be missing or empty: then it becomes the store of a server that
             was never started.
         account: The account; a server that was not told of accounts has this one only.
-        force: Go on although a server seems to be using it.
+        force: Continue even though a server seems to be using it.
 
     Raises:
         RefusedError: It is not such a directory.
@@ -130,7 +130,7 @@ class StoreDirectory(FileDestination):
             if not proof.findings:
                 return Placed(stream.name, target, stream.measure(), present=True, replaced=kept)
             if options.existing is not Existing.REPLACE:
-                what = f"stream {stream.name} is there already ({target}), and is another one"
+                what = f"stream {stream.name} already exists ({target}), and is another one"
                 raise RefusedError(f"{what}: {proof.findings[0].detail}", _REPLACE)
         owner = Ownership.around(self._streams, self._layout.root)
         with parents(self._streams, owner):
@@ -196,7 +196,7 @@ class StoreDirectory(FileDestination):
                 Level.WARNING,
                 about,
                 f"account {self.account} has nothing there yet (accounts that have: {known}); a server that does not "
-                "know it passes over its streams",
+                "know it skips its streams",
                 "check the name of the account",
             )
         owner = Ownership.around(self._streams, self._layout.root)
@@ -218,7 +218,7 @@ class StoreDirectory(FileDestination):
             return
         present = self._streams / stream.name
         if not replace and present.exists():
-            yield Note(Level.PROBLEM, stream.name, f"is there already ({present})", _REPLACE)
+            yield Note(Level.PROBLEM, stream.name, f"already exists ({present})", _REPLACE)
         for subject in stream.subjects:
             for other in self._layout.streams.values():
                 found = next((theirs for theirs in other.subjects if overlap(subject, theirs)), None)

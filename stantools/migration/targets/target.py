@@ -1,6 +1,6 @@
 """Where a plan goes: a running server, a directory of backups, or the store directory of a stopped server.
 
-All three are asked the same: what stands in the way, make it so, is it so.
+All three are asked the same: what is in the way, make it so, is it so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Destination(Protocol):
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
     ) -> list[Note]:
-        """Looks for what stands in the way, before anything is created.
+        """Looks for what is in the way, before anything is created.
 
         Args:
             streams: What is to be made.
@@ -116,7 +116,7 @@ def opened(
         check: Called every moment while a server is talked to; what it raises ends that, in good order.
 
     Raises:
-        StantoolsError: It cannot be started, or is no directory for this.
+        StantoolsError: It cannot be started, or is not a directory for this.
     """
     from stantools.migration.server.embedded import EmbeddedServer
     from stantools.migration.targets.backup import BackupDirectory
@@ -149,7 +149,7 @@ def opened(
 
 
 def places_of(plan: Plan, account: str, embedded_store: Path, *, force: bool = False) -> Places:
-    """Returns the target of a plan, if it is no server."""
+    """Returns the target of a plan, if it is not a server."""
     from stantools.migration.plan.model import TargetKind
 
     place = Path(plan.target.places[0]) if plan.target.places else None

@@ -119,7 +119,7 @@ def check_answers(
 
     Args:
         buffer: What the frames point into.
-        frames: The answers. Those to other reply subjects than ours are passed over.
+        frames: The answers. Those to other reply subjects than ours are skipped.
         row: The first one to look at.
         reply: What our reply subjects begin with, from `encode_publishes`.
         expected: The sequence that is to be answered next.

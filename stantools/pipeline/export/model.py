@@ -47,7 +47,7 @@ _TEXT_SUFFIX = {Compression.NONE: "", Compression.ZSTD: ".zst", Compression.GZIP
 #: Columns by which rows can go into directories, of the tables that have them.
 LEVELS = ("store", "channel", DATE)
 
-#: Table -> the column that says whether a row tells of damage, and what it says if not.
+#: Table -> the column that says whether a row marks damage, and what it says if not.
 _HEALTH: dict[Table, tuple[str, ...]] = {
     Table.MESSAGES: ("status", "ok"),
     Table.RECORDS: ("status", "ok"),
@@ -180,7 +180,7 @@ class Written:
         return sum(file.size for file in self.files)
 
     def damaged(self, table: Table) -> int:
-        """Returns how many rows tell of damage."""
+        """Returns how many rows mark damage."""
         good = _HEALTH[table][1:]
         return sum(count for what, count in self.tally.items() if what not in good)
 

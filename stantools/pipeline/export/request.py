@@ -35,7 +35,7 @@ class Exporting:
         metavar="DIR|FILE|-",
     )
     format: str | None = option(
-        "Kind of files; what the name of --to says if not given, else parquet.", choices=("parquet", "ndjson", "csv")
+        "Kind of files; by default what the name of --to says, otherwise parquet.", choices=("parquet", "ndjson", "csv")
     )
     table: str = option("Which table.", default=Table.MESSAGES.value, choices=tuple(each.value for each in Table))
     columns: str = option("Only these columns, in this order; all if not given.", default="", metavar="A,B,…")

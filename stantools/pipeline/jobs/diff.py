@@ -91,7 +91,7 @@ def match_stores(first: TableOptions, second: TableOptions) -> tuple[list[Pair],
 
     Raises:
         StoreUnreadableError: There is nothing at all on one side.
-        UsageError: Something is no store that can be compared.
+        UsageError: Something is not a store that can be compared.
     """
     (ones, unreadable), (others, more) = _by_name(first), _by_name(second)
     failed = [*unreadable, *more]

@@ -98,7 +98,7 @@ class StoresMigration:
         return files
 
     def problems(self) -> list[Note]:
-        """Returns what stands in the way of all plans together, and what else should be known.
+        """Returns what is in the way of all plans together, and what else should be known.
 
         Raises:
             StantoolsError: The target cannot be asked.
@@ -107,7 +107,7 @@ class StoresMigration:
         return find_obstacles(self.stores, self.target, self.options, begun)
 
     def refuse(self, problems: Sequence[Note], *, accept_loss: bool) -> None:
-        """Stops where something stands in the way, or is lost without consent.
+        """Stops where something is in the way, or is lost without consent.
 
         Raises:
             RefusedError: Always in these cases.
@@ -137,7 +137,7 @@ class StoresMigration:
                 write_plan(file, store.plan)
             elif read_plan(file).digest != store.plan.digest:
                 raise RefusedError(
-                    f"{file}: is there already, and is another plan than what {store.root} needs now",
+                    f"{file}: already exists, and is another plan than what {store.root} needs now",
                     "finish that one with `stantools migrate apply`, or remove it; --plans names another directory",
                 )
 

@@ -1,4 +1,4 @@
-"""Planning the migration of many stores: each by a task, and what stands in the way of all of them together."""
+"""Planning the migration of many stores: each by a task, and what is in the way of all of them together."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def plan_stores(
 def find_obstacles(
     stores: Sequence[PlannedStore], target: Destination, options: ApplyOptions, begun: Mapping[str, Any]
 ) -> list[Note]:
-    """Returns what stands in the way of all plans together, and what else should be known.
+    """Returns what is in the way of all plans together, and what else should be known.
 
     Args:
         stores: The stores.

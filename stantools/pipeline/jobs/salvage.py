@@ -60,7 +60,7 @@ class Shown(Protocol):
     """Shows how far a phase of the work is."""
 
     def advance(self, count: int) -> None:
-        """Is told bytes as they are done."""
+        """Called with bytes as they are done."""
 
 
 #: Begins a phase of the work with so many bytes.
@@ -106,7 +106,7 @@ class SalvageJobResult(JobResult[SalvagedStore]):
     """The result for all stores."""
 
     codes: list[int] = field(default_factory=list)  #: the exit code of each failure
-    #: Stores that seem to be in use, although that was to be passed over.
+    #: Stores that seem to be in use, although that was to be skipped.
     warnings: list[str] = field(default_factory=list)
 
     @property

@@ -60,7 +60,7 @@ def plan_job(
         salvage: How to salvage, with the patterns of the channels.
         out: The directory of the new stores.
         dry_run: Write nothing.
-        force: Go on although a server seems to be using a store.
+        force: Continue even though a server seems to be using a store.
 
     Raises:
         RefusedError: `out` lies inside one of the stores.
@@ -99,7 +99,7 @@ def _listed(found: Sequence[FoundStore], options: SalvageOptions, out: Path | No
             job.failed.append(
                 Failed(
                     root,
-                    f"{root}: holds slices, but is no store: nothing tells what is missing around them",
+                    f"{root}: holds slices, but is not a store: nothing says what is missing around them",
                     "name the directory given to the server as -dir; slices alone: stantools pipeline export",
                 )
             )

@@ -189,7 +189,7 @@ def check_target(root: str, out: Path) -> bool:
     """Looks at the place of a new store before the old one is read.
 
     Returns:
-        Whether a salvage of the store is there already.
+        Whether a salvage of the store already exists.
 
     Raises:
         StoreUnwritableError: There is something else.
@@ -200,7 +200,7 @@ def check_target(root: str, out: Path) -> bool:
     if _read(out / MANIFEST_FILE).get("source") == root:
         return True
     raise StoreUnwritableError(
-        f"{out}: exists already, and is no salvage of {root}",
+        f"{out}: exists already, and is not a salvage of {root}",
         "remove it or rename it, or name another directory with --out",
     )
 

@@ -146,7 +146,7 @@ def _workers(text: str) -> StantoolsError | None:
         )
     if match := _PROGRAM.search(text):
         return WorkersUnfitError(
-            f"there is no {match[1]} on the workers", "let PYSPARK_PYTHON name the Python that they shall use"
+            f"there is no {match[1]} on the workers", "let PYSPARK_PYTHON name the Python that they are to use"
         )
     if _VERSIONS.search(text):
         return WorkersUnfitError(
@@ -191,7 +191,7 @@ def _task(problem: BaseException, text: str) -> StantoolsError:
     if "Traceback (most recent call last)" in text and (last := _LAST_LINE.search(text)):
         return TaskFailedError(
             f"unexpected {last['class']} in a task: {last['message'] or ''}".rstrip(": "),
-            "this is a mistake in stantools: please report it, with the output of the same command and -v",
+            "this is a bug in stantools: please report it, with the output of the same command and -v",
         )
     java = getattr(problem, "java_exception", None)
     with contextlib.suppress(Exception):

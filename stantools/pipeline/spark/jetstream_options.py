@@ -27,7 +27,7 @@ _METADATA_FROM = (2, 10, 0)
 
 
 class Damaged(enum.StrEnum):
-    """What to do with rows that are no intact messages."""
+    """What to do with rows that are not intact messages."""
 
     REFUSE = "refuse"
     LEAVE_OUT = "leave-out"
@@ -93,7 +93,7 @@ class SinkOptions:
     stream: str | None = told(
         None, stream=Option(help="the stream's name; without it each channel gets a stream of its own")
     )
-    stream_prefix: str = told("", streamPrefix=Option(help="what names of streams begin with"))
+    stream_prefix: str = told("", streamPrefix=Option(help="prefix of the names of streams"))
     subject_prefix: str = told(
         "",
         subjectPrefix=Option(help="tokens in front of every subject: stan makes stan.orders of orders", read=_dotted),
@@ -105,7 +105,7 @@ class SinkOptions:
     damaged: Damaged = told(
         Damaged.REFUSE,
         damaged=Option(
-            help="refuse (the default) or leave-out: what to do with rows that are no intact messages", choices=Damaged
+            help="refuse (the default) or leave-out: what to do with rows that are not intact messages", choices=Damaged
         ),
     )
     filler_limit: int = told(
@@ -217,7 +217,7 @@ def sink_options(values: Mapping[str, str]) -> SinkOptions:
         connect = over(replace(connect, **marked), read_context(context, context_folder()))
         connect = replace(connect, **unmarked)
     if connect.embedded:
-        raise UsageError("option servers: embedded is no server that tasks could reach", "give the URL of a server")
+        raise UsageError("option servers: embedded is not a server that tasks could reach", "give the URL of a server")
     settings = {name: value for name, each in _SETTINGS.items() if (value := given.value(each)) is not None}
     defaults = {"storage": "file", "num_replicas": 1, "max_age": 0, "max_msgs": -1, "max_bytes": -1}
     # Older servers do not know `compression`, so it is only there if it was asked for.

@@ -126,7 +126,7 @@ class Rows:
             yield codes.dictionary[int(numbers[low])].as_py(), batch.slice(low, high - low)
 
     def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Leaves out, or refuses, what is no message."""
+        """Leaves out, or refuses, what is not a message."""
         if "status" not in batch.schema.names:
             return batch
         status = _typed(batch, "status", pa.string())
@@ -140,7 +140,7 @@ class Rows:
                 f"{key} {row[key]}" for key in ("store", "channel", "slice", "offset", "seq") if row.get(key)
             )
             raise RefusedError(
-                f"a row is no intact message but {row['status'] or 'null'}: {place}",
+                f"a row is not an intact message but {row['status'] or 'null'}: {place}",
                 "leave such rows out with the option damaged=leave-out, when reading with mode=DROPMALFORMED, or with "
                 "status IN ('ok', 'repaired'); without the column status every row counts as a message",
             )
@@ -171,7 +171,7 @@ class Rows:
         if len(wrong):
             now, earlier = int(values[wrong[0]]), int(before[wrong[0]])
             if now < 1:
-                raise RefusedError(f"channel {channel}: {now} is no sequence", "sequences begin at 1")
+                raise RefusedError(f"channel {channel}: {now} is not a sequence", "sequences begin at 1")
             if now == earlier:
                 raise RefusedError(
                     f"channel {channel}: there are two messages with sequence {now}",
@@ -205,7 +205,7 @@ class Rows:
             return np.zeros(batch.num_rows, np.int64)
         if column.null_count and self.options.origin:
             raise RefusedError(
-                f"channel {channel}: a message has no time (null), which its headers shall tell",
+                f"channel {channel}: a message has no time (null) for its headers to carry",
                 "give it one, or leave the headers out: option originHeaders=off",
             )
         return np.asarray(column.fill_null(0).to_numpy())

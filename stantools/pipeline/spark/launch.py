@@ -325,12 +325,12 @@ class Jvm:
 
 
 def _why(problem: Exception, said: list[str]) -> SparkStartError:
-    """Makes the error of what it said before it ended; the lines of Java that tell nothing are passed over."""
+    """Makes the error of what it said before it ended; the lines of Java that tell nothing are skipped."""
     lines = [line.strip() for line in said if line.strip() and not line.startswith(_EMPTY_WORDS)]
     reason = next((line for line in lines if _TELLING.match(line)), lines[-1] if lines else str(problem))
     remedy = "run the command again with -v to see everything that Java says"
     if "heap size" in reason or "memory" in reason:
-        remedy = "give it an amount of memory that there is: --conf spark.driver.memory=1g"
+        remedy = "give it an amount of memory that the machine has: --conf spark.driver.memory=1g"
     elif "option" in reason:
         remedy = "check the Java options among --conf, in spark-defaults.conf and in JAVA_TOOL_OPTIONS"
     return SparkStartError(f"Spark's Java process ended before it was ready: {reason}", remedy)

@@ -47,7 +47,7 @@ class StreamOptions:
     limit: Limit = told(
         Limit(),
         maxBytesPerTrigger=SIZE.like(
-            help="bytes of data files that one batch takes, about; a channel gives at least one message"
+            help="bytes of data files that one batch takes, about; at least one message of each channel"
         ),
         maxRowsPerTrigger=SIZE.like(help="messages that one batch takes at most"),
         maxFilesPerTrigger=SIZE.like(help="slices that one batch touches at most"),

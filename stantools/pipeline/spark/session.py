@@ -1,4 +1,4 @@
-"""Sessions: one that is there already is used as it is, else Spark is started, quietly and with what we need.
+"""Sessions: one that already exists is used as it is, else Spark is started, quietly and with what we need.
 
 What is set for a session of our own, unless the user sets it: nothing is written where the user is (no
 `spark-warehouse`, no Derby), local masters listen on the loopback interface only, Python workers are the Python that
@@ -106,7 +106,7 @@ def session(*args: Any, **values: Any) -> Iterator[SparkSession]:
 
 def close_session(spark: SparkSession) -> None:
     """Stops a session; one that was started here takes its Java process and its directory with it."""
-    with contextlib.suppress(Exception):  # a cluster that has gone cannot be told; what we wanted of it we have
+    with contextlib.suppress(Exception):  # a cluster that has gone cannot be determined; what we wanted of it we have
         spark.stop()
     _clean_up()
 
@@ -181,7 +181,7 @@ def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
 
     master = parse_master(remote)
     if master.kind != "sc":
-        raise UsageError(f"{remote!r} is no address of Spark Connect", "it looks like sc://HOST:15002")
+        raise UsageError(f"{remote!r} is not an address of Spark Connect", "it looks like sc://HOST:15002")
     check_reachable(master)
     try:
         builder = SparkSession.builder.remote(remote).appName(name)
@@ -230,7 +230,7 @@ def _start(master: Master, name: str, conf: dict[str, str], quiet: bool, seconds
     from pyspark import SparkConf
 
     if master.kind == "sc":
-        raise UsageError(f"{master.url} is Spark Connect, which is no master", f"say: --remote {master.url}")
+        raise UsageError(f"{master.url} is Spark Connect, which is not a master", f"say: --remote {master.url}")
     java = find_java()
     check_reachable(master)
     directory = Path(tempfile.mkdtemp(prefix="stantools-spark-"))

@@ -7,7 +7,7 @@ waits for ever. The rows are those of the batch source, and three more kinds tha
 beside the one that is followed, with the same slice number). How this is told, and what is waited for, stands in
 `stantools.pipeline.tables.watch` and `stantools.store.safe_end`.
 
-Spark calls the reader in a process beside the driver, which lives as long as the query does, and, made anew, in the
+Spark calls the reader in a process beside the driver, which lives as long as the query does, and, recreated, in the
 tasks. Offsets are made by `stantools.pipeline.tables.positions`; they and the files are all that a batch depends on.
 """
 

@@ -67,7 +67,7 @@ def message_schema(columns: Sequence[str]) -> pa.Schema:
 def odd_row(
     options: TableOptions, problem: StoreUnreadableError, place: tuple[str, str | None, str | None], **values: Any
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the row of the messages table for something that is no message.
+    """Yields the row of the messages table for something that is not a message.
 
     Args:
         options: Which columns, and whether there are such rows.

@@ -138,7 +138,7 @@ class _Search:
     def _file(self, place: Place, path: str) -> None:
         directory, name = place.split(path)
         if not self._is_wanted_file(name):
-            what = "is not a message slice" if self._options.table is not Table.RECORDS else "is no file of a store"
+            what = "is not a message slice" if self._options.table is not Table.RECORDS else "is not a file of a store"
             raise StoreUnreadableError(f"{path}: {what}", _REMEDY)
         entries = place.entries(directory)
         match = SLICE_NAME.fullmatch(name)

@@ -198,7 +198,7 @@ class Follower:
                     if store is None:
                         raise StoreUnreadableError(
                             f"{root}: was there when the batch was begun, and is not a store any more",
-                            "make it accessible again, or begin anew with another checkpointLocation",
+                            "make it accessible again, or start over with another checkpointLocation",
                         )
                     found += self._retried(store, name, partial(ChannelWatch.between, start=at, end=until))
         for root, reasons in sorted(end.unreadable.items()):
@@ -219,7 +219,7 @@ class Follower:
 
         Args:
             position: Gives that of a channel.
-            skipping: What is there now is passed over on purpose, with all data files there are.
+            skipping: What is there now is skipped on purpose, with all data files there are.
         """
         offsets = Offsets()
 

@@ -62,7 +62,7 @@ class Place(Protocol):
         """Returns the paths that match a glob pattern, sorted; without braces.
 
         Raises:
-            StoreUnreadableError: It cannot be found out.
+            StoreUnreadableError: It cannot be determined.
         """
 
     def head(self, path: str, size: int) -> bytes:

@@ -54,7 +54,7 @@ class TableOptions:
     bounds: Bounds = told(
         Bounds(),
         seq=Option(help="A:B, both ends included", read=parse_range),
-        since=Option(help="not older: RFC 3339, or an age such as 1d3h", read=parse_time),
+        since=Option(help="not older than this: RFC 3339, or an age such as 1d3h", read=parse_time),
         until=Option(help="older than this: RFC 3339, or an age such as 1d3h", read=parse_time),
     )
     archived: bool = told(False, archived=TRUTH.like(help="true takes .bak slices as well"))
@@ -83,7 +83,7 @@ class TableOptions:
     #: `partition_bytes` if it is less.
     largest_partition: int = 0
     partitions: int = told(
-        0, partitions=NUMBER.like(help="tasks there shall be at least, as far as there is work for them")
+        0, partitions=NUMBER.like(help="the least number of tasks, as far as there is work for them")
     )
     batch_rows: int = told(16384, batchRows=SIZE.like(help="rows of one Arrow batch, at most"))
     batch_bytes: int = told(8 << 20, batchBytes=SIZE.like(help="payload bytes of one Arrow batch, about"))

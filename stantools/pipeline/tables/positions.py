@@ -40,7 +40,7 @@ class Offsets:
     #: Why something cannot be read at present, by store root and channel name ("" for the store itself). What is in
     #: here was reported; what is new in here has to be.
     unreadable: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: Data files that are passed over, because another one has the same slice number: by store root the files relative
+    #: Data files that are skipped, because another one has the same slice number: by store root the files relative
     #: to it, with the name of the other one. Reported in the same way.
     aside: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ class Offsets:
         self.unreadable.setdefault(root, {})[channel] = reason
 
     def pass_over(self, root: str, files: dict[str, str]) -> None:
-        """Notes data files that are passed over."""
+        """Notes data files that are skipped."""
         if files:
             self.aside.setdefault(root, {}).update(files)
 
@@ -117,7 +117,7 @@ def _position(text: str) -> Position:
 def _unfit(reason: str) -> StoreUnreadableError:
     return StoreUnreadableError(
         f"the offset in the checkpoint {reason}",
-        "go on with the version that wrote the checkpoint, or begin anew with another checkpointLocation",
+        "go on with the version that wrote the checkpoint, or start over with another checkpointLocation",
     )
 
 
@@ -125,7 +125,7 @@ def _unfit(reason: str) -> StoreUnreadableError:
 REMOVED = "removed"
 #: Status of a row that says that the files are not those that were read before.
 REPLACED = "replaced"
-#: Status of a row for a data file that is passed over, because another one has the same slice number.
+#: Status of a row for a data file that is skipped, because another one has the same slice number.
 NOT_FOLLOWED = "not-followed"
 
 
@@ -145,7 +145,7 @@ class Lost:
 
 
 def not_followed(root: str, file: str, followed: str) -> Lost:
-    """Says that a data file is passed over.
+    """Says that a data file is skipped.
 
     Args:
         root: The store.

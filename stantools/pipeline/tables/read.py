@@ -41,7 +41,7 @@ def read_split(split: Split, options: TableOptions, counter: ReadCounter | None 
     """Reads a split in the order of its work; small pieces come together in one batch.
 
     Args:
-        split: What to read, as `planning.plan` gives it.
+        split: What to read, as `planning.plan` returns it.
         options: The options it was planned with; other columns and batch sizes are possible.
         counter: Counts what is read of slices for messages.
 

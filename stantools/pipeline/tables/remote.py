@@ -314,7 +314,7 @@ def temporary_directory() -> Iterator[Path]:
 
 @contextmanager
 def sampled(place: Place, url: str, entries: Sequence[Entry]) -> Iterator[str]:
-    """Copies so much of a remote store that its release and its polynomial can be told.
+    """Copies so much of a remote store that its release and its polynomial can be determined.
 
     Yields:
         The directory of the copy.

@@ -79,7 +79,7 @@ _COLUMNS: dict[Table, dict[str, tuple[pa.DataType, str]]] = {
         "registered": (pa.bool_(), "false: unknown to the server, but there are subscriptions of it"),
         "subscriptions": (pa.int64(), "how many it has"),
         "pending": (pa.int64(), "messages that were sent to it and not acknowledged"),
-        "status": (pa.string(), "ok; damaged or unreadable: the row is none of a client, but of a file"),
+        "status": (pa.string(), "ok; damaged or unreadable: the row describes a file, not a client"),
         "detail": (pa.string(), "of such a row: what is wrong with the file"),
     },
     # One row a finding, as `stantools verify` has it.

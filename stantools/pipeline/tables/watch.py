@@ -7,7 +7,7 @@ the files since the position was made:
 * they grew, or new slices began: it goes on where it was;
 * limits removed slices that were not read: that is reported, and it goes on with the first one that is there. Slices
   that an archive script is to fetch (`.bak`) are read from there;
-* the last message that was read is not where it was: the files were cut back, replaced by a copy, written anew. That is
+* the last message that was read is not where it was: the files were cut back, replaced by a copy, rewritten. That is
   reported, and it goes on with the first message that is later than the last one that was read.
 
 A position cannot tell apart data files of the same slice number. Of several the one with the plain name is followed, as

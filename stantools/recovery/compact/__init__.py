@@ -1,4 +1,4 @@
-"""`compact`: the same store without what is dead in it.
+"""`compact`: the same store without dead records.
 
 plan (`plan_compaction`: reads everything, changes nothing) → apply (`apply_compaction`: writes a new directory, or one
 that takes the old one's place) → verify (part of applying: nothing appears that was not read back).

@@ -1,4 +1,4 @@
-"""`merge`: the directories of a cluster's nodes as one stand-alone store.
+"""`merge`: the directories of a cluster's nodes as one standalone store.
 
 plan (`plan_merge`: reads everything, changes nothing) → apply and verify as a salvage (`recovery.salvage`).
 """

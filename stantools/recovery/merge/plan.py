@@ -48,7 +48,7 @@ def plan_merge(
     *,
     progress: Progress | None = None,
 ) -> MergePlan:
-    """Reads the directories of a cluster's nodes and plans one stand-alone store.
+    """Reads the directories of a cluster's nodes and plans one standalone store.
 
     Args:
         nodes: Their directories; each with a Raft log, a store, or both.
@@ -147,7 +147,7 @@ class _Merge:
             )
         (name,) = ids or {asked or ""}
         if not name:
-            raise RefusedError("none of the nodes tells the cluster id", "give the cluster id: --cluster-id ID")
+            raise RefusedError("none of the nodes holds the cluster id", "give the cluster id: --cluster-id ID")
         server = pb.ServerInfo()
         server.CopyFrom(found[0] if found else new_server_info(name))
         server.cluster_id = os.fsencode(name)

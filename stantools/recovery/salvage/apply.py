@@ -234,7 +234,7 @@ def _groups(channels: list[ChannelPlan], most: int) -> Iterator[tuple[ChannelPla
 def copy_channels(item: CopyItem, *, progress: Progress | None = None) -> Copied:
     """Writes channels into a new store. With attempts it may be done several times, also at the same time.
 
-    An attempt syncs its channels and moves them to their place one by one. A channel that is there already was moved
+    An attempt syncs its channels and moves them to their place one by one. A channel that already exists was moved
     by another attempt; it has the same bytes, because the same plan makes the same files.
 
     Args:

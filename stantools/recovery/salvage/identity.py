@@ -13,7 +13,7 @@ def find_identity(store: Datastore, cluster_id: str | None) -> tuple[pb.ServerIn
     """Returns the server record for the new store and, if it is not the old one, where it comes from.
 
     Raises:
-        RefusedError: The cluster id cannot be told and none was given.
+        RefusedError: The cluster id cannot be determined and none was given.
     """
     data = _read(store)
     if data is not None:
@@ -29,7 +29,7 @@ def find_identity(store: Datastore, cluster_id: str | None) -> tuple[pb.ServerIn
     if guessed:
         return new_server_info(guessed), f"rebuilt from the remains of server.dat: cluster id {guessed!r}"
     raise RefusedError(
-        f"{store.path}: server.dat does not tell the cluster id any more",
+        f"{store.path}: the cluster id can no longer be read from server.dat",
         "give the cluster id that clients connect with: --cluster-id ID (the server's default is test-cluster)",
     )
 

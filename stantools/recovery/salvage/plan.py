@@ -48,7 +48,7 @@ class _Source:
     """What the scan found for one channel, wherever it lay."""
 
     runs: list[RecordRun] = field(default_factory=list)  #: good records, those of the channel's own directory first
-    rewrites: list[Repaired] = field(default_factory=list)  #: messages whose record header must be made anew
+    rewrites: list[Repaired] = field(default_factory=list)  #: messages whose record header must be recreated
     subs: SubsState | None = None  #: the fold of its subs.dat
     #: Sequences whose messages are damaged beyond proof, or of which only an index tells.
     lost: Ranges = field(default_factory=Ranges)
@@ -209,7 +209,7 @@ def _collect(
         store: The store.
         survey: What is in the directory.
         sources: Where they are put.
-        plan: Is told what stays behind.
+        plan: Called with what stays behind.
         elsewhere: Messages of this channel that lie in the root.
     """
     files = survey.files

@@ -93,7 +93,7 @@ class TruncationPlan:
             return f"nothing to repair by cutting, but a start destroys data ({loss}): {keeps}"
         return (
             "nothing to repair: no file ends inside a record; but only ends were looked at, and"
-            f" `stantools verify {path}` tells what is damaged elsewhere"
+            f" `stantools verify {path}` shows what is damaged elsewhere"
         )
 
     def removed(self) -> Iterator[RemovedRecord]:
@@ -123,7 +123,7 @@ def plan_truncation(
     Args:
         store: The store.
         options: How the server is started. Its limits are left out.
-        progress: Is told how many bytes of data files were dealt with.
+        progress: Called with how many bytes of data files were dealt with.
 
     Raises:
         StoreUnreadableError: A file of the store cannot be read.

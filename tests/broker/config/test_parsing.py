@@ -52,7 +52,7 @@ def write(text: str, name: str = "a.conf") -> str:
 
 def test_stand_alone_with_limits() -> None:
     file = write("""
-        # stand-alone broker, file store, monitoring
+        # standalone broker, file store, monitoring
         listen: "127.0.0.1:4222"
         http: "127.0.0.1:8222"
 

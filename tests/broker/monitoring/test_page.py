@@ -223,7 +223,7 @@ def test_by_keyboard(browser: Any) -> None:
 
 
 def test_a_slow_click(browser: Any) -> None:
-    """Rows are made anew every second: not while a button of the mouse is down."""
+    """Rows are recreated every second: not while a button of the mouse is down."""
     webdriver = pytest.importorskip("selenium.webdriver")
     streaming = Streaming()
     with Monitored(streaming) as monitored:

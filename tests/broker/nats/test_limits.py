@@ -81,7 +81,7 @@ def test_nothing_taken_for_too_long() -> None:
 
 
 def test_who_does_not_keep_up_is_known_whatever_others_do() -> None:
-    """Whoever sends from a store asks; that subjects were forgotten, as others came or went, is no answer."""
+    """Whoever sends from a store asks; that subjects were forgotten, as others came or went, is not an answer."""
 
     async def scenario() -> None:
         async with serving() as server:

@@ -311,7 +311,7 @@ def test_credentials(caplog: pytest.LogCaptureFixture) -> None:
                 await meshed(a, b)
                 await eventually(lambda: caplog.text.count("Route Error 'Authorization Violation'") >= 2)
                 assert not neighbours(nobody) | neighbours(wrong)
-            # Who says nothing is sent away, and so is who is no server.
+            # Who says nothing is sent away, and so is who is not a server.
             assert a.mesh is not None
             stranger = await Raw.connect(a.mesh.port)
             stranger.send(b'INFO {"server_id":"x","cluster":"c"}\r\n')

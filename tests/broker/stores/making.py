@@ -27,7 +27,7 @@ def block(
     replies: Sequence[bytes] | None = None,
     crc: Crc = IEEE,
 ) -> Records:
-    """Messages with headers, as the streaming rules hand them over; one a second unless told otherwise."""
+    """Messages with headers, as the streaming rules hand them over; one a second unless you say otherwise."""
     sequences = np.arange(first, first + len(payloads), dtype=np.uint64)
     if times is None:
         times = [START + sequence * SECOND for sequence in range(first, first + len(payloads))]

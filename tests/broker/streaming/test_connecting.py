@@ -145,7 +145,7 @@ def test_a_ping_of_a_client_without_heartbeat_brings_the_next_one_forward() -> N
     assert not client.failed_heartbeat
     count = len(world.bus.requests)
     world.advance(0.9)
-    assert len(world.bus.requests) == count, "and the interval begins anew"
+    assert len(world.bus.requests) == count, "and the interval starts over"
 
 
 def test_pings() -> None:

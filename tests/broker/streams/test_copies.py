@@ -200,7 +200,7 @@ def test_sources_go_on_where_they_were(tmp_path: Path) -> None:
             expected.add((copied, str(10 + i)))
         world.settle()
         check()
-    # A source that comes back knows what it has copied; one with another filter begins anew.
+    # A source that comes back knows what it has copied; one with another filter starts over.
     world.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s"], "sources": sources[:1]})
     world.publish("p", b"later")
     world.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s"], "sources": sources})

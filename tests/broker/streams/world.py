@@ -128,7 +128,7 @@ class World:
         self.server.start()
 
     def crash(self) -> None:
-        """Ends it without a word, and starts it again."""
+        """Ends it silently, and starts it again."""
         self.place.close()
         self.begin()
 

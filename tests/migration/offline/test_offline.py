@@ -201,7 +201,7 @@ def test_places_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [stream] = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}))
     (tmp_path / "out/one").mkdir(parents=True)
     (tmp_path / "out/one/precious").write_text("x")
-    with pytest.raises(RefusedError, match=r"is no backup: it has no backup\.json"):
+    with pytest.raises(RefusedError, match=r"is not a backup: it has no backup\.json"):
         BackupDirectory(tmp_path / "out").place(stream)
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreUnwritableError):

@@ -286,12 +286,12 @@ def test_streams_and_subjects_that_are_there_are_refused(start_server: Callable[
     store = StoreDirectory(server.store_dir)
     assert _problems(store.check([stream.plan for stream in streams], quiet=0)) == [
         "far_away: subject far.away overlaps far.* of stream WIDE, which is there",
-        f"one: is there already ({server.store_dir / 'jetstream/$G/streams/one'})",
+        f"one: already exists ({server.store_dir / 'jetstream/$G/streams/one'})",
     ]
     before = tree(server.store_dir)
     with pytest.raises(RefusedError, match=r"far_away: subject far\.away overlaps"):
         store.place(streams[0])
-    with pytest.raises(RefusedError, match=r"stream one is there already .*, and is another one"):
+    with pytest.raises(RefusedError, match=r"stream one already exists .*, and is another one"):
         store.place(streams[1])
     assert tree(server.store_dir) == before
     # Replacing does not help against the subjects of another stream.
@@ -391,7 +391,7 @@ def test_what_clients_did_since_is_never_overwritten(start_server: Callable[...,
     server.stop()
     before = tree(server.store_dir)
     for stream in streams:
-        with pytest.raises(RefusedError, match="is there already"):
+        with pytest.raises(RefusedError, match="already exists"):
             StoreDirectory(server.store_dir).place(stream)
     assert tree(server.store_dir) == before
 

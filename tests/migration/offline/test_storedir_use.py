@@ -101,7 +101,7 @@ def test_a_server_whose_place_cannot_be_told(
         assert found == []
         return
     [sign] = found
-    assert "cannot be told which store directory it uses" in sign
+    assert "its store directory cannot be determined" in sign
     assert reason in sign
 
 

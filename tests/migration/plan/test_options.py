@@ -49,7 +49,7 @@ def test_reading_overrides(tmp_path: Path) -> None:
         ("channels:\n  a:\n    max_aeg: 3d\n", 3, "`max_aeg` is not known here"),
         ("channels:\n  a..b:\n    skip: yes\n", 3, "neither a channel nor a pattern"),
         ("channels:\n  a:\n    stream: a.b\n", 3, "cannot be the name of a stream"),
-        ("channels:\n  a:\n    subject: a b\n", 3, "is no subject"),
+        ("channels:\n  a:\n    subject: a b\n", 3, "is not a subject"),
         ("channels:\n  a.*:\n    subject: x\n", 3, "for all channels that match"),
         ("channels:\n  a:\n    consumers: both\n", 3, "expected pull or push or none"),
         ("channels:\n  a:\n    storage: tape\n", 3, "expected file or memory"),

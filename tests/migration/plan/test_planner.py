@@ -131,7 +131,7 @@ def test_many_channels_into_one_stream(shop: Path) -> None:
         ("g", "orders.old", "s.orders.old"),
     ]
     assert orders.config["metadata"] == {"stantools.channels": "2"}
-    assert any("numbered anew" in note.text for note in plan.notes)
+    assert any("renumbered" in note.text for note in plan.notes)
     assert find_problems(plan) == []
 
 

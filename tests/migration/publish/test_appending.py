@@ -83,7 +83,7 @@ def test_part_by_part(each_server: Any) -> None:
         await check_part(js, part)
         await finish_part(js, LIMITED, part)
         await is_exact(js, BOTH)
-        # All of it, or a part that overlaps, is there already.
+        # All of it, or a part that overlaps, already exists.
         for source in (BOTH, SECOND, FIRST, FakeSource(ALL[50:])):
             assert (await write(js, source)).mark is None
         longer = FakeSource([*ALL[70:], *numbered(161, 162)])

@@ -115,7 +115,7 @@ def test_a_window_of_bytes(start_server: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("more", [{"messages": 0}, {"messages": 5000}, {"bytes": 0}, {"bytes": 1 << 25}, {"chunk": 0}])
 def test_windows_that_are_none(more: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="is no window"):
+    with pytest.raises(ValueError, match="is not a window"):
         Window(**more)
 
 
@@ -145,9 +145,9 @@ def test_one_that_is_there(start_server: Callable[..., Any]) -> None:
     async def work(js: JetStream) -> None:
         source = GAPS["inner"]
         await js.create_stream({**CONFIG, "name": "S"})
-        with pytest.raises(RefusedError, match="stream S is there already"):
+        with pytest.raises(RefusedError, match="stream S already exists"):
             await publish_stream(js, "S", CONFIG, source)
-        with pytest.raises(NotOursError, match=r"there already with subjects \['orders'\], expected \['other'\]"):
+        with pytest.raises(NotOursError, match=r"already exists with subjects \['orders'\], expected \['other'\]"):
             await publish_stream(js, "S", {**CONFIG, "subjects": ["other"]}, source, resume=True)
         await publish_stream(js, "S", CONFIG, source, resume=True)
         assert await read_back(js, "S") == expected(source)
@@ -346,7 +346,7 @@ def test_no_room(start_server: Callable[..., Any], version: str) -> None:
             await publish_stream(js, "S", CONFIG, source)
         assert "resource limits exceeded" in caught.value.message or "insufficient" in caught.value.message
         assert "is filled up to sequence" in caught.value.message
-        assert "the same command goes on from there" in caught.value.remedy
+        assert "the same command continues from there" in caught.value.remedy
 
     run(server.url, work, user="a", password="a")
 

@@ -133,7 +133,7 @@ def test_the_original_pace(start_server: Any, tmp_path: Path) -> None:
     store = write_store(tmp_path / "paced", {"a": messages(5, step=100 * MS), "b": messages(1, start=START + 250 * MS)})
 
     async def go(number: int) -> bool:
-        """Tells whether it was in time."""
+        """Returns whether it was in time."""
         client = await natsclient.connect(server.url)
         times: list[tuple[str, float]] = []
 
@@ -351,7 +351,7 @@ def test_a_stream_of_which_nobody_can_tell_what_it_has_lost(
         with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
             with pytest.raises(NatsError, match="has lost messages that it had acknowledged") as caught:
                 await replay(plan, options(server.url), jetstream(), file)
-            assert "begin anew" in caught.value.remedy
+            assert "start over" in caught.value.remedy
             assert file.state.channels[b"a"].sequence == 60
             client = await natsclient.connect(server.url)
             await client.jetstream().delete_stream("S")

@@ -56,7 +56,7 @@ def test_a_name_that_is_not_utf_8_comes_back_as_it_was() -> None:
         ("a.>=b.>.c", "only be last"),
         ("a.>.b=c", "only be last"),
         ("a=b..c", "empty token"),
-        ("a.*=b*", "no token"),
+        ("a.*=b*", "not a token"),
     ],
 )
 def test_wrong_rules_are_refused(rule: str, says: str) -> None:

@@ -1,4 +1,4 @@
-"""What stands in the way of streams: found before anything is created, and the same that the server would say."""
+"""What is in the way of streams: found before anything is created, and the same that the server would say."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_streams_and_subjects_that_are_there(start_server: Callable[..., Any]) -
     assert "with 0 messages up to 0" in found[0].detail
     assert "stream WIDE" in found[1].detail
     assert look(server, demand(may_exist=True)) == []
-    # What is to be replaced does not stand in the way of others either.
+    # What is to be replaced does not are in the way of others either.
     assert look(server, demand(may_exist=True), demand("OTHER", "orders.new")) == []
 
 

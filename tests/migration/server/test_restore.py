@@ -64,7 +64,7 @@ def test_refuses_a_stream_that_is_there(start_server: Callable[..., Any]) -> Non
 
     async def work(js: JetStream) -> None:
         await put(js, archive)
-        with pytest.raises(RefusedError, match="ORDERS is there already"):
+        with pytest.raises(RefusedError, match="ORDERS already exists"):
             await put(js, archive)
         info = await js.stream_info("ORDERS")
         assert info is not None
@@ -405,7 +405,7 @@ def test_a_name_that_a_cluster_kept_of_an_earlier_restore(
         asyncio.run(looking)
         assert removed == ["ORDERS"]
         return
-    with pytest.raises(RefusedError, match="ORDERS is there already"):
+    with pytest.raises(RefusedError, match="ORDERS already exists"):
         asyncio.run(looking)
     assert not removed
 

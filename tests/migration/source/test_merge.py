@@ -1,4 +1,4 @@
-"""Many channels in one stream: by time, numbered anew, the same from every place and in every run."""
+"""Many channels in one stream: by time, renumbered, the same from every place and in every run."""
 
 from __future__ import annotations
 

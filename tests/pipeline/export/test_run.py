@@ -209,7 +209,7 @@ main()
 
 
 def killed_at(step: int, *arguments: object) -> bool:
-    """Runs an export that is killed before its n-th step; tells whether it was."""
+    """Runs an export that is killed before its n-th step; returns whether it was."""
     command = [sys.executable, "-c", KILLED, str(step), *map(str, arguments)]
     code = subprocess.run(command, capture_output=True, check=False).returncode
     assert code in (0, -signal.SIGKILL), code

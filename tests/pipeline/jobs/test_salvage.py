@@ -228,7 +228,7 @@ def test_what_is_finished_is_kept_and_anything_else_is_refused(
     # A store that was removed is made again.
     shutil.rmtree(out / "store")
     assert [each.kept for each in run_job([store, second], out).stores] == [False, True]
-    # One that has changed since, and something that is no salvage of it.
+    # One that has changed since, and something that is not a salvage of it.
     damage(store)
     shutil.rmtree(out / "second")
     (out / "second").mkdir()
@@ -237,7 +237,7 @@ def test_what_is_finished_is_kept_and_anything_else_is_refused(
     assert result.exit_code == ExitCode.UNREACHABLE and not result.stores
     changed, strange = sorted((each.message for each in result.failed), reverse=True)
     assert f"{out}/store: exists already, and is another salvage" in changed
-    assert f"{out}/second: exists already, and is no salvage" in strange
+    assert f"{out}/second: exists already, and is not a salvage" in strange
     assert (out / "second" / "letter").read_text() == "mine"
 
 
@@ -250,7 +250,7 @@ def test_what_fails_does_not_keep_the_rest_from_being_done(
     result = run_job([store, unnamed, loose, tmp_path / "gone"], tmp_path / "new")
     assert [each.name for each in result.stores] == ["store"]
     assert {Path(each.path).name for each in result.failed} == {"dmg_server_missing", "loose", "gone"}
-    assert any("server.dat does not tell the cluster id" in each.message for each in result.failed)
+    assert any("the cluster id can no longer be read from server.dat" in each.message for each in result.failed)
     assert result.exit_code == ExitCode.REFUSED
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [REPORTS, "store"]
     result = run_job([store, tmp_path / "gone"], None)

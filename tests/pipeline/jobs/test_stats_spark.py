@@ -41,4 +41,4 @@ def test_golden_stores_on_spark(spark: Any, golden: Path, tmp_path: Path) -> Non
 
     again = CliRunner().invoke(cli, arguments)
     assert again.exit_code == 3
-    assert "is there already" in again.stderr or "tables" in again.stderr
+    assert "already exists" in again.stderr or "tables" in again.stderr

@@ -124,7 +124,7 @@ def test_a_limit_of_the_server(spark: SparkSession, start_server: Callable[..., 
     )
     with pytest.raises(StantoolsError, match="stream a is filled up to sequence") as raised:
         jetstream.write(large, servers=server.url)
-    assert "raise its JetStream limits; the same command goes on from there" in raised.value.remedy
+    assert "raise its JetStream limits; the same command continues from there" in raised.value.remedy
     assert description(server, "a").startswith("stantools: not complete")
 
 

@@ -108,8 +108,8 @@ def test_few_columns_are_enough() -> None:
     [
         (rows("x", [1, 2, 5, 4]), "channel x: message 4 comes behind message 5"),
         (rows("x", [1, 2, 2]), "channel x: there are two messages with sequence 2"),
-        (rows("x", [0, 2]), "0 is no sequence"),
-        (rows("x", [-3]), "-3 is no sequence"),
+        (rows("x", [0, 2]), "0 is not a sequence"),
+        (rows("x", [-3]), "-3 is not a sequence"),
         (rows("x", [1]) + rows("y", [1]) + rows("x", [2]), "channel x: its rows are not together"),
         (rows("x", [1], seq=None), r"a row has no seq \(null\)"),
         (rows("x", [1], channel=None), r"a row has no channel \(null\)"),
@@ -118,7 +118,7 @@ def test_few_columns_are_enough() -> None:
         (rows("x", [1]) + rows("x", [2], subject="other"), "message 2 has the subject other"),
         (
             rows("x", [1]) + rows("x", [2], status="torn"),
-            "no intact message but torn: store /data/store, channel x, slice x/msgs.1.dat, offset 204, seq 2",
+            "not an intact message but torn: store /data/store, channel x, slice x/msgs.1.dat, offset 204, seq 2",
         ),
     ],
 )
@@ -162,7 +162,7 @@ def test_no_room_to_put_messages_aside(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ({"server": "x"}, "there is no option 'server'"),
         ({"servers": "http://x"}, "no servers for 'http' URLs"),
-        ({"servers": "embedded"}, "embedded is no server that tasks could reach"),
+        ({"servers": "embedded"}, "embedded is not a server that tasks could reach"),
         ({"stream": "a b"}, "stream 'a b'"),
         ({"stream": "a", "streamPrefix": "b"}, "exclude each other"),
         ({"subjectPrefix": "$JS.API"}, "belongs to the system"),

@@ -180,7 +180,7 @@ def test_limits_of_the_server(start_server: Callable[..., Any], tmp_path: Path) 
     with pytest.raises(StantoolsError, match="stream large is filled up to sequence") as raised:
         commit(options(server.url), [result])
     assert "resource" in raised.value.message or "storage" in raised.value.message
-    assert "the same command goes on from there" in raised.value.remedy
+    assert "the same command continues from there" in raised.value.remedy
     assert description(server, "large").startswith("stantools: not complete")
     server.stop()
     bigger = start_server(

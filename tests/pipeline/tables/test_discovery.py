@@ -199,7 +199,7 @@ def test_one_slice(stores: Path, tmp_path: Path) -> None:
 def test_the_channel_of_a_slice_without_a_good_record(stores: Path, tmp_path: Path) -> None:
     directory = tmp_path / "orders"
     directory.mkdir()
-    (directory / "msgs.1.dat").write_bytes(b"\x01\0\0\0garbage that is no record at all")
+    (directory / "msgs.1.dat").write_bytes(b"\x01\0\0\0garbage that is not a record at all")
     assert {(row["channel"], row["status"]) for row in table(directory)} == {("orders", "garbage")}
     # Behind damage, and behind a first record that is longer than what is looked at first.
     damaged = bytearray((stores / "a" / "audit.log" / "msgs.1.dat").read_bytes())

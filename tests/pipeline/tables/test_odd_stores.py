@@ -68,7 +68,7 @@ def test_subscriptions_that_cannot_be_read_are_said(store: Path, odd: str) -> No
     elif odd == "pipe":
         os.mkfifo(path)
     else:
-        path.write_bytes(b"garbage that is no record")
+        path.write_bytes(b"garbage that is not a record")
     for kind in (Table.SUBSCRIPTIONS, Table.CLIENTS):
         rows, ((status, detail),) = read(store, kind)
         assert 0 < rows <= before[kind]

@@ -155,7 +155,7 @@ def test_bounds(content: tuple[bytes, bytes | None], sizes: list[int], bounds: B
     ]
     named = named_offsets(content[1])
     hidden = [row for row in wanted if row["offset"] not in named and row["offset"] < max(named, default=0)]
-    # What is taken for a message within a damaged one is passed over with it where the index leads elsewhere.
+    # What is taken for a message within a damaged one is skipped with it where the index leads elsewhere.
     assert [row for row in wanted if row in found] == [row for row in found if row["timestamp_ns"] is not None]
     assert all(row in hidden for row in wanted if row not in found)
 

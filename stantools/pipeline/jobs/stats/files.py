@@ -48,7 +48,7 @@ def write_tables(stats: Stats, directory: Path) -> None:
         directory: Where to; nothing may be there.
 
     Raises:
-        StoreUnwritableError: It cannot be written, or something is there already.
+        StoreUnwritableError: It cannot be written, or something already exists.
     """
     tables = {
         "channels": (_CHANNELS, map(_channel, stats.channels)),

@@ -197,7 +197,7 @@ class Node:
             if wire.node is self:
                 self.nats.wires.remove(wire)
                 wire.closed = True
-        # It ends without a word: nothing of it reaches anybody any more.
+        # It ends silently: nothing of it reaches anybody any more.
         self.group.role = FOLLOWER
         self.process.resume()
         for task in tuple(self.process.tasks):
