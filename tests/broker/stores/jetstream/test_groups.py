@@ -40,12 +40,12 @@ from tests.broker.stores.jetstream.test_simulated import (
     Client,
     Driver,
     History,
+    LoopBus,
     LoopTime,
     all_served,
     check,
     play,
 )
-from tests.broker.streaming.world import Bus
 
 LIMITS = StoreLimits(channel=ChannelLimits(max_msgs=0, max_bytes=0))
 LEADING = leader_subject(b"c")
@@ -81,37 +81,27 @@ class Nats:
 _numbers = itertools.count()
 
 
-class Wire(Bus):
+class Wire(LoopBus):
     """The connections of a broker in a term."""
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(node.time)
+    def __init__(self, node: Node, driver: Driver) -> None:
+        super().__init__(node.time, driver)
         self.node = node
         self.process = node.process
         self.nats = node.nats
         self.sent = node.nats.sent
         self.responders = node.nats.responders
-        self.closed = False
-        self._pump: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
         await asyncio.sleep(0.002)
         if self.node.apart:
             raise ConnectionLostError("nobody is there")
         self.nats.wires.append(self)
-        self._pump = asyncio.get_running_loop().create_task(self._deliver())
 
     async def close(self) -> None:
         self.closed = True
         if self in self.nats.wires:
             self.nats.wires.remove(self)
-        if self._pump is not None:
-            self._pump.cancel()
-
-    async def _deliver(self) -> None:
-        while True:
-            self.run()
-            await asyncio.sleep(0.003)
 
     def take(self, messages: list[tuple[bytes, bytes, bytes]]) -> None:
         if not self.closed:
@@ -168,7 +158,7 @@ class Node:
 
     def _make(self, over: Callable[[str], None]) -> Term:
         driver = Driver()
-        bus = Wire(self)
+        bus = Wire(self, driver)
         options = FileOptions(self.directory, sync=False, buffer_size=0)
         store = JetStreamStore(
             Backing(self.link, Names("c"), over, self.name, 2.0),
