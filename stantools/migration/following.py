@@ -119,6 +119,10 @@ class Ending:
     why: str = ""  #: how that was seen
     _running: float = 0.0
 
+    def use(self, now: float) -> None:
+        """Takes note that a server was seen to use the store, at a time in seconds since 1970."""
+        self.seen, self._running = True, now
+
     def over(self, now: float, *, used: bool, written: float) -> bool:
         """Takes note of a look, and returns whether it is over.
 
@@ -128,7 +132,7 @@ class Ending:
             written: When something was last written to the store; counts with `idle`, and for a cutover unless used.
         """
         if used:
-            self.seen, self._running = True, now
+            self.use(now)
         # Where only an earlier run has seen it, it may have stopped before this one began.
         running = self._running or written
         if self.cutover and not used and self.seen and now - running >= STOPPED_SECONDS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
@@ -104,7 +105,12 @@ class ServerDestination:
 
         async def main(js: JetStream) -> Cutover:
             following = Following(source, FollowingStreams(js, journal, options, watch), watch)
+            # Loading takes its time: the server may have stopped when it is done.
+            now, used = time.time(), await asyncio.to_thread(source.used)
             await following.begin(streams)
+            if used:
+                ending.use(now)
+                following.seen()
             watch.note(f"{counted(len(following.streams), 'stream')} loaded; following what is appended to the store")
             return await follow(following, source, ending)
 
