@@ -77,9 +77,11 @@ proto: $(INSTALLED)
 	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. $(PROTO)
 	@echo "wrote _pb2.py and _pb2.pyi of $(PROTO)"
 
+# The generated pages, the output that pages show, and the site of all pages in build/site.
 docs: $(INSTALLED)
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/python docs/tour.py
+	@$(BIN)/python docs/site.py
 
 # Pages for man(1), which wheels of `make dist` carry.
 man: $(INSTALLED)
@@ -92,13 +94,15 @@ screens: $(INSTALLED)
 samples: $(INSTALLED)
 	@$(BIN)/python samples/make_samples.py
 
-# A source archive and a wheel with compiled kernels for this Python, in dist/. Fails where the kernels cannot be compiled.
+# A source archive, a wheel with compiled kernels for this Python, and the bill of materials of both, in dist/. Fails where
+# the kernels cannot be compiled.
 dist: $(INSTALLED) man
 	@rm -rf dist
 	@mkdir dist && $(BIN)/python -m build --outdir dist > dist/build.log 2>&1 || { tail -20 dist/build.log >&2; exit 1; }
 	@$(BIN)/python -c 'import sys, zipfile, pathlib; wheel = next(pathlib.Path("dist").glob("*.whl")); \
 	  sys.exit(not any("_native" in name and name.endswith((".so", ".pyd")) for name in zipfile.ZipFile(wheel).namelist()) \
 	  and "make: the kernels were not compiled; dist/build.log says why")'
+	@$(BIN)/python docs/sbom.py dist
 
 bench: bench-offline bench-migration bench-pipeline bench-broker bench-browser
 

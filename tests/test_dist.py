@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -54,8 +56,8 @@ def test_all_optional_parts_are_in_one() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     [everything] = optional["all"]
-    assert set(everything.removeprefix("stantools[").rstrip("]").split(",")) == set(optional) - {"all", "dev"}
-    assert set(parts.PARTS) == set(optional) - {"all", "dev"}
+    assert set(everything.removeprefix("stantools[").rstrip("]").split(",")) == set(optional) - {"all", "docs", "dev"}
+    assert set(parts.PARTS) == set(optional) - {"all", "docs", "dev"}
     for part in parts.parts():
         assert {name.lower() for name in part.packages} == {
             re.split(r"[<>=;\[]", line)[0].strip().lower() for line in optional[part.name]
@@ -77,6 +79,36 @@ def test_version_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         ["broker", "broker, with speed and monitoring", "missing: bcrypt"],
     ]
     assert lines[-1] == "what is missing comes with: pip install 'stantools[tui,broker]'"
+
+
+def test_the_bill_of_materials(tmp_path: Path) -> None:
+    """It names what the wheel needs, and what that needs, with versions; and the files, with their hashes."""
+    validation = pytest.importorskip("cyclonedx.validation.json", reason="cyclonedx-python-lib is not installed")
+    schema = pytest.importorskip("cyclonedx.schema")
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    lines = ["Metadata-Version: 2.4", "Name: stantools", f"Version: {__version__}", "License-Expression: Apache-2.0"]
+    lines += [f"Requires-Dist: {text}" for text in project["dependencies"]]
+    for part, needed in project["optional-dependencies"].items():
+        for text in needed:
+            name, marked, marker = text.partition(";")
+            lines.append(f"Requires-Dist: {name}; {f'({marker}) and ' if marked else ''}extra == '{part}'")
+    wheel = tmp_path / f"stantools-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"stantools-{__version__}.dist-info/METADATA", "\n".join(lines) + "\n")
+    run(sys.executable, PROJECT / "docs" / "sbom.py", tmp_path, cwd=PROJECT)
+    text = (tmp_path / f"stantools-{__version__}.cdx.json").read_text()
+    assert validation.JsonStrictValidator(schema.SchemaVersion.V1_6).validate_str(text) is None
+    bill = json.loads(text)
+    scopes = {each["name"].lower(): each["scope"] for each in bill["components"]}
+    assert (scopes["numpy"], scopes["cffi"], scopes["textual"]) == ("required", "required", "optional")
+    assert "pytest" not in scopes
+    assert "mkdocs-material" not in scopes
+    [file] = bill["metadata"]["component"]["components"]
+    assert file["name"] == wheel.name
+    assert file["hashes"][0]["content"] == hashlib.sha256(wheel.read_bytes()).hexdigest()
+    needs = {each["ref"].partition("==")[0]: each.get("dependsOn", []) for each in bill["dependencies"]}
+    assert any(each.startswith("numpy==") for each in needs["stantools"])
+    assert not re.search("pypi|github|gitlab", text)
 
 
 def test_man_pages(tmp_path: Path) -> None:
