@@ -463,3 +463,28 @@ def test_the_guide_has_a_section_for_every_fatal_error(golden: Path) -> None:
             reason = reason.rpartition(": ")[2]
         words = re.split(r"[,:(\d]", reason)[0].strip()
         assert words in text, (error, words)
+
+
+# Guides
+
+#: Page -> the name under which readers look for it.
+GUIDES = {
+    "recovery-guide.md": "My server does not start",
+    "migration-guide.md": "Leaving for JetStream",
+    "without-downtime.md": "Without downtime",
+    "clusters.md": "Clusters",
+    "broker-guide.md": "Old clients, new engine",
+    "streams-guide.md": "Streams in the broker",
+    "pipeline-guide.md": "Stores as tables",
+    "tui-guide.md": "The browser",
+}
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_a_guide_begins_with_one_minute_and_ends_with_what_can_go_wrong(name: str) -> None:
+    lines = (DOCS / name).read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith(f"# {GUIDES[name]}")
+    headings = [number for number, line in enumerate(lines) if line.startswith("## ")]
+    assert any(line.startswith("In one minute") for line in lines[: headings[0]])
+    assert lines[headings[-1]] == "## What can go wrong"
+    assert len(lines) - headings[-1] > 4

@@ -1,17 +1,23 @@
-"""The README is short, and the console blocks of pages are real output."""
+"""The README is short, the console blocks of pages are real output, and what guides begin with can be run."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from stantools.errors import ExitCode
+from stantools.store.sample import SampleOptions, write_sample
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/tour.md"])
@@ -32,6 +38,41 @@ def test_the_readme_is_short_and_leads_to_every_guide() -> None:
     assert len(text.splitlines()) <= 150
     linked = set(re.findall(r"\]\((docs/[\w-]+\.md)\)", text))
     assert linked >= {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+
+
+def minute(page: str) -> list[str]:
+    """The commands that a guide begins with."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").partition("In one minute")[2]
+    lines = re.match(r"[^\n]*\n(?:[^ \n][^\n]*\n)*\n((?:    [^\n]*\n)+)", text)
+    assert lines, page
+    return [line.partition(" #")[0].strip() for line in lines[1].splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("page", "codes", "result"),
+    [
+        # An exit code for each command; None for one that other tests run.
+        ("recovery-guide.md", (0, 1, 0, 0), "NEW/stantools-salvage.json"),
+        ("clusters.md", (0, 0, None), "NEW/stantools-salvage.json"),
+        ("pipeline-guide.md", (1, 1, None), "messages/_stantools-export.json"),
+    ],
+)
+def test_the_minute_of_a_guide(
+    page: str, codes: tuple[int | None, ...], result: str, tmp_path: Path, golden_clusters: Path
+) -> None:
+    write_sample(tmp_path / "STORE", SampleOptions(channels=2, damage=("flipped-length",)))
+    shutil.copytree(tmp_path / "STORE", tmp_path / "datastore")
+    nodes = " ".join(str(golden_clusters / "snapshots" / "nodes" / name) for name in "abc")
+    commands = minute(page)
+    assert len(commands) == len(codes)
+    for command, code in zip(commands, codes, strict=True):
+        if code is None:
+            continue
+        line = command.replace("NODE NODE NODE", nodes).replace("/some/other/disk", str(tmp_path))
+        line = re.sub(r"^stantools ", f"{sys.executable} -m stantools ", line)
+        done = subprocess.run(line.split(), cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == code, f"{command}: {done.stdout}{done.stderr}"
+    assert (tmp_path / result).exists()
 
 
 def test_every_exit_code_is_documented() -> None:

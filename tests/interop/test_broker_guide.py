@@ -1,4 +1,4 @@
-"""What docs/broker-guide.md and docs/high-availability.md show works as it is shown."""
+"""What the guides of the broker, of high availability and of streams show works."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples" / "broker"
 GUIDE = (ROOT / "docs" / "broker-guide.md").read_text(encoding="utf-8")
 HIGH_AVAILABILITY = (ROOT / "docs" / "high-availability.md").read_text(encoding="utf-8")
+STREAMS = (ROOT / "docs" / "streams-guide.md").read_text(encoding="utf-8")
 DEFAULT_URL = "nats://localhost:4222"
 
 
@@ -44,10 +45,10 @@ def test_configurations(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def commands() -> Iterator[str]:
-    for block in blocks("sh"):
-        for line in block.splitlines():
-            if line.startswith("stan-broker"):
-                yield line.partition("#")[0].strip()
+    for page in (GUIDE, STREAMS):
+        for line in page.splitlines():
+            if line.removeprefix("    ").startswith("stan-broker"):
+                yield line.partition(" #")[0].strip()
 
 
 @pytest.mark.parametrize("line", list(commands()))

@@ -66,6 +66,28 @@ def test_the_programs_go_on_after_a_migration(place: Path, start_server: Callabl
     assert taken == list(range(48, 101))
 
 
+def test_the_minute_of_the_guides(tmp_path: Path, golden_clusters: Path, start_server: Callable[..., Any]) -> None:
+    """The commands that the guides begin with, in order: of one store, then of the nodes of a cluster."""
+    place, url = tmp_path / "shop", start_server().url
+    place.mkdir()
+    write_sample(place / "STORE", SampleOptions(channels=1))
+    nodes = " ".join(str(golden_clusters / "snapshots" / "nodes" / name) for name in "abc")
+    for page in (GUIDE, GUIDE.with_name("clusters.md")):
+        shown = page.read_text("utf-8").partition("In one minute")[2].partition("\n\n    ")[2].partition("\n\n")[0]
+        for line in (line.partition(" #")[0].strip() for line in shown.splitlines()):
+            _, verb, stage, *_ = line.split()
+            if verb in ("verify", "migrate"):  # the others change nothing on a server
+                command = line.replace("nats://HOST:4222", url).replace("NODE NODE NODE", nodes)
+                words = command.replace("FOLDER-", "shop-").split()[1:]
+                words += [] if verb == "verify" or stage in ("plan", "verify") else ["--yes"]
+                words += ["--stream-prefix", "of-", "--subject-prefix", "of"] if "NODE" in line else []
+                done = subprocess.run(
+                    [sys.executable, "-m", "stantools", *words], cwd=place, capture_output=True, text=True, timeout=120
+                )
+                assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+    assert len(list(place.glob("*.journal"))) == 2
+
+
 def test_the_rehearsal_without_downtime(tmp_path: Path, start_server: Callable[..., Any]) -> None:
     server = start_server()
     section = WITHOUT_DOWNTIME.read_text("utf-8").split("## How it goes\n")[1].split("\n## ")[0]
