@@ -42,7 +42,7 @@ $(SERVERS): tests/servers.py | $(INSTALLED)
 	@$(BIN)/python tests/servers.py
 	@touch $@
 
-# Client libraries of NATS Streaming, each in an environment of its own.
+# Client libraries of NATS Streaming and NATS, each in an environment of its own.
 $(CLIENTS): tests/clients.py | $(INSTALLED)
 	@$(BIN)/python tests/clients.py
 	@mkdir -p $(@D) && touch $@

@@ -322,6 +322,7 @@ class _Process:
         """Starts JetStream. Returns who makes streams of channels, if somebody does."""
         from broker.bus.streams import StreamsBus
         from broker.stores.streams.directory import StreamsDirectory
+        from broker.streams.options import LEVEL, VERSION
         from broker.streams.room import Limits
         from broker.streams.server import StreamsServer
 
@@ -335,7 +336,7 @@ class _Process:
         )
         stack.callback(streams.stop)
         stack.callback(driver.stop)
-        nats.jetstream = True
+        nats.version, nats.offers = VERSION, {"jetstream": True, "api_lvl": LEVEL}
         NATS.info("  Max Memory:      %s", format_size(limits.memory))
         NATS.info("  Max Storage:     %s", format_size(limits.file))
         NATS.info('  Store Directory: "%s"', place.path)

@@ -1,4 +1,4 @@
-"""Client libraries of NATS Streaming, unmodified, for the tests: fetched once into `.clients/`.
+"""Client libraries of NATS Streaming and of JetStream, unmodified, for the tests: fetched once into `.clients/`.
 
 `python tests/clients.py` fetches what is missing (`make test` does it). What cannot be had is skipped, visibly.
 """
@@ -22,7 +22,14 @@ PYTHON = CLIENTS / "python"
 C = CLIENTS / "c"
 #: The library needs the older protobuf; what else it needs from older times is in `interop/python/shim.py`.
 PYTHON_PACKAGES = ("asyncio-nats-streaming==0.4.0", "asyncio-nats-client==0.11.5", "protobuf<3.21")
-NODE_PACKAGES = ("node-nats-streaming@0.3.2",)
+#: The client of NATS Streaming, and those of JetStream.
+NODE_PACKAGES = (
+    "node-nats-streaming@0.3.2",
+    "@nats-io/transport-node@3.4.0",
+    "@nats-io/jetstream@3.4.0",
+    "@nats-io/kv@3.4.0",
+    "@nats-io/obj@3.4.0",
+)
 #: Of Debian: what is needed to compile with the C client, and at run time; it has the interface of NATS Streaming.
 C_PACKAGE = "libnats-dev"
 
@@ -34,9 +41,10 @@ def python() -> Path | None:
 
 
 def node_modules() -> Path | None:
-    """Where node-nats-streaming is, None if it or node could not be had."""
+    """Where the packages of Node are, None if they or node could not be had."""
     path = NODE / "node_modules"
-    return path if (path / "node-nats-streaming").is_dir() and shutil.which("node") else None
+    there = all((path / package.rpartition("@")[0]).is_dir() for package in NODE_PACKAGES)
+    return path if there and shutil.which("node") else None
 
 
 def c_library() -> Path | None:
@@ -71,7 +79,7 @@ def fetch() -> None:
     """Fetches every client that is missing; says what could not be had."""
     for name, present, get in (
         ("asyncio-nats-streaming", python, _python),
-        ("node-nats-streaming", node_modules, _node),
+        ("the clients of Node", node_modules, _node),
         ("the C client", c_library, _c),
     ):
         if present() is not None:

@@ -28,7 +28,7 @@ from stantools.nats import encoding
 from stantools.nats.frames import frame_table
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from broker.nats.client import Client
     from broker.nats.options import NatsOptions
@@ -82,7 +82,7 @@ class NatsServer:
         self.frames = frame_table(ROWS)  #: the table that all connections parse into
         self.tracing = options.trace  #: protocol messages are logged
         self.lame = False
-        self.jetstream = False  #: there are streams
+        self.offers: Mapping[str, Any] = {}  #: what else INFO tells clients: there are streams
         self._stopped = False
         self._clients: dict[int, Client] = {}
         self._connections: dict[int, Connection] = {}
@@ -153,8 +153,7 @@ class NatsServer:
         }
         if not options.no_header_support:
             info["headers"] = True
-        if self.jetstream:
-            info["jetstream"] = True
+        info |= self.offers
         if self.authenticator.required and self.authenticator.anonymous is None:
             info["auth_required"] = True
         if options.tls is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.streams.configuration import StreamConfig
-from broker.streams.errors import ApiError, invalid_config, sealed, store_failed, stream_not_found
+from broker.streams.errors import ApiError, adjusted, invalid_config, sealed, store_failed, stream_not_found
 from broker.streams.room import Limits, Room
 from broker.streams.stream import Stream
 from stantools.nats.subjects import overlap
@@ -78,8 +78,12 @@ class Account:
         mirrors = (each for each in self.streams.values() if each.config.mirror_direct and not each.failure)
         return next((each for each in mirrors if each.config.mirror and each.config.mirror["name"] == name), None)
 
-    def create(self, config: StreamConfig) -> tuple[Stream, bool]:
+    def create(self, config: StreamConfig, *, pedantic: bool = False) -> tuple[Stream, bool]:
         """Makes a stream. One that is there with the same configuration is as good.
+
+        Args:
+            config: Its configuration.
+            pedantic: It has to be taken as it is.
 
         Returns:
             The stream, and whether it is new.
@@ -94,7 +98,9 @@ class Account:
             raise ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
         known = self.streams.get(config.name)
         if known is None or known.config.mirror != config.mirror:
-            config = self._mirrored(config)
+            sent, config = config, self._mirrored(config)
+            if pedantic and config.mirror_direct and not sent.mirror_direct:
+                raise adjusted("origin stream has direct get set, mirror has it disabled")
         else:
             config = replace(config, mirror_direct=known.config.mirror_direct)
         if known is not None:

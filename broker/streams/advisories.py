@@ -24,6 +24,8 @@ _SUBJECTS: Final = {
     "nak": "MSG_NAKED",
     "terminated": "MSG_TERMINATED",
     "consumer_pause": "PAUSE",
+    "consumer_group_pinned": "PINNED",
+    "consumer_group_unpinned": "UNPINNED",
 }
 _PAST: Final = {"create": "CREATED", "modify": "UPDATED", "delete": "DELETED"}
 

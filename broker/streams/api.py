@@ -14,6 +14,7 @@ from broker.streams.consumercalls import ConsumerCalls
 from broker.streams.consumers import Consumers
 from broker.streams.errors import ApiError, bad_request, name_mismatch, store_failed, unavailable
 from broker.streams.headers import status
+from broker.streams.options import LEVEL, beyond
 from broker.streams.requests import (
     BOOL,
     INT,
@@ -37,8 +38,10 @@ _INFOS: Final = 256
 _SUBJECTS: Final = 100_000
 _PAGE: Final[Mapping[str, str]] = {"subject": STRING, "offset": INT}
 _INFO: Final[Mapping[str, str]] = {"deleted_details": BOOL, "subjects_filter": STRING, "offset": INT}
+_PEDANTIC: Final[Mapping[str, str]] = {"pedantic": BOOL}
 _PURGE: Final[Mapping[str, str]] = {"filter": STRING, "seq": UINT, "keep": UINT}
-_LEVEL: Final = b"Nats-Required-Api-Level:"
+#: What is said instead of messages when a request needs a higher level of the API.
+BEYOND: Final = status("412 Required Api Level")
 #: What stands in failed answers of lists.
 _NO_PAGE: Final[Mapping[str, Any]] = {"total": 0, "offset": 0, "limit": 0}
 
@@ -99,7 +102,7 @@ class Api:
         call = subject[len(PREFIX) :]
         if call.startswith(b"DIRECT.GET."):
             self.total += 1
-            return self._direct(call[len(b"DIRECT.GET.") :], body)
+            return ((BEYOND, b""),) if beyond(header) else self._direct(call[len(b"DIRECT.GET.") :], body)
         answer = self._answer(call, header, body)
         return ((b"", answer),) if answer else ()
 
@@ -130,8 +133,8 @@ class Api:
     ) -> bytes:
         self.total += 1
         try:
-            if _LEVEL in header:
-                _check_level(header)
+            if beyond(header):
+                raise ApiError(412, 10185, "JetStream minimum api level required")
             return dumps({"type": response_type(kind), **call()})
         except ApiError as error:
             problem = error
@@ -149,29 +152,36 @@ class Api:
             **self._account.as_json(),
             "consumers": self._consumers.count,
             "limits": {**limits, "max_bytes_required": False},
-            "api": {"total": self.total - 1, "errors": self.errors},
+            "api": {"level": LEVEL, "total": self.total - 1, "errors": self.errors},
         }
 
     # Streams
 
-    def _config(self, name: str, body: bytes) -> StreamConfig:
+    def _config(self, name: str, body: bytes) -> tuple[StreamConfig, bool]:
+        """Reads the configuration of a request, and whether it has to be taken as it is."""
         if "/" in name or "\\" in name:
             raise ApiError(400, 10128, "Stream name can not contain path separators")
         if not body:
             raise name_mismatch()
-        config = StreamConfig.read(parse(body))
+        values = parse(body)
+        pedantic = members(values, _PEDANTIC, "StreamConfigRequest").get("pedantic", False)
+        values.pop("pedantic", None)
+        config = StreamConfig.read(values)
         if config.name != name:
             raise name_mismatch()
-        return config
+        if pedantic:
+            config.check_as_sent(values)
+        return config, pedantic
 
     def _create(self, name: str, body: bytes) -> dict[str, Any]:
-        stream, new = self._account.create(self._config(name, body))
+        config, pedantic = self._config(name, body)
+        stream, new = self._account.create(config, pedantic=pedantic)
         if new:
             self._listen(stream)
         return {**stream_info(stream, self._clock.wall()), "did_create": True}
 
     def _update(self, name: str, body: bytes) -> dict[str, Any]:
-        stream = self._account.update(self._config(name, body))
+        stream = self._account.update(self._config(name, body)[0])
         self._listen(stream)
         return stream_info(stream, self._clock.wall())
 
@@ -253,14 +263,3 @@ class Api:
         if stream is None:
             return ((status("503"), b""),)
         return reading.direct(stream, subject.decode(errors="replace"), body)
-
-
-def _check_level(header: bytes) -> None:
-    """Checks the level of the API that a request needs: there is only the lowest.
-
-    Raises:
-        ApiError: It needs more.
-    """
-    for line in header.split(b"\r\n"):
-        if line.startswith(_LEVEL) and line[len(_LEVEL) :].strip() != b"0":
-            raise ApiError(412, 10185, "JetStream minimum api level required")

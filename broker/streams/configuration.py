@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from broker.streams.errors import ApiError, invalid_config, invalid_mapping
+from broker.streams.errors import ApiError, adjusted, invalid_config, invalid_mapping
 from broker.streams.mapping import FUNCTION, MappingError, SubjectMapping
 from broker.streams.origins import MAPPING, Origin, read_origin
 from broker.streams.requests import BOOL, INT, MAP, OBJECT, OBJECTS, STRING, STRINGS, UINT, members, valid_name
@@ -63,7 +63,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "subject_transform": OBJECT,
 }
 _REPUBLISH: Final[Mapping[str, str]] = {**MAPPING, "headers_only": BOOL}
-#: Switches of later versions. They stay off, as with 2.10, which does not know them; a message that relies on one is
+#: Switches of later versions. They stay off, as with 2.11, which does not know them; a message that relies on one is
 #: refused.
 _OFF: Final = frozenset(("allow_msg_counter", "allow_atomic", "allow_batched", "allow_msg_schedules"))
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -85,7 +85,6 @@ _OPTIONAL: Final = frozenset(
         "sources",
         "first_seq",
         "discard_new_per_subject",
-        "allow_msg_ttl",
         "subject_delete_marker_ttl",
         "metadata",
         "republish",
@@ -178,6 +177,24 @@ class StreamConfig:
             if (value := getattr(self, each.name)) or each.name not in _OPTIONAL
         }
 
+    def check_as_sent(self, sent: Mapping[str, Any]) -> None:
+        """Checks that nothing was filled in that contradicts what was sent, as a client wants it that is pedantic.
+
+        Raises:
+            ApiError: Something was.
+        """
+        for name in ("max_msgs_per_subject", "max_msgs", "max_bytes", "max_msg_size"):
+            if sent.get(name, 0) < -1:
+                raise adjusted(f"{name} must be set to -1")
+        if not sent.get("duplicate_window") and not self.origins and 0 < self.max_age < _WINDOW:
+            raise adjusted("duplicate window cannot be bigger than max age")
+        if self.subject_delete_marker_ttl > 0:
+            for name, what in (("allow_msg_ttl", "message TTLs"), ("allow_rollup_hdrs", "roll-ups")):
+                if not sent.get(name):
+                    raise invalid_config(f"subject delete marker cannot be set if {what} are disabled")
+        if self.republish and not sent["republish"].get("src"):
+            raise adjusted("republish source can not be empty")
+
     def check(self) -> None:
         """Checks what the configuration says by itself.
 
@@ -225,6 +242,11 @@ class StreamConfig:
             yield "subject delete marker TTL must be at least 1 second"
         if self.mirror_direct and not self.mirror:
             yield "stream has no mirror but does have mirror direct"
+
+    @property
+    def level(self) -> int:
+        """The level of the API that it needs."""
+        return int(self.allow_msg_ttl)
 
     @property
     def origins(self) -> tuple[Mapping[str, Any], ...]:

@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.streams.options import with_level
 from broker.streams.requests import time_text
 from stantools.streamfiles.meta import ConsumerState
 
@@ -48,6 +49,7 @@ class Consumer:
         event: Called for what others may want to know.
 
     Attributes:
+        event: The same.
         delivered: Consumer sequence and stream sequence of the last delivery.
         floor: Everything up to these is acknowledged.
     """
@@ -60,7 +62,7 @@ class Consumer:
         self.repeats: dict[int, int] = {}  #: deliveries beyond the first, by stream sequence
         self.changed = True  #: something is to be kept
         self._paused = False
-        self._event = event
+        self.event = event
         self._filter = stream.store.contents.filter(config.filters)
         self._again: OrderedDict[int, None] = OrderedDict()
         self._due: list[tuple[int, int]] = []
@@ -271,7 +273,7 @@ class Consumer:
         del self.pending[sequence]
         self.changed = True
         deliveries = self.repeats.get(sequence, 0) + 1
-        self._event("max_deliver", {"stream_seq": sequence, "deliveries": deliveries})
+        self.event("max_deliver", {"stream_seq": sequence, "deliveries": deliveries})
 
     # Acknowledgements
 
@@ -383,7 +385,7 @@ class Consumer:
             "stream_name": self.stream.name,
             "name": self.name,
             "created": time_text(self.created),
-            "config": self.config.as_json(),
+            "config": with_level(self.config.as_json(), self.config.level),
             "delivered": place(self.delivered, self._active_delivery),
             "ack_floor": place(self.floor, self._active_ack),
             "num_ack_pending": len(self.pending),

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.streams.consumers import Consumers, read_request
-from broker.streams.errors import ApiError, unavailable
-from broker.streams.requests import INT, TIME, expect_empty, members, parse, time_text
+from broker.streams.errors import ApiError, invalid_json, unavailable
+from broker.streams.requests import INT, STRING, TIME, expect_empty, members, parse, time_text
 
 if TYPE_CHECKING:
     from broker.streams.account import Account
@@ -22,6 +22,7 @@ _PAGE: Final[Mapping[str, str]] = {"offset": INT}
 _NO_PAGE: Final[Mapping[str, Any]] = {"total": 0, "offset": 0, "limit": 0, "consumers": []}
 _PAUSE: Final[Mapping[str, str]] = {"pause_until": TIME}
 _NO_PAUSE: Final[Mapping[str, Any]] = {"paused": False, "pause_until": time_text(0)}
+_UNPIN: Final[Mapping[str, str]] = {"group": STRING}
 _PATHS: Final = ("/", "\\")
 
 #: Kind of the answer, what makes its members of the body, and those of a failed answer.
@@ -61,6 +62,8 @@ class ConsumerCalls:
                 return "consumer_delete", partial(self._delete, stream, name), {}
             case ["PAUSE", stream, name]:
                 return "consumer_pause", partial(self._pause, stream, name), _NO_PAUSE
+            case ["UNPIN", stream, name]:
+                return "consumer_unpin", partial(self._unpin, stream, name), {}
             case ["NAMES", stream]:
                 return "consumer_names", partial(self._names, stream), _NO_PAGE
             case ["LIST", stream]:
@@ -99,6 +102,15 @@ class ConsumerCalls:
     def _pause(self, stream: str, name: str, body: bytes) -> dict[str, Any]:
         wanted = members(parse(body), _PAUSE, "JSApiConsumerPauseRequest", strict=True)
         return self._consumers.pause(self._find(stream, name), wanted.get("pause_until", 0))
+
+    def _unpin(self, stream: str, name: str, body: bytes) -> dict[str, Any]:
+        if not body:
+            raise invalid_json("unexpected end of JSON input")
+        group = members(parse(body), _UNPIN, "JSApiConsumerUnpinRequest").get("group")
+        if not group:
+            raise invalid_json("consumer group not specified")
+        self._consumers.unpin(self._find(stream, name), group)
+        return {}
 
     def _page(self, stream: str, body: bytes) -> tuple[Stream, list[str], int]:
         wanted = members(parse(body), _PAGE, "JSApiConsumersRequest", strict=True)

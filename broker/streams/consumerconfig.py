@@ -1,6 +1,6 @@
 """Configurations of consumers: what may stand in them, what is filled in, what is refused, and what may change.
 
-Facts: jetstream-server.md sections 9 and 10. Priority groups are not there: members that are not known.
+Facts: jetstream-server.md sections 9 and 10.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from broker.streams.configuration import StreamConfig
-from broker.streams.errors import ApiError
+from broker.streams.errors import ApiError, adjusted
 from broker.streams.requests import BOOL, INT, INTS, MAP, STRING, STRINGS, TIME, UINT, members, time_text
 from stantools.nats.subjects import is_literal, overlap, valid_pattern
 
@@ -22,6 +22,7 @@ _ACK_WAIT: Final = 30 * _SECOND
 _ACK_PENDING: Final = 1000
 _WAITING: Final = 512
 _INACTIVE: Final = 5 * _SECOND
+_PINNED: Final = 120 * _SECOND
 _MOST_NAME: Final = 255
 _MOST_TEXT: Final = 4096
 _MOST_METADATA: Final = 128 << 10
@@ -59,11 +60,15 @@ _KINDS: Final[Mapping[str, str]] = {
     "direct": BOOL,
     "metadata": MAP,
     "pause_until": TIME,
+    "priority_groups": STRINGS,
+    "priority_policy": STRING,
+    "priority_timeout": INT,
 }
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "deliver_policy": ("all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"),
     "ack_policy": ("none", "all", "explicit"),
     "replay_policy": ("instant", "original"),
+    "priority_policy": ("none", "overflow", "pinned_client"),
 }
 #: Members that stand in every answer, besides those that say something.
 _ALWAYS: Final = frozenset(("deliver_policy", "ack_policy", "replay_policy", "num_replicas"))
@@ -78,6 +83,7 @@ _FIXED: Final[Mapping[str, str]] = {
     "flow_control": "flow control",
 }
 _DIGITS: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_GROUP: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,9 @@ class ConsumerConfig:
     direct: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict)
     pause_until: int = 0
+    priority_groups: tuple[str, ...] = ()
+    priority_policy: str = ""  #: empty for none
+    priority_timeout: int = 0
 
     @classmethod
     def read(cls, values: Mapping[str, Any], stream: StreamConfig) -> ConsumerConfig:
@@ -127,8 +136,10 @@ class ConsumerConfig:
         for name, words in _WORDS.items():
             if name in found and found[name] not in words:
                 raise ApiError(400, 10025, f'invalid JSON: can not unmarshal "\\"{found[name][:40]}\\""')
-        for name in ("backoff", "filter_subjects"):
+        for name in ("backoff", "filter_subjects", "priority_groups"):
             found[name] = tuple(found.get(name, ()))
+        if found.get("priority_policy") == "none":
+            del found["priority_policy"]
         metadata = found.get("metadata", {})
         found["metadata"] = {name: value for name, value in metadata.items() if not name.startswith("_nats.")}
         return cls(**found)._completed(stream)
@@ -149,12 +160,19 @@ class ConsumerConfig:
             changes["inactive_threshold"] = limits.get("inactive_threshold", 0 if self.durable_name else _INACTIVE)
         if self.durable_name and not self.name:
             changes["name"] = self.durable_name
+        if self.priority_policy == "pinned_client" and self.priority_timeout <= 0:
+            changes["priority_timeout"] = _PINNED
         return replace(self, **changes)
 
     @property
     def push(self) -> bool:
         """Whether messages are sent without being asked for."""
         return bool(self.deliver_subject)
+
+    @property
+    def level(self) -> int:
+        """The level of the API that it needs."""
+        return int(bool(self.pause_until or self.priority_policy))
 
     @property
     def filters(self) -> tuple[bytes, ...]:
@@ -172,6 +190,23 @@ class ConsumerConfig:
             if time:
                 found[name] = time_text(time)
         return found
+
+    def check_as_sent(self, sent: Mapping[str, Any], stream: StreamConfig) -> None:
+        """Checks that nothing was filled in that contradicts what was sent, as a client wants it that is pedantic.
+
+        Raises:
+            ApiError: Something was.
+        """
+        for name in ("max_waiting", "max_batch", "max_expires", "max_bytes", "inactive_threshold"):
+            if sent.get(name, 0) < 0:
+                raise adjusted(f"{name} must not be negative")
+        if sent.get("max_deliver", 0) < -1:
+            raise adjusted("max_deliver must be set to -1")
+        if self.backoff and sent.get("ack_wait") != self.backoff[0]:
+            raise adjusted("first backoff value has to equal batch AckWait")
+        for name in ("max_ack_pending", "inactive_threshold"):
+            if stream.consumer_limits.get(name) and not sent.get(name):
+                raise adjusted(f"{name} must be set if it's configured in stream limits")
 
     def check(self, stream: StreamConfig) -> None:
         """Checks what the configuration says by itself, and for its stream.
@@ -224,6 +259,7 @@ class ConsumerConfig:
             yield 10132, "Consumer Durable and Name have to be equal if both are provided"
         if sum(len(key.encode()) + len(value.encode()) for key, value in self.metadata.items()) > _MOST_METADATA:
             yield 10135, "consumer metadata exceeds maximum size of 128KB"
+        yield from self._priority_problems()
         if stream.retention == "workqueue":
             if self.ack_policy != "explicit":
                 yield 10098, "workqueue stream requires explicit ack"
@@ -260,6 +296,24 @@ class ConsumerConfig:
             yield 10114, "consumer max request batch needs to be > 0"
         if self.max_expires and self.max_expires < _LEAST_EXPIRES:
             yield 10115, "consumer max request expires needs to be >= 1ms"
+
+    def _priority_problems(self) -> Iterator[tuple[int, str]]:
+        if not self.priority_policy:
+            if self.priority_groups:
+                yield 10196, "consumer can not have priority groups when policy is none"
+            if self.priority_timeout:
+                yield 10197, "PinnedTTL cannot be set when PriorityPolicy is none"
+            return
+        if self.push:
+            yield 10178, "priority groups can not be used with push consumers"
+        if not self.priority_groups:
+            yield 10159, "Setting PriorityPolicy requires at least one PriorityGroup to be set"
+        for group in self.priority_groups:
+            if not group:
+                yield 10161, "Group name cannot be an empty string"
+            if not _GROUP.fullmatch(group):
+                what = "must match A-Z, a-z, 0-9, -_/=)+ and may not exceed 16 characters"
+                yield 10162, f"Valid priority group name {what}"
 
     def _filter_problems(self) -> Iterator[tuple[int, str]]:
         if self.filter_subject and self.filter_subjects:

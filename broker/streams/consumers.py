@@ -25,7 +25,7 @@ from broker.streams.errors import ApiError, store_failed
 from broker.streams.headers import status
 from broker.streams.pulling import PullDelivery
 from broker.streams.pushing import PushDelivery
-from broker.streams.requests import OBJECT, STRING, members, time_text, valid_name
+from broker.streams.requests import BOOL, OBJECT, STRING, members, time_text, valid_name
 from stantools.nats.subjects import is_literal, overlap
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from broker.streams.ports import Bus
     from broker.streams.stream import Stream
 
-_REQUEST: Final[Mapping[str, str]] = {"stream_name": STRING, "config": OBJECT, "action": STRING}
+_REQUEST: Final[Mapping[str, str]] = {"stream_name": STRING, "config": OBJECT, "action": STRING, "pedantic": BOOL}
 _LETTERS: Final = string.ascii_letters + string.digits
 _NAME_SIZE: Final = 8
 #: The soonest (ns) that an alarm goes off.
@@ -238,7 +238,22 @@ class Consumers:
         found = {**consumer.info(now), "num_waiting": delivery.waiting}
         if consumer.config.push and delivery.is_used(now):
             found["push_bound"] = True
+        if consumer.config.priority_policy and isinstance(delivery, PullDelivery):
+            found["priority_groups"] = [delivery.priorities.info()]
         return found
+
+    def unpin(self, consumer: Consumer, group: str) -> None:
+        """Lets the client go that alone gets messages; the next that asks takes its place.
+
+        Raises:
+            ApiError: There is no such group.
+        """
+        if group not in consumer.config.priority_groups:
+            raise ApiError(400, 10160, "Provided priority group does not exist for this consumer")
+        delivery = self._deliveries[consumer]
+        if isinstance(delivery, PullDelivery):
+            delivery.priorities.unpin("admin")
+            self.touch(delivery)
 
     # Messages
 
@@ -413,6 +428,8 @@ def read_request(stream: Stream, tokens: list[str], durable: bool, values: Mappi
     if raw is None:
         raise ApiError(400, 10078, "consumer config required")
     config = ConsumerConfig.read(raw, stream.config)
+    if wanted.get("pedantic"):
+        config.check_as_sent(raw, stream.config)
     name = tokens[0] if tokens else ""
     if durable:
         if not config.durable_name:

@@ -72,6 +72,11 @@ def invalid_mapping(error: MappingError, what: str, of_source: int, otherwise: i
     return ApiError(400, otherwise, f"{what}: {error.text}")
 
 
+def adjusted(text: str) -> ApiError:
+    """A configuration would not be taken as it was sent, which a client wants it to be."""
+    return ApiError(400, 10157, f"pedantic mode: {text}")
+
+
 def sealed() -> ApiError:
     """A sealed stream does not change."""
     return ApiError(400, 10109, "invalid operation on sealed stream")

@@ -6,14 +6,11 @@ Facts: jetstream-server.md section 12.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from broker.streams.delivery import Delivery
-from broker.streams.errors import ApiError
 from broker.streams.headers import status
-from broker.streams.requests import BOOL, INT, STRING, members, parse
+from broker.streams.pullrequests import Priorities, RefusedError, Request
 from stantools.store.limits import format_duration
 
 if TYPE_CHECKING:
@@ -22,60 +19,6 @@ if TYPE_CHECKING:
 
 #: Requests of a consumer that wait, whatever its configuration says.
 _MOST_WAITING: Final = 16384
-_KINDS: Final[Mapping[str, str]] = {
-    "batch": "int",
-    "expires": INT,
-    "no_wait": BOOL,
-    "max_bytes": INT,
-    "idle_heartbeat": INT,
-    "group": STRING,
-    "id": STRING,
-}
-
-
-class RefusedError(Exception):
-    """A request gets a status instead of messages."""
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """A request for messages."""
-
-    reply: bytes  #: where they go
-    batch: int = 1  #: how many are still wanted
-    expires: int = 0  #: when (ns since 1970) it ends; 0 for never
-    no_wait: bool = False  #: it ends when there is nothing more
-    room: int | None = None  #: bytes that are still wanted; None for any
-    heartbeat: int = 0  #: nanoseconds between two signs of life; 0 for none
-    beat: int = 0  #: when the next one is due
-    served: bool = False  #: it has got messages
-
-    @classmethod
-    def read(cls, reply: bytes, body: bytes, now: int) -> Request:
-        """Reads the body of a request.
-
-        Raises:
-            RefusedError: It is not valid; the text is the status.
-        """
-        text = body.strip()
-        if not text.startswith(b"{"):
-            return cls(reply, int(text) if text.isdigit() and 0 < len(text) < 10 and int(text) else 1)
-        try:
-            wanted = members(parse(text), _KINDS, "JSApiConsumerGetNextRequest")
-        except ApiError as error:
-            raise RefusedError(f"400 Bad Request - {error.text.removeprefix('invalid JSON: ')}") from None
-        expires, heartbeat = max(wanted.get("expires", 0), 0), max(wanted.get("idle_heartbeat", 0), 0)
-        if heartbeat and 2 * heartbeat > expires:
-            raise RefusedError("400 Bad Request - heartbeat value too large")
-        return cls(
-            reply,
-            batch=max(wanted.get("batch", 0), 0) or 1,
-            expires=now + expires if expires else 0,
-            no_wait=wanted.get("no_wait", False),
-            room=wanted["max_bytes"] if wanted.get("max_bytes", 0) > 0 else None,
-            heartbeat=heartbeat,
-            beat=now + heartbeat if heartbeat else 0,
-        )
 
 
 class PullDelivery(Delivery):
@@ -83,6 +26,7 @@ class PullDelivery(Delivery):
 
     def __init__(self, consumer: Consumer, bus: Bus, now: int) -> None:
         super().__init__(consumer, bus, now)
+        self.priorities = Priorities(consumer)  #: who gets the next message
         self._requests: OrderedDict[Request, None] = OrderedDict()
         #: How many of them do not wait for messages that are not there, and when one has to be looked at.
         self._hasty = self._look_at = 0
@@ -134,14 +78,15 @@ class PullDelivery(Delivery):
             raise RefusedError(f"409 Exceeded MaxRequestExpires of {format_duration(config.max_expires)}")
         if request.room is not None and 0 < config.max_bytes < request.room:
             raise RefusedError(f"409 Exceeded MaxRequestMaxBytes of {config.max_bytes}")
+        self.priorities.admit(request, now)
         if request.no_wait and not request.expires:
             if self.consumer.next(now) is None:
                 if not self.consumer.stopped:
                     raise RefusedError("404 No Messages")
-            elif self._requests and sum(each.batch for each in self._requests) >= self.consumer.num_pending + len(
-                self.consumer.pending
-            ):
-                raise RefusedError("408 Requests Pending")
+            elif self._requests and not config.priority_policy:
+                there = self.consumer.num_pending + len(self.consumer.pending)
+                if sum(each.batch for each in self._requests) >= there:
+                    raise RefusedError("408 Requests Pending")
         most = min(config.max_waiting, _MOST_WAITING)
         if len(self._requests) >= most:
             self._sweep()
@@ -163,15 +108,19 @@ class PullDelivery(Delivery):
         """Sends what is there to those who have asked."""
         if 0 < self._look_at <= now:
             self._expire(now)
+        self.priorities.expire(now)
+        grouped = bool(self.consumer.config.priority_policy)
         sent = size = 0
         while self._requests and not self._portion(sent, size):
-            request = next(iter(self._requests))
+            request = self._chosen(now) if grouped else next(iter(self._requests))
+            if request is None:
+                break
             if not self._bus.interested(request.reply):
                 self._forget(request)
                 continue
             if self._held_up(request.reply, now):
                 return False
-            bytes_sent = self._pass_on(request.reply, b"", now, request.room)
+            bytes_sent = self._pass_on(request.reply, b"", now, request.room, *self.priorities.lines)
             if not bytes_sent:
                 break
             if bytes_sent < 0:
@@ -187,6 +136,16 @@ class PullDelivery(Delivery):
                 self._forget(request)
                 self._say(request.reply, status("404 No Messages"))
         return False
+
+    def _chosen(self, now: int) -> Request | None:
+        """Returns who gets the next message, by the policy of the consumer; None if there is none, or nobody does."""
+        if self.consumer.next(now) is None:
+            return None
+        for request in list(self.priorities.candidates(self._requests)):
+            if not self._bus.interested(request.reply) or self.priorities.take(request, now):
+                return request
+            self._end(request, "423 Nats-Wrong-Pin-Id")
+        return None
 
     def _serve(self, request: Request, size: int, now: int) -> None:
         self.used = now
@@ -228,7 +187,8 @@ class PullDelivery(Delivery):
 
     def next_event(self) -> int:
         """Returns when a request ends, a heartbeat or a message is due."""
-        return self._soonest(self._look_at) if self._requests else 0
+        pinned = self.priorities.expires
+        return self._soonest(self._look_at, pinned) if self._requests else pinned
 
     def close(self, reason: str) -> None:
         """Tells those who wait that there will be nothing more."""

@@ -15,11 +15,12 @@ from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.streams import acks
 from broker.streams.account import Account
-from broker.streams.api import PREFIX, Api
+from broker.streams.api import BEYOND, PREFIX, Api
 from broker.streams.consumers import LOOK, Consumers
 from broker.streams.copying import Copies
 from broker.streams.errors import ApiError, store_failed
 from broker.streams.headers import status
+from broker.streams.options import beyond
 from broker.streams.requests import dumps, rows
 from broker.streams.transfers import Transfers
 
@@ -228,7 +229,7 @@ class StreamsServer:
         self._flush()
         for subject, reply, header, body in rows(buffer, frames, begin, end):
             if subject.startswith(_NEXT):
-                self._next_wanted(subject[len(_NEXT) :], reply, body)
+                self._next_wanted(subject[len(_NEXT) :], reply, header, body)
                 continue
             for block, payload in self.api.answers(subject, header, body):
                 if reply:
@@ -239,8 +240,10 @@ class StreamsServer:
                     self._dirty[stream] = None
         self._driver.commit_soon()
 
-    def _next_wanted(self, rest: bytes, reply: bytes, body: bytes) -> None:
-        if reply:
+    def _next_wanted(self, rest: bytes, reply: bytes, header: bytes, body: bytes) -> None:
+        if reply and beyond(header):
+            self._bus.publish(reply, b"", header=BEYOND)
+        elif reply:
             stream, _, name = rest.decode(errors="replace").partition(".")
             consumer = self._consumer(stream, name)
             if consumer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.streams.options import with_level
 from broker.streams.requests import time_text
 from stantools.nats.subjects import valid_pattern
 
@@ -42,7 +43,7 @@ def stream_state(stream: Stream, *, deleted: bool = False) -> dict[str, Any]:
 def stream_info(stream: Stream, now: int) -> dict[str, Any]:
     """Returns what there is to say of a stream."""
     found: dict[str, Any] = {
-        "config": stream.config.as_json(),
+        "config": with_level(stream.config.as_json(), stream.config.level),
         "created": time_text(stream.created),
         "state": stream_state(stream),
         "ts": time_text(now),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from broker.streams.options import LEVEL
 from broker.streams.server import StreamsServer
 from broker.streams.stream import Stream
 from broker.streams.streaminfo import stream_info
@@ -19,7 +20,7 @@ def _totals(server: StreamsServer) -> dict[str, Any]:
         **{name: found[name] for name in ("memory", "storage", "reserved_memory", "reserved_storage")},
         "accounts": 1,
         "ha_assets": 0,
-        "api": {"total": server.api.total, "errors": server.api.errors},
+        "api": {"level": LEVEL, "total": server.api.total, "errors": server.api.errors},
     }
 
 

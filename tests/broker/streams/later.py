@@ -85,3 +85,118 @@ TTLS = [
     ("f.a", "x", {"Nats-TTL": "1h"}),
     (f"{API}DIRECT.GET.F", {"seq": 1}),
 ]
+
+
+def group(name: str, **config: Any) -> tuple[str, dict[str, Any]]:
+    """A request for a consumer with a priority policy."""
+    return durable("G", name, durable_name=name, ack_policy="explicit", **config)
+
+
+def of_group(name: str, count: int, **body: Any) -> tuple[str, Any, None, int]:
+    """A request for messages of a group."""
+    return pull("G", name, {"batch": 1, "group": "A", **body}, count)
+
+
+OVERFLOW = {"priority_policy": "overflow", "priority_groups": ["A"]}
+PINNED = {"priority_policy": "pinned_client", "priority_groups": ["A"]}
+SHORT = SECOND // 4
+PRIORITIES = [
+    create("G", subjects=["g.>"], storage="memory"),
+    *fill("g", 7),
+    group("x", priority_policy="overflow"),
+    group("x", priority_policy="overflow", priority_groups=[""]),
+    group("x", priority_policy="overflow", priority_groups=["a b"]),
+    group("x", priority_policy="overflow", priority_groups=["a" * 17]),
+    group("x", priority_policy="zork", priority_groups=["A"]),
+    group("x", priority_groups=["A"]),
+    group("x", priority_timeout=SECOND),
+    group("x", deliver_subject="d", **OVERFLOW),
+    group("o", **OVERFLOW),
+    group("n", priority_policy="none"),
+    group("two", priority_policy="overflow", priority_groups=["A", "B"], priority_timeout=SECOND),
+    group("p", **PINNED),
+    group("q", **PINNED, priority_timeout=-SECOND),
+    info("G", "p"),
+    pull("G", "o", "1", 1),
+    of_group("o", 1, group="X"),
+    of_group("o", 1, id="x"),
+    of_group("o", 1, min_pending=100, expires=SHORT),
+    of_group("o", 1, min_pending=6, expires=2 * SHORT),
+    of_group("o", 1, min_pending=6, expires=SHORT),
+    of_group("o", 1, min_ack_pending=1),
+    of_group("o", 1, min_ack_pending=9, no_wait=True),
+    of_group("o", 1, min_pending=100, min_ack_pending=2, expires=SHORT),
+    of_group("n", 1, group="X"),
+    of_group("n", 1, min_pending=1),
+    of_group("n", 1, id="x"),
+    of_group("p", 2, batch=2),
+    of_group("p", 1, min_pending=1, expires=SHORT),
+    of_group("p", 1, no_wait=True),
+    of_group("p", 1, expires=SHORT),
+    of_group("p", 1, id="another"),
+    info("G", "p"),
+    (f"{API}CONSUMER.UNPIN.G.p", {"group": "A"}),
+    of_group("p", 1),
+    (f"{API}CONSUMER.UNPIN.G.p", {"group": "X"}),
+    (f"{API}CONSUMER.UNPIN.G.p", ""),
+    (f"{API}CONSUMER.UNPIN.G.p", "{}"),
+    (f"{API}CONSUMER.UNPIN.G.n", {"group": "A"}),
+    (f"{API}CONSUMER.UNPIN.G.missing", {"group": "A"}),
+    (f"{API}CONSUMER.UNPIN.missing.p", {"group": "A"}),
+]
+
+
+def strict(name: str, **config: Any) -> tuple[str, dict[str, Any]]:
+    """A request for a stream that has to be taken as it is."""
+    return create(name, pedantic=True, **config)
+
+
+def strict_consumer(**config: Any) -> tuple[str, dict[str, Any]]:
+    """A request for a consumer that has to be taken as it is."""
+    subject, body = durable("E", "c", durable_name="c", **config)
+    return subject, {**body, "pedantic": True}
+
+
+PEDANTIC = [
+    strict("D", subjects=["d.>"], max_age=SECOND),
+    strict("D", subjects=["d.>"], max_age=SECOND, duplicate_window=SECOND),
+    *(strict("D", subjects=["d.>"], **{name: -5}) for name in ("max_msgs", "max_bytes", "max_msg_size")),
+    strict("D", subjects=["d.>"], max_msgs_per_subject=-5),
+    strict("M", subjects=["m.>"], subject_delete_marker_ttl=2 * SECOND),
+    strict("M", subjects=["m.>"], subject_delete_marker_ttl=2 * SECOND, allow_msg_ttl=True),
+    strict("M", subjects=["m.>"], subject_delete_marker_ttl=2 * SECOND, allow_msg_ttl=True, allow_rollup_hdrs=True),
+    strict("R", subjects=["r"], republish={"src": "", "dest": "x.>"}),
+    strict("E", subjects=["e.>"], allow_direct=True, consumer_limits={"max_ack_pending": 5}),
+    strict("C", mirror={"name": "E"}),
+    strict("C", mirror={"name": "E"}, mirror_direct=True),
+    create("B", subjects=["b"], pedantic="x"),
+    strict_consumer(),
+    *(strict_consumer(max_ack_pending=5, **{name: -5}) for name in ("max_waiting", "max_batch", "max_expires")),
+    strict_consumer(ack_policy="explicit", max_ack_pending=5, inactive_threshold=-5),
+    strict_consumer(ack_policy="explicit", max_ack_pending=5, max_deliver=-5),
+    strict_consumer(ack_policy="explicit", max_ack_pending=5, backoff=[SECOND, 2 * SECOND]),
+    strict_consumer(ack_policy="explicit", max_ack_pending=5, backoff=[SECOND, 2 * SECOND], ack_wait=SECOND),
+]
+
+
+def needing(level: str) -> dict[str, str]:
+    """The header of a request that needs a level of the API."""
+    return {"Nats-Required-Api-Level": level}
+
+
+LEVELS = [
+    create("L", subjects=["l"], allow_direct=True),
+    durable("L", "d", durable_name="d", ack_policy="explicit"),
+    ("l", "x"),
+    *(
+        (f"{API}{call}", body, needing(level))
+        for call, body in (
+            ("STREAM.INFO.L", ""),
+            ("CONSUMER.INFO.L.d", ""),
+            ("DIRECT.GET.L", {"seq": 1}),
+            ("CONSUMER.MSG.NEXT.L.d", {"no_wait": True}),
+        )
+        for level in ("99", "1", "one")
+    ),
+    ("l", "x", needing("99")),
+]

@@ -28,6 +28,8 @@ ANYWAY = frozenset(
         "last_active",
         "pause_remaining",
         "active",
+        "pinned_client_id",
+        "pinned_ts",
     )
 )
 #: Which token of an acknowledgement's subject is the time of the message.
@@ -76,8 +78,13 @@ def _delivered(message: Any, inbox: str) -> Any:
     # Neither the time in the acknowledgement's subject nor the inbox are the same twice.
     reply = ".".join(token for i, token in enumerate(message.reply.split(".")) if i != _TIME)
     shown = "inbox" if message.subject == inbox else message.subject
-    headers = {name: value for name, value in (message.headers or {}).items() if name != "Nats-Time-Stamp"}
-    return (shown, reply, headers, message.data)
+    return (shown, reply, _headers(message), message.data)
+
+
+def _headers(message: Any) -> dict[str, str]:
+    found = {name: value for name, value in (message.headers or {}).items() if name != "Nats-Time-Stamp"}
+    # The name of a pin is made up.
+    return found if "Nats-Pin-Id" not in found else {**found, "Nats-Pin-Id": "made up"}
 
 
 async def _ask(
@@ -97,7 +104,7 @@ async def _ask(
 
 def seen(message: Any) -> Any:
     """What a message says, without what differs anyway."""
-    headers = {name: value for name, value in (message.headers or {}).items() if name != "Nats-Time-Stamp"}
+    headers = _headers(message)
     try:
         value = json.loads(message.data)
     except ValueError:

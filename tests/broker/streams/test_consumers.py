@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -317,3 +318,54 @@ def test_a_pause_ends_by_itself_and_outlives_the_server(tmp_path: Path) -> None:
     world.pass_time(2 * SECOND)
     assert sorted(payload for _, payload, _ in world.came()) == [b"1", b"2"]
     assert "paused" not in world.api("CONSUMER.INFO.S.c")
+
+
+def test_one_client_is_pinned_until_it_does_not_ask_or_is_unpinned() -> None:
+    world = World()
+    world.create("S", subjects=["s"], storage="memory")
+    policy = {"priority_policy": "pinned_client", "priority_groups": ["A"], "priority_timeout": 2 * SECOND}
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", **policy)
+    one, two = b"one", b"two"
+    events = [b"$JS.EVENT.ADVISORY.CONSUMER.%bPINNED.S.c" % how for how in (b"", b"UN")]
+    world.bus.present.update((one, two, *events))
+
+    def told() -> list[tuple[str, str]]:
+        """What was said of pins since the last request: the kind of event, and who or why."""
+        found = [json.loads(payload) for to, _, payload, _, _ in world.bus.said if to in events]
+        return [(each["type"].rpartition("_")[2], each.get("reason") or each["pinned_id"]) for each in found]
+
+    def pinned() -> str:
+        [group] = world.api("CONSUMER.INFO.S.c")["priority_groups"]
+        return str(group.get("pinned_client_id", ""))
+
+    def ask(who: bytes, **more: Any) -> list[tuple[bytes, str]]:
+        return [said[1:] for said in world.pull("S", "c", {"batch": 2, "group": "A", **more}, who)]
+
+    def published(*texts: bytes) -> tuple[list[bytes], list[bytes]]:
+        came: dict[bytes, list[bytes]] = {one: [], two: []}
+        for text in texts:
+            world.publish("s", text)
+            for who, payloads in came.items():
+                payloads += [payload or status.encode() for _, payload, status in world.came(who)]
+        return came[one], came[two]
+
+    # Whoever has asked first gets everything, whatever others ask for.
+    assert (ask(one), ask(two), pinned()) == ([], [], "")
+    assert published(b"1", b"2", b"3") == ([b"1", b"2"], [])
+    first = pinned()
+    assert len(first) == 22 and ask(two, id="another") == [(b"", "423 Nats-Pin-Id mismatch")]
+    assert ask(one, id=first, batch=1) == [(b"3", "")]
+    # What is waited for does not count as asking.
+    ask(one, id=first)
+    world.pass_time(SECOND)
+    assert published(b"4") == ([b"4"], [])
+    world.pass_time(SECOND)
+    assert told() == [("unpinned", "timeout")] and not pinned()
+    # The requests of the one that was pinned end when a message finds them.
+    assert published(b"5", b"6") == ([b"423 Nats-Wrong-Pin-Id"], [b"5", b"6"])
+    second = pinned()
+    assert second not in ("", first) and ask(two, id=second) == []
+    world.api("CONSUMER.UNPIN.S.c", {"group": "A"})
+    assert told() == [("unpinned", "admin")] and not pinned()
+    assert ask(one) == []
+    assert published(b"7") == ([b"7"], [b"423 Nats-Wrong-Pin-Id"])

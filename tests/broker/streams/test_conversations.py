@@ -16,7 +16,7 @@ from tests.brokers import Broker
 #: What we keep to is 2.10; where it was mended later, we do as later ones.
 VERSIONS = [version for version in servers.available() if version != servers.OLDEST]
 #: What servers know from 2.11 on.
-LATER = ("BATCHES", "PAUSES", "TTLS")
+LATER = ("BATCHES", "PAUSES", "TTLS", "PRIORITIES", "PEDANTIC", "LEVELS")
 PARTS = {
     **{name: getattr(conversations, name) for name in ("STREAMS", "MESSAGES", "LIMITS")},
     **{name: getattr(consuming, name) for name in ("CONFIGS", "PULLS", "RETENTION")},

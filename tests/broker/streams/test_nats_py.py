@@ -18,6 +18,7 @@ from nats.js.api import (
     ObjectStoreConfig,
     RePublish,
     StorageType,
+    StreamSource,
     SubjectTransform,
 )
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
@@ -200,6 +201,38 @@ async def _republish(url: str, storage: StorageType) -> None:
         assert copy.data == b"two" and copy.headers["Nats-Stream"] == name
 
 
+async def _copies(url: str, storage: StorageType) -> None:
+    """A mirror and a stream with sources; what is deleted at the origin stays away, what comes later follows."""
+    async with connected(url) as (_, js):
+        name = f"origin-{storage.value}"
+        await js.add_stream(name=name, subjects=[f"{name}.>"], storage=storage)
+        for i in range(9):
+            await js.publish(f"{name}.{i % 3}", b"%d" % i)
+        await js.delete_msg(name, 5)
+        await js.add_stream(name=f"{name}-m", mirror=StreamSource(name=name), storage=storage)
+        sources = [
+            StreamSource(name=name, filter_subject=f"{name}.1"),
+            StreamSource(name=name, subject_transforms=[SubjectTransform(src=f"{name}.2", dest="second")]),
+        ]
+        await js.add_stream(name=f"{name}-s", subjects=[f"own-{name}"], sources=sources, storage=storage)
+        await _filled(js, f"{name}-m", 8)
+        await _filled(js, f"{name}-s", 5)
+        await js.publish(f"{name}.1", b"late")
+        await _filled(js, f"{name}-m", 9)
+        await js.publish(f"own-{name}", b"own")
+        await _filled(js, f"{name}-s", 7)
+        subscription = await js.subscribe(stream=f"{name}-m", ordered_consumer=True, subject="")
+        seen = [(await subscription.next_msg(timeout=PATIENCE)).metadata.sequence.stream for _ in range(9)]
+        assert seen == [1, 2, 3, 4, 6, 7, 8, 9, 10]
+        info = await js.stream_info(f"{name}-m")
+        assert (info.mirror.name, info.mirror.lag) == (name, 0)
+        last = await js.get_last_msg(f"{name}-s", f"{name}.1")
+        assert last.data == b"late" and last.headers["Nats-Stream-Source"].split()[:2] == [name, "10"]
+        assert (await js.get_last_msg(f"{name}-s", "second")).data == b"8"
+        with pytest.raises(nats.js.errors.NoStreamResponseError):
+            await js.publish(f"{name}-m", b"x")
+
+
 async def _filled(js: Any, stream: str, messages: int) -> None:
     """Waits until a stream has some messages."""
     async with asyncio.timeout(PATIENCE):
@@ -208,7 +241,7 @@ async def _filled(js: Any, stream: str, messages: int) -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-@pytest.mark.parametrize("test", [_pull, _push, _ordered, _policies, _key_value, _objects, _republish])
+@pytest.mark.parametrize("test", [_pull, _push, _ordered, _policies, _key_value, _objects, _republish, _copies])
 def test_as_against_a_real_server(url: str, test: Any, storage: StorageType) -> None:
     asyncio.run(test(url, storage))
 

@@ -184,13 +184,13 @@ class World:
         """Makes a consumer."""
         return self.api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
 
-    def pull(self, stream: str, name: str, body: Any = b"") -> list[tuple[str, bytes, str]]:
+    def pull(self, stream: str, name: str, body: Any = b"", to: bytes = INBOX) -> list[tuple[str, bytes, str]]:
         """Asks for messages. Returns what comes at once."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.bus.said.clear()
-        self.bus.send(f"{API}CONSUMER.MSG.NEXT.{stream}.{name}".encode(), data, INBOX)
+        self.bus.send(f"{API}CONSUMER.MSG.NEXT.{stream}.{name}".encode(), data, to)
         self.settle()
-        return self.came()
+        return self.came(to)
 
     def came(self, to: bytes = INBOX) -> list[tuple[str, bytes, str]]:
         """What came to a subject since the last request: subject of the acknowledgement, payload, status."""

@@ -1,0 +1,179 @@
+"""Requests for messages, and who comes first: all in turn, some only when there is much, or one that is pinned.
+
+Facts: jetstream-server.md section 12. One client is pinned for all groups of a consumer.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.streams.errors import ApiError
+from broker.streams.requests import BOOL, INT, STRING, members, parse, time_text
+
+if TYPE_CHECKING:
+    from broker.streams.consumer import Consumer
+
+_KINDS: Final[Mapping[str, str]] = {
+    "batch": "int",
+    "expires": INT,
+    "no_wait": BOOL,
+    "max_bytes": INT,
+    "idle_heartbeat": INT,
+    "group": STRING,
+    "id": STRING,
+    "min_pending": INT,
+    "min_ack_pending": INT,
+}
+
+
+class RefusedError(Exception):
+    """A request gets a status instead of messages."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request for messages."""
+
+    reply: bytes  #: where they go
+    batch: int = 1  #: how many are still wanted
+    expires: int = 0  #: when (ns since 1970) it ends; 0 for never
+    no_wait: bool = False  #: it ends when there is nothing more
+    room: int | None = None  #: bytes that are still wanted; None for any
+    heartbeat: int = 0  #: nanoseconds between two signs of life; 0 for none
+    beat: int = 0  #: when the next one is due
+    served: bool = False  #: it has got messages
+    group: str | None = None  #: the priority group; None where there is no place for one
+    pin: str = ""  #: says that its client is the one that is pinned
+    least_pending: int = 0  #: it gets something only while at least so many are to be delivered; 0 for always
+    least_unacknowledged: int = 0  #: or while at least so many wait for their acknowledgement
+
+    @classmethod
+    def read(cls, reply: bytes, body: bytes, now: int) -> Request:
+        """Reads the body of a request.
+
+        Raises:
+            RefusedError: It is not valid; the text is the status.
+        """
+        text = body.strip()
+        if not text.startswith(b"{"):
+            return cls(reply, int(text) if text.isdigit() and 0 < len(text) < 10 and int(text) else 1)
+        try:
+            wanted = members(parse(text), _KINDS, "JSApiConsumerGetNextRequest")
+        except ApiError as error:
+            raise RefusedError(f"400 Bad Request - {error.text.removeprefix('invalid JSON: ')}") from None
+        expires, heartbeat = max(wanted.get("expires", 0), 0), max(wanted.get("idle_heartbeat", 0), 0)
+        if heartbeat and 2 * heartbeat > expires:
+            raise RefusedError("400 Bad Request - heartbeat value too large")
+        return cls(
+            reply,
+            batch=max(wanted.get("batch", 0), 0) or 1,
+            expires=now + expires if expires else 0,
+            no_wait=wanted.get("no_wait", False),
+            room=wanted["max_bytes"] if wanted.get("max_bytes", 0) > 0 else None,
+            heartbeat=heartbeat,
+            beat=now + heartbeat if heartbeat else 0,
+            group=wanted.get("group", ""),
+            pin=wanted.get("id", ""),
+            least_pending=max(wanted.get("min_pending", 0), 0),
+            least_unacknowledged=max(wanted.get("min_ack_pending", 0), 0),
+        )
+
+
+class Priorities:
+    """Applies the priority policy of a consumer.
+
+    Attributes:
+        pin: Names the requests of the client that is pinned; empty if none is.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self.pin = ""
+        self._since = self._heard = 0
+
+    def admit(self, request: Request, now: int) -> None:
+        """Checks whether a request fits the policy.
+
+        Raises:
+            RefusedError: It does not.
+        """
+        config = self._consumer.config
+        if (request.least_pending or request.least_unacknowledged) and config.priority_policy != "overflow":
+            raise RefusedError("400 Bad Request - Not a Overflow Priority consumer")
+        if request.pin and config.priority_policy != "pinned_client":
+            raise RefusedError("400 Bad Request - Not a Pinned Client Priority consumer")
+        if config.priority_policy and request.group == "":
+            raise RefusedError("400 Bad Request - Priority Group missing")
+        if config.priority_policy and request.group not in (None, *config.priority_groups):
+            raise RefusedError("400 Bad Request - Invalid Priority Group")
+        if request.pin and self.pin:
+            if request.pin != self.pin:
+                raise RefusedError("423 Nats-Pin-Id mismatch")
+            self._heard = now
+
+    def candidates(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """Iterates over the requests that may get the next message, or are refused now, the first one first."""
+        policy = self._consumer.config.priority_policy
+        for request in requests:
+            if policy == "pinned_client":
+                wanted = bool(request.pin) or not self.pin
+            elif policy == "overflow":
+                wanted = self._overflows(request)
+            else:
+                wanted = True
+            if wanted:
+                yield request
+
+    def _overflows(self, request: Request) -> bool:
+        bounds = (
+            (request.least_pending, self._consumer.num_pending),
+            (request.least_unacknowledged, len(self._consumer.pending)),
+        )
+        given = [least <= count for least, count in bounds if least]
+        return not given or any(given)
+
+    def take(self, request: Request, now: int) -> bool:
+        """A request is about to get a message; its client is pinned if none is. Returns whether it may have it."""
+        if self._consumer.config.priority_policy != "pinned_client":
+            return True
+        if not self.pin and not request.pin:
+            self.pin = request.pin = secrets.token_hex(11)
+            self._since = self._heard = now
+            self._tell("pinned", {"pinned_id": self.pin})
+        return request.pin == self.pin
+
+    @property
+    def lines(self) -> tuple[bytes, ...]:
+        """What the headers of messages get."""
+        return (b"Nats-Pin-Id: " + self.pin.encode(),) if self.pin else ()
+
+    @property
+    def expires(self) -> int:
+        """When (ns since 1970) the pinned client has not asked for too long; 0 for never."""
+        return self._heard + self._consumer.config.priority_timeout if self.pin else 0
+
+    def expire(self, now: int) -> None:
+        """Lets a pinned client go that has not asked for too long."""
+        if self._consumer.config.priority_policy != "pinned_client":
+            self.pin = ""
+        elif 0 < self.expires <= now:
+            self.unpin("timeout")
+
+    def unpin(self, reason: str) -> None:
+        """Lets the pinned client go, if there is one."""
+        if self.pin:
+            self.pin = ""
+            self._since = 0
+            self._tell("unpinned", {"reason": reason})
+
+    def _tell(self, what: str, said: dict[str, Any]) -> None:
+        group = self._consumer.config.priority_groups[0]
+        self._consumer.event(f"consumer_group_{what}", {"account": "$G", "group": group, **said})
+
+    def info(self) -> dict[str, Any]:
+        """Returns what answers say of the first group."""
+        pinned = {"pinned_client_id": self.pin} if self.pin else {}
+        return {"group": self._consumer.config.priority_groups[0], **pinned, "pinned_ts": time_text(self._since)}
