@@ -150,9 +150,6 @@ class Client(ABC):
         """So much waits for it that whoever can wait should."""
         return False
 
-    def stalls(self, origin: Client) -> None:  # noqa: B027
-        """Is told who sent it something, so that it can slow it down."""
-
     def stall(self, receiver: Client, seconds: float) -> None:  # noqa: B027
         """Is told that it sends faster than a receiver takes: nothing more for a while, or until `unstall`."""
 
@@ -180,8 +177,12 @@ class Client(ABC):
     @abstractmethod
     def take(
         self, subscription: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
-    ) -> None:
-        """Takes rows of a table; `size` is the sum of their payloads. Buffer and table are good for this call only."""
+    ) -> float:
+        """Takes rows of a table; `size` is the sum of their payloads. Buffer and table are good for this call only.
+
+        Returns:
+            How long (seconds) whoever sent them should wait, at most until `release_stalled`; 0 for not at all.
+        """
 
     @abstractmethod
     def take_block(self, subscription: NatsSubscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:

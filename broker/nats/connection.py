@@ -414,12 +414,6 @@ class Connection(Session, asyncio.BufferedProtocol):
         self._congested = False
         self.release_stalled()
 
-    def stalls(self, origin: Client) -> None:
-        """Slows down who sends to a client that does not keep up. For a short time each: it may be stuck."""
-        if self._congested and origin is not self:
-            near_limit = 4 * self.pending > 3 * self.server.options.max_pending
-            origin.stall(self, _LONG_STALL if near_limit else _STALL)
-
     def stall(self, receiver: Client, seconds: float) -> None:
         """Reads no more for a while, or until the receiver has caught up."""
         if self._stall_timer is None and not self.closed:
@@ -440,13 +434,16 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     def take(
         self, subscription: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
-    ) -> None:
-        """Sends messages of a table."""
+    ) -> float:
+        """Sends messages of a table. Who sends to a client that does not keep up waits, briefly: it may be stuck."""
         if self.permit is not None and self.permit.responses is not None:
             self.remember_replies(buffer, frames, begin, end)
         self.send(encode_messages(buffer, frames, begin, end, subscription.sid, self.headers))
         if self.server.tracing:
             tracing.deliveries(self, subscription, buffer, frames, begin, end)
+        if not self._congested:
+            return 0
+        return _LONG_STALL if 4 * self.pending > 3 * self.server.options.max_pending else _STALL
 
     def take_block(self, subscription: NatsSubscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
         """Sends payloads of a block."""

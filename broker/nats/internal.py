@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from broker.log import NATS
-from broker.nats.client import Client, ClientState, NatsSubscription
+from broker.nats.client import CLOSED, Client, ClientState, NatsSubscription
 from broker.nats.options import VERSION
 from broker.nats.turns import Mailbox
 from stantools.nats import subjects
@@ -116,12 +116,11 @@ class InternalClient(Client):
         Returns:
             How many clients get them.
         """
-        if self.closed or not subject or begin >= end:
+        if self.state is CLOSED or not subject or begin >= end:
             return 0
         if self.permit is not None and not self._may_publish(subject, 0):
             return 0
-        size = int(block.sizes[begin]) if end - begin == 1 else int(block.sizes[begin:end].sum())
-        self._sent(end - begin, size)
+        self.last_activity = time.time_ns()
         return self.server.router.publish_block(self, subject, block, begin, end)
 
     def publish_runs(self, runs: Sequence[tuple[bytes, int, int]], block: Payloads) -> None:
@@ -130,12 +129,10 @@ class InternalClient(Client):
             return
         if self.permit is not None:
             runs = [run for run in runs if self._may_publish(run[0], 0)]
-        publish, count, size = self.server.router.publish_block, 0, 0
+        self.last_activity = time.time_ns()
+        publish = self.server.router.publish_block
         for subject, begin, end in runs:
             publish(self, subject, block, begin, end)
-            count += end - begin
-            size += int(block.sizes[begin] if end - begin == 1 else block.sizes[begin:end].sum())
-        self._sent(count, size)
 
     def _may_publish(self, subject: bytes, size: int) -> bool:
         if self.permit is not None and not self.permit.may_publish(subject):
@@ -220,16 +217,12 @@ class InternalClient(Client):
 
     def take(
         self, subscription: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
-    ) -> None:
-        """Hands rows of a table to the handler."""
+    ) -> float:
+        """Hands rows of a table to the handler. It may ask to wait a while, or until `release_stalled` is called."""
         assert subscription.handler is not None
         self.full = False
         subscription.handler(buffer, frames, begin, end)
-
-    def stalls(self, origin: Client) -> None:
-        """Slows down who sends more than a handler can take, for a while, or until `release_stalled` is called."""
-        if self.full:
-            origin.stall(self, _STALL)
+        return _STALL if self.full else 0
 
     def take_block(self, subscription: NatsSubscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
         """Puts payloads into the mailbox."""

@@ -217,12 +217,13 @@ class Router:
         client = to.client
         self._account(to, end - begin, size)
         try:
-            client.take(to, buffer, frames, begin, end, size)
+            wait = client.take(to, buffer, frames, begin, end, size)
+            if wait and origin is not client:
+                origin.stall(client, wait)
         except Exception as problem:
             # Whatever a handler does, the connection that its messages came from goes on.
             NATS.error("%s: error in the handler of %r: %r", client.name, to.subject.decode(errors="replace"), problem)
             NATS.debug("Details", exc_info=True)
-        client.stalls(origin)
 
     def _deliver_some(self, origin: Client, to: NatsSubscription, delivery: _Delivery, begin: int, end: int) -> int:
         """Delivers as many as the subscription still wants; it ends with the last."""
@@ -363,12 +364,19 @@ class Router:
             receiver.client.take_one(receiver, subject, reply, payload, header_size)
 
     def publish_block(self, origin: Client, subject: bytes, block: Payloads, begin: int, end: int) -> int:
-        """Hands over payloads of a block, all to one subject. Returns the number of receivers of the last one."""
+        """Hands over what a part of this process published: payloads of a block, all to one subject.
+
+        Returns:
+            The number of receivers of the last one.
+        """
         route = self._subscriptions.known.values.get(subject) or self._subscriptions.route(subject, keep=True)
-        size = int(block.sizes[begin] if end - begin == 1 else block.sizes[begin:end].sum())
+        rows, size = end - begin, block.size(begin, end)
+        for counters in (origin.counters, self.counters):
+            counters.in_msgs += rows
+            counters.in_bytes += size
         only, count = route.only, 0
         if only is not None and only.client is not origin and not (only.limit or only.closed):
-            self._account(only, end - begin, size)
+            self._account(only, rows, size)
             only.client.take_block(only, subject, block, begin, end)
             return 1
         if route.queues or route.abroad is not None or any(s.limit for s in route.plain):
@@ -377,7 +385,7 @@ class Router:
             return count
         for to in route.plain:
             if not to.closed and (to.client is not origin or origin.echo):
-                self._account(to, end - begin, size)
+                self._account(to, rows, size)
                 to.client.take_block(to, subject, block, begin, end)
                 count += 1
         return count

@@ -258,7 +258,7 @@ class Subscriptions:
     def congested(self, subject: bytes) -> bool:
         """Returns whether a receiver of a subject does not keep up."""
         # Others who come and go have subjects forgotten: that must not let more be sent.
-        route = self.route(subject, keep=True)
+        route = self.known.values.get(subject) or self.route(subject, keep=True)
         for to in route.plain:
             if to.client.congested:
                 return True

@@ -58,7 +58,7 @@ def first_sequence(records: Records, last: int) -> int:
     first = int(records.sequences[0])
     if first != last + 1 and last:
         raise StorageError(f"sequence {first} does not follow {last}")
-    if int(records.sequences[-1]) != first + len(records) - 1:
+    if (count := len(records.sizes)) > 1 and int(records.sequences[-1]) != first + count - 1:
         raise StorageError(f"sequences are missing behind {first}")
     return first
 

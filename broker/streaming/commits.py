@@ -105,7 +105,7 @@ class Commits:
         self._timers = context.timers
         self._store = context.store
         self._sleep_time = context.options.io_sleep_time
-        self._channels = channels
+        self._expiry = channels.expiry
         self._serving = serving
         self.staged = self.size = 0
         self._batches: list[Batch] = []
@@ -115,6 +115,7 @@ class Commits:
         self._under_way: dict[Channel, deque[_UnderWay]] = {}
         self._owed: dict[bytes, deque[_Owed]] = {}
         self._waiting = 0
+        self._now = 0  # when the commit began
         self._full: set[Channel] = set()
         self._slowed = False
         self._sleep: Timer | None = None
@@ -178,6 +179,7 @@ class Commits:
         touched, self._touched = self._touched, {}
         self.staged = self.size = 0
         self._committing = True
+        self._now = self._clock.monotonic()
         try:
             for channel, portions in touched.items():
                 self._flush(channel, portions)
@@ -191,6 +193,7 @@ class Commits:
         """Goes on with what was under way and is stored now, without flushing more."""
         if not self._committing:
             self._committing = True
+            self._now = self._clock.monotonic()
             try:
                 self._complete()
             finally:
@@ -300,13 +303,13 @@ class Commits:
     def _stored(self, channel: Channel, last: int, portions: list[Portion]) -> None:
         """Delivers what is stored, and lets it be acknowledged."""
         channel.visible = last
-        channel.last_activity = self._clock.monotonic()
+        channel.last_activity = self._now
         self._serving.channel(channel)
         if channel in self._under_way:
             channel.fresh = [block for block in channel.fresh if int(block.sequences[-1]) > last]
         else:
             channel.fresh.clear()
-        self._channels.expiry.stored(channel)
+        self._expiry.stored(channel)
         if self._audience is not None:
             self._audience.changed(channel)
         self.flush_subscriptions(channel)

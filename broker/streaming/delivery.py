@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from broker.streaming.redelivery import Redelivery
     from broker.streaming.state import Channel, QueueGroup
 
+# Looked up with each message.
+_NONE: Final = Hold.NONE
 #: Blocks that one gets before it is another's turn.
 _TURN: Final = 4
 #: Messages of a block that are handed out to a group.
@@ -46,7 +48,7 @@ class Delivery:
             first = max(subscription.last_sent + 1, channel.messages.first)
             if first > channel.visible or not subscription.ready:
                 return False
-            room = subscription.room()
+            room = subscription.max_in_flight - len(subscription.pending)
             if room <= 0:
                 subscription.stalled = True
                 return False
@@ -164,7 +166,7 @@ class Serving:
 
     def __init__(self, context: Context, ready: Ready, sender: Sender, redelivery: Redelivery) -> None:
         self._ready = ready
-        self._bus = context.bus
+        self._congested = context.bus.congested
         self._delivery = Delivery(context, sender, redelivery)
         self._redelivery = redelivery
 
@@ -182,25 +184,24 @@ class Serving:
                 self._serve(group)
 
     def _serve(self, unit: Subscription | QueueGroup) -> None:
-        if self._congested(unit):
-            self._ready.later(unit)
-            return
         if isinstance(unit, Subscription):
-            more = not self._release(unit) or self._delivery.to_subscription(unit)
+            if self._congested(unit.inbox):
+                self._ready.later(unit)
+                return
+            free = unit.hold is _NONE or self._release(unit)
+            more = not free or self._delivery.to_subscription(unit)
         else:
+            # The others get what one of them does not take.
+            if unit.members and all(self._congested(member.inbox) for member in unit.members):
+                self._ready.later(unit)
+                return
             held = [member for member in unit.members if not self._release(member)]
             more = bool(held) or self._delivery.to_group(unit)
         if more:
             self._ready.again(unit)
 
-    def _congested(self, unit: Subscription | QueueGroup) -> bool:
-        if isinstance(unit, Subscription):
-            return self._bus.congested(unit.state.inbox)
-        # The others get what one of them does not take.
-        return bool(unit.members) and all(self._bus.congested(member.inbox) for member in unit.members)
-
     def _release(self, subscription: Subscription) -> bool:
-        if subscription.hold is Hold.NONE or not subscription.started or not subscription.active:
+        if subscription.hold is _NONE or not subscription.started or not subscription.active:
             return True
         return self._redelivery.release(subscription)
 

@@ -83,7 +83,7 @@ class Sender:
         if log.STREAMING.isEnabledFor(log.TRACE):
             for sequence in sequences:
                 _trace(subscription, sequence, verb)
-        if not self._bus.publish_block(Role.SEND, subscription.state.inbox, block, begin, end):
+        if not self._bus.publish_block(Role.SEND, subscription.inbox, block, begin, end):
             log.STREAMING.error(
                 "[Client:%s] Failed sending to subid=%d, subject=%s, seq=%d, err=%s",
                 subscription.client_name,
@@ -95,7 +95,7 @@ class Sender:
             return False
         statistics = self._statistics
         statistics.out_msgs += end - begin
-        statistics.out_bytes += int(block.sizes[begin:end].sum()) if end - begin > 1 else int(block.sizes[begin])
+        statistics.out_bytes += block.size(begin, end)
         return True
 
 
@@ -148,7 +148,8 @@ class Acknowledgements:
                 if member is not subscription and (moved := member.forget(sequences)):
                     store_acked(member, moved)
                     self.settle(member)
-        self.settle(subscription)
+        if subscription.stalled:
+            self.settle(subscription)
 
     def drop(self, subscription: Subscription, sequences: list[int]) -> None:
         """Acknowledges messages that are not in the store any more (streaming-protocol.md section 16.8)."""

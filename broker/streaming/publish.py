@@ -90,25 +90,20 @@ class Publishing:
         """Handler of the publish subjects. Gathers what is little; takes anything else up to staging, at once."""
         commits = self._commits
         self._alone = self._alone and not commits.staged
-        if self._alone or end - begin > _FEW or not self._gather(buffer, frames, begin, end):
-            self.stage_gathered()
-            self._take(buffer, frames, begin, end)
-            if commits.staged:
-                commits.commit_soon()
-
-    def _gather(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> bool:
-        """Copies rows, to be staged with the commit. Returns False if they are to be staged at once."""
-        row = self._gathered
+        row, count = self._gathered, end - begin
         # Who is to be slowed down is known only while it is handed over.
-        if row + end - begin > _GATHERED or not self._gathers or self._commits.crowded:
-            return False
-        size = gather(buffer, frames, begin, end, self._gathered_bytes, self._gathered_size, self._gathered_rows, row)
-        if size < 0:
-            return False
-        self._gathered, self._gathered_size = row + end - begin, size
-        if not row:
-            self._commits.commit_soon()
-        return True
+        if self._gathers and not self._alone and count <= _FEW and row + count <= _GATHERED and not commits.crowded:
+            used, rows = self._gathered_size, self._gathered_rows
+            used = gather(buffer, frames, begin, end, self._gathered_bytes, used, rows, row)
+            if used >= 0:
+                self._gathered, self._gathered_size = row + count, used
+                if not row:
+                    commits.commit_soon()
+                return
+        self.stage_gathered()
+        self._take(buffer, frames, begin, end)
+        if commits.staged:
+            commits.commit_soon()
 
     def stage_gathered(self) -> None:
         """Stages what was gathered. To be called before anything else may change what becomes of it."""
@@ -145,7 +140,8 @@ class Publishing:
             self._statistics.in_msgs += taken
             self._statistics.in_bytes += publishes.size
             traced = self._trace(publishes) if log.STREAMING.isEnabledFor(log.TRACE) else ()
-            portions = [self._append(buffer, group.channel, group.rows) for group in publishes.groups]
+            now = self._clock.wall()
+            portions = [self._append(buffer, group.channel, group.rows, now) for group in publishes.groups]
             self._commits.stage(Batch(publishes.acks, publishes.runs, portions, traced), taken, publishes.size)
         if publishes.status in _FINE:
             return taken
@@ -153,19 +149,20 @@ class Publishing:
         # A row that only lacked its channel is read again, now that there is one.
         return taken if self._examine(request, publishes.status) else taken + 1
 
-    def _append(self, buffer: Buffer, number: int, rows: Rows) -> Portion:
-        channel = self._channels[number]
+    def _append(self, buffer: Buffer, number: int, rows: Rows, now: int) -> Portion:
+        channel = self._channels.numbered[number]
         messages = channel.messages
         portion = Portion(channel, rows)
         last = messages.last
-        channel.timestamp = timestamp = max(self._clock.wall(), channel.timestamp)
+        if now > channel.timestamp:
+            channel.timestamp = now
         try:
-            records = encode_records(buffer, self._table, rows, channel.name, last + 1, timestamp, self._crc)
+            records = encode_records(buffer, self._table, rows, channel.name, last + 1, channel.timestamp, self._crc)
             messages.append(records)
         except (StorageError, ValueError) as error:
             log.STREAMING.error(
                 "[Client:%s] Error processing message for subject %s: %s",
-                text(self._clients[int(self._table[rows[0]][0])].id),
+                text(self._clients.numbered[int(self._table[rows[0]][0])].id),
                 text(channel.name),
                 error,
             )
@@ -257,10 +254,11 @@ class Publishing:
 
     def _trace(self, publishes: Publishes) -> list[tuple[str, str, str]]:
         traced = []
+        clients, channels = self._clients.numbered, self._channels.numbered
         for row in range(publishes.count):
             client, channel = self._table[row][CLIENT], self._table[row][CHANNEL]
             guid = protocol.PubAck.FromString(publishes.acks.payload(row)).guid
-            names = text(self._clients[int(client)].id), text(self._channels[int(channel)].name), text(guid)
+            names = text(clients[int(client)].id), text(channels[int(channel)].name), text(guid)
             log.STREAMING.log(log.TRACE, "[Client:%s] Received message from publisher subj=%s guid=%s", *names)
             traced.append(names)
         return traced

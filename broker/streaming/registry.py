@@ -6,7 +6,7 @@ Facts: streaming-protocol.md sections 7 and 10.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from broker import log
 from broker.streaming.errors import RefusedError
@@ -25,32 +25,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Slots(Generic[T]):
-    """A list whose gaps are used again."""
+class Slots(list[T]):
+    """A list whose gaps are used again; there is None in a gap."""
 
     def __init__(self) -> None:
-        self._things: list[T | None] = []
+        super().__init__()
         self._free: list[int] = []
 
     def put(self, thing: T) -> int:
         """Returns the number that the thing has from now on."""
         if self._free:
             number = self._free.pop()
-            self._things[number] = thing
+            self[number] = thing
             return number
-        self._things.append(thing)
-        return len(self._things) - 1
+        self.append(thing)
+        return len(self) - 1
 
     def take(self, number: int) -> None:
         """Removes a thing; its number will be another's."""
-        self._things[number] = None
+        self[number] = None  # type: ignore[assignment]
         self._free.append(number)
-
-    def __getitem__(self, number: int) -> T:
-        thing = self._things[number]
-        if thing is None:
-            raise KeyError(number)
-        return thing
 
 
 class Clients:
@@ -66,7 +60,7 @@ class Clients:
         self._waiting = waiting
         self._clients: dict[bytes, Client] = {}
         self._by_connection: dict[bytes, Client] = {}
-        self._slots: Slots[Client] = Slots()
+        self.numbered: Slots[Client] = Slots()  #: by the numbers that the kernels know
         self.names = Names()  #: numbers of the client ids, for the kernels
         self.connections = Names()  #: numbers of the connection ids
 
@@ -75,10 +69,6 @@ class Clients:
 
     def __iter__(self) -> Iterator[Client]:
         return iter(self._clients.values())
-
-    def __getitem__(self, number: int) -> Client:
-        """Returns the client that the kernels know by a number."""
-        return self._slots[number]
 
     def get(self, client_id: bytes) -> Client | None:
         """Returns who is registered under an id."""
@@ -110,7 +100,7 @@ class Clients:
     def recover(self, info: pb.ClientInfo) -> Client:
         """Makes a client known that is stored already."""
         client = Client(info)
-        client.number = self._slots.put(client)
+        client.number = self.numbered.put(client)
         client.registered = True
         self._clients[client.id] = client
         self.names.add(client.id, client.number)
@@ -132,7 +122,7 @@ class Clients:
         if connection_id and self._by_connection.get(connection_id) is client:
             del self._by_connection[connection_id]
             self.connections.discard(connection_id)
-        self._slots.take(client.number)
+        self.numbered.take(client.number)
         self._store.delete_client(client.id)
 
 
@@ -144,7 +134,7 @@ class Channels:
         self._audience = context.audience
         self._channels: dict[bytes, Channel] = {}
         self._spellings: dict[str, list[bytes]] = {}
-        self._slots: Slots[Channel] = Slots()
+        self.numbered: Slots[Channel] = Slots()  #: by the numbers that the kernels know
         self.names = Names()  #: numbers of the names, for the kernels
         self.expiry = Expiry(context, self.delete)  #: what of them ends by time
 
@@ -153,10 +143,6 @@ class Channels:
 
     def __iter__(self) -> Iterator[Channel]:
         return iter(self._channels.values())
-
-    def __getitem__(self, number: int) -> Channel:
-        """Returns the channel that the kernels know by a number."""
-        return self._slots[number]
 
     def get(self, name: bytes) -> Channel | None:
         """Returns the channel of this very name."""
@@ -186,7 +172,7 @@ class Channels:
     def recover(self, name: bytes, stores: ChannelStore) -> Channel:
         """Adds a channel that is stored already."""
         channel = Channel(name, stores.messages, stores.subscriptions)
-        channel.number = self._slots.put(channel)
+        channel.number = self.numbered.put(channel)
         self._channels[name] = channel
         self._spellings.setdefault(without_case(name), []).append(name)
         self.names.add(name, channel.number)
@@ -208,6 +194,6 @@ class Channels:
         if not spellings:
             del self._spellings[without_case(name)]
         self.names.discard(name)
-        self._slots.take(channel.number)
+        self.numbered.take(channel.number)
         if self._audience is not None:
             self._audience.removed(channel)

@@ -69,6 +69,10 @@ class Hold(enum.Enum):
     RECOVERED = enum.auto()
 
 
+# Looked up with each message.
+_NONE: Final = Hold.NONE
+
+
 @dataclass(slots=True, eq=False)
 class Subscription:
     """A plain subscription or a member of a queue group."""
@@ -103,6 +107,9 @@ class Subscription:
     counts: dict[int, int] = field(init=False)
     #: What the bus calls the subscription of the ack inbox.
     listener: object = None
+    #: Its number within the channel; where messages go; what the client wants.
+    id: int = field(init=False)
+    inbox: bytes = field(init=False)
     max_in_flight: int = field(init=False)
     ack_wait: int = field(init=False)
 
@@ -113,19 +120,10 @@ class Subscription:
         self.adopt()
 
     def adopt(self) -> None:
-        """Takes over what the stored state says about the client's wishes."""
+        """Takes over what the stored state says: fields of a message are slow to read."""
+        self.id, self.inbox = self.state.id, self.state.inbox
         self.max_in_flight = max(self.state.max_in_flight, 1)
         self.ack_wait = max(self.state.ack_wait_in_secs, 1) * _SECOND
-
-    @property
-    def id(self) -> int:
-        """Its number within the channel."""
-        return self.state.id
-
-    @property
-    def inbox(self) -> bytes:
-        """Where messages go."""
-        return self.state.inbox
 
     @property
     def active(self) -> bool:
@@ -135,7 +133,7 @@ class Subscription:
     @property
     def ready(self) -> bool:
         """It may get new messages, unless it is stalled."""
-        return self.started and self.client is not None and self.hold is Hold.NONE
+        return self.started and self.client is not None and self.hold is _NONE
 
     @property
     def client_name(self) -> str:
@@ -158,8 +156,10 @@ class Subscription:
 
     def forget(self, sequences: list[int]) -> list[int]:
         """Removes sequences from those that are pending. Returns the ones that were."""
-        take = self.pending.pop
-        done = [sequence for sequence in sequences if take(sequence, None) is not None]
+        pending, done = self.pending, []
+        for sequence in sequences:
+            if pending.pop(sequence, None) is not None:
+                done.append(sequence)  # mostly there is one, and a comprehension is a call
         if self.counts:
             for sequence in done:
                 self.counts.pop(sequence, None)

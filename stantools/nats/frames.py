@@ -47,6 +47,10 @@ class Payloads:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def size(self, begin: int, end: int) -> int:
+        """Returns the bytes of some payloads, at least one."""
+        return int(self.sizes[begin] if end - begin == 1 else self.sizes[begin:end].sum())
+
     def payload(self, row: int) -> bytes:
         """Returns a copy of one payload."""
         start = int(self.starts[row])
