@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 #: Bytes that wait for a store, of a channel and of all: beyond, those who publish are read more slowly.
 CHANNEL_BOUND: Final = 16 << 20
 BOUND: Final = 64 << 20
+#: How long (ns) a commit flushes, and those who may be served are served, before others have their turn.
+SHARE: Final = 8_000_000
 
 # Looked up with each publish.
 _STORED: Final = Outcome.STORED
@@ -134,14 +136,15 @@ class Commits:
     @property
     def crowded(self) -> bool:
         """So much waits for a store that some of those who publish are to be read more slowly."""
-        return bool(self._full) or self._waiting > BOUND
+        return bool(self._full) or self._waiting + self.size > BOUND
 
     def stage(self, batch: Batch, count: int, size: int) -> None:
         """Takes a batch, whose portions have been appended to the stores or refused."""
         self._batches.append(batch)
         self.staged += count
         self.size += size
-        if self._waiting > BOUND or (self._full and any(each.channel in self._full for each in batch.portions)):
+        full = self._full
+        if self._waiting + self.size > BOUND or (full and any(each.channel in full for each in batch.portions)):
             self._slowed = True
             self._bus.slow_down()
 
@@ -168,24 +171,26 @@ class Commits:
         elif not self.sleeping:
             self._sleep = self._timers.after(self._sleep_time, self.commit)
 
-    def commit(self) -> None:
-        """Flushes what is staged; what is stored then, or was under way and is now, is delivered and answered."""
+    def commit(self, share: int = 0) -> None:
+        """Flushes what is staged; what is stored then, or was under way and is now, is delivered and answered.
+
+        Args:
+            share: How long (ns) it may flush: the channels that are left are the next commit's, soon. 0 flushes all.
+        """
         if self._committing:
             return
         if self._sleep is not None:
             self._timers.cancel(self._sleep)
             self._sleep = None
         batches, self._batches = self._batches, []
-        touched, self._touched = self._touched, {}
-        self.staged = self.size = 0
         self._committing = True
         self._now = self._clock.monotonic()
         try:
-            for channel, portions in touched.items():
-                self._flush(channel, portions)
+            self._flush_touched(share)
             self._complete()
             for batch in batches:
                 self._acknowledge(batch)
+            self._relax()
         finally:
             self._committing = False
 
@@ -217,7 +222,8 @@ class Commits:
         if self._audience is not None:
             self._audience.changed(channel)
         self._settle(portions, outcome, str(error).encode(errors="replace"))
-        self._relax(channel)
+        self._make_room(channel)
+        self._relax()
 
     def flush_subscriptions(self, channel: Channel) -> Flush | None:
         """Flushes the subscriptions of a channel; the log tells if that fails. Returns the flush if it is under way."""
@@ -255,6 +261,21 @@ class Commits:
 
     def _follow(self, flush: Flush, action: Callable[[Flush], None]) -> None:
         self._followers.setdefault(flush, []).append(action)
+
+    def _flush_touched(self, share: int) -> None:
+        touched, self._touched = self._touched, {}
+        self.staged = self.size = 0
+        left = iter(touched.items())
+        for channel, portions in left:
+            self._flush(channel, portions)
+            if share and self._clock.monotonic() - self._now > share:
+                break
+        for channel, portions in left:
+            self._touched[channel] = portions
+            self.staged += sum(len(portion.rows) for portion in portions)
+            self.size += sum(portion.size for portion in portions)
+        if self._touched:
+            self._driver.commit_soon()
 
     def _flush(self, channel: Channel, portions: list[Portion]) -> None:
         try:
@@ -298,7 +319,8 @@ class Commits:
                 del self._under_way[channel]
             self._waiting -= done.size
             self._stored(channel, done.last, done.portions)
-            self._relax(channel)
+            self._make_room(channel)
+        self._relax()
 
     def _stored(self, channel: Channel, last: int, portions: list[Portion]) -> None:
         """Delivers what is stored, and lets it be acknowledged."""
@@ -326,11 +348,14 @@ class Commits:
             # What the store says it has is stored.
             self._serving.channel(channel)
 
-    def _relax(self, channel: Channel) -> None:
-        """Lets those who publish go on when enough of what waited is done."""
+    def _make_room(self, channel: Channel) -> None:
+        """A channel is not full any more when half of what may wait is done."""
         if channel in self._full and sum(e.size for e in self._under_way.get(channel, ())) <= CHANNEL_BOUND // 2:
             self._full.discard(channel)
-        if self._slowed and not self._full and self._waiting <= BOUND // 2:
+
+    def _relax(self) -> None:
+        """Lets those who publish go on when enough of what waited is done."""
+        if self._slowed and not self._full and self._waiting + self.size <= BOUND // 2:
             self._slowed = False
             self._bus.go_on()
 

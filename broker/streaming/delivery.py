@@ -166,14 +166,21 @@ class Serving:
 
     def __init__(self, context: Context, ready: Ready, sender: Sender, redelivery: Redelivery) -> None:
         self._ready = ready
+        self._clock = context.clock
         self._congested = context.bus.congested
         self._delivery = Delivery(context, sender, redelivery)
         self._redelivery = redelivery
 
-    def run(self) -> None:
-        """Serves everybody who is ready, once, and a bounded amount each."""
-        for unit in self._ready.take():
+    def run(self, share: int) -> None:
+        """Serves those who are ready, once, and a bounded amount each; who is left after so many ns comes soon."""
+        units = iter(self._ready.take())
+        begin = self._clock.monotonic()
+        for unit in units:
             self._serve(unit)
+            if self._clock.monotonic() - begin > share:
+                break
+        for unit in units:
+            self._ready.again(unit)
 
     def channel(self, channel: Channel) -> None:
         """Serves all subscriptions of a channel in the order of streaming-protocol.md section 14.9."""

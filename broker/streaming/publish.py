@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from broker import log
 from broker.stores.interface import Outcome, StorageError
 from broker.streaming import errors
-from broker.streaming.commits import Batch, Commits, Portion
+from broker.streaming.commits import SHARE, Batch, Commits, Portion
 from broker.streaming.errors import RefusedError, text_of
 from broker.streaming.hot.columns import CHANNEL, CLIENT, Status, publish_table
 from broker.streaming.hot.fields import publish_ack
@@ -46,6 +46,9 @@ _GROWN_SIZE: Final = 16 << 20
 _FEW: Final = 8
 _GATHERED: Final = 1024
 _GATHERED_SIZE: Final = 1 << 18
+#: How long (ns) it may take to stage what was gathered until fewer are gathered, or more.
+_LONG: Final = 4_000_000
+_SHORT: Final = 1_000_000
 _FINE: Final = (Status.GOOD, Status.FULL)
 
 
@@ -78,7 +81,7 @@ class Publishing:
         self._waiting = waiting
         self._table = publish_table(min(self._batch_size, _TABLE_ROWS))
         self._gathers = not context.options.io_sleep_time
-        self._gathered = 0
+        self._gathered, self._most = 0, _GATHERED
         self._alone = False  # only one came in the last turn: the first of this one need not wait for others
         self._gathered_size = 0
         self._gathered_rows = frame_table(_GATHERED)
@@ -92,7 +95,7 @@ class Publishing:
         self._alone = self._alone and not commits.staged
         row, count = self._gathered, end - begin
         # Who is to be slowed down is known only while it is handed over.
-        if self._gathers and not self._alone and count <= _FEW and row + count <= _GATHERED and not commits.crowded:
+        if self._gathers and not self._alone and count <= _FEW and row + count <= self._most and not commits.crowded:
             used, rows = self._gathered_size, self._gathered_rows
             used = gather(buffer, frames, begin, end, self._gathered_bytes, used, rows, row)
             if used >= 0:
@@ -110,7 +113,13 @@ class Publishing:
         if self._gathered:
             count, self._gathered, self._gathered_size = self._gathered, 0, 0
             self._alone = count == 1
+            begin = self._clock.monotonic()
             self._take(self._gathered_bytes, self._gathered_rows, 0, count)
+            took = self._clock.monotonic() - begin
+            if took > _LONG:
+                self._most = max(count // 2, 1)
+            elif took < _SHORT and count >= self._most // 2:
+                self._most = min(2 * self._most, _GATHERED)
 
     def _take(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         """Takes everything up to staging; commits whenever a batch is full."""
@@ -120,7 +129,7 @@ class Publishing:
             stop = min(end, begin + room)
             begin += self._stage(buffer, frames, begin, stop)
             if commits.staged >= self._batch_size or (commits.size > _GROWN_SIZE and commits.staged >= _USUAL):
-                commits.commit()
+                commits.commit(SHARE)
 
     def _stage(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> int:
         """Stages rows up to and with the first one that needs a closer look. Returns how many were dealt with."""

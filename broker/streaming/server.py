@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker import log
 from broker.stores.interface import StorageError
-from broker.streaming.commits import Commits
+from broker.streaming.commits import SHARE, Commits
 from broker.streaming.connect import Connecting, Heartbeats
 from broker.streaming.context import Context, Statistics, Timers, new_id
 from broker.streaming.delivery import Serving
@@ -175,8 +175,8 @@ class StreamingServer:
         if self._commits.sleeping:
             self._commits.complete()
         else:
-            self._commits.commit()
-        self._serving.run()
+            self._commits.commit(SHARE)
+        self._serving.run(SHARE)
 
     def run_timers(self) -> None:
         """Does what is due."""

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,8 @@ from stantools.format.quoting import quote
 #: What is left for clients, of the files that the system allows, when nothing is configured: half of them.
 _SHARE = 2
 _LEAST = 64
+#: Owners of files who are asked at a time to close them.
+_ASKED = 16
 #: Bytes of payloads that are kept in memory.
 _CACHE_BYTES = 32 << 20
 
@@ -64,11 +67,16 @@ class OpenFiles:
         self.count -= self._open.pop(owner, 0)
 
     def _close_some(self, user: Releasable) -> None:
-        for other in list(self._open):
-            if other is not user and other.release():
+        # Where many are at work each call asks a few: who cannot close them now is asked again after the others.
+        for other in tuple(islice(self._open, _ASKED)):
+            if other is user:
+                continue
+            if other.release():
                 self.leave(other)
                 if self.count <= self._limit:
                     return
+            else:
+                self._open.move_to_end(other)
 
 
 class Forgetful(Protocol):

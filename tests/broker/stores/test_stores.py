@@ -270,6 +270,28 @@ def test_open_files_are_counted():
     assert files.count == 2
 
 
+def test_whoever_cannot_close_files_is_asked_again_after_the_others():
+    class Owner:
+        def __init__(self, busy: bool) -> None:
+            self.files, self.busy, self.asked = 2, busy, 0
+
+        def release(self) -> bool:
+            self.asked += 1
+            return not self.busy
+
+    files = OpenFiles(100)
+    owners = [Owner(number < 500) for number in range(1000)]
+    for each in owners:
+        files.touch(each)
+    assert sum(each.asked for each in owners) < 20 * len(owners), "not all of them for each file"
+    assert 1000 <= files.count < 1200
+    for each in owners:
+        each.busy = False
+    for each in owners[:100]:
+        files.touch(each)
+    assert files.count <= 100
+
+
 def test_removed_slices_go_to_a_script(tmp_path, caplog):
     script = tmp_path / "archive.sh"
     script.write_text('#!/bin/sh\nmv "$2" "$3" ' + str(tmp_path) + '\necho "took $1"\n')
