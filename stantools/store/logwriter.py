@@ -97,9 +97,9 @@ class ClientsLog(AppendLog):
         Raises:
             StoreUnwritableError: It cannot be begun.
         """
-        records = [encode_client(client, self._crc) for client in clients]
+        kept = list(clients)
         self._deletes_before = self.deletes
-        return self._begin_replacement(CLIENTS_FILE, records)
+        return self._begin_replacement(CLIENTS_FILE, (encode_client(client, self._crc) for client in kept))
 
     def replace(self, *, now: float | None = None) -> Callable[[], None]:
         """See `AppendLog.replace`."""
@@ -247,16 +247,18 @@ class SubsLog(AppendLog):
     def begin_compaction(self, subscriptions: Iterable[Live]) -> Replacement:
         """Begins a compaction; see `Replacement`.
 
+        Args:
+            subscriptions: They are encoded as the file is filled. What is pending must not change until then; a state
+                may have a higher `last_sent`, which the log gets anyway.
+
         Raises:
             StoreUnwritableError: It cannot be begun.
         """
-        alive, records = 0, []
-        for state, pending in subscriptions:
-            alive += 1 + len(pending)
-            records.append(encode_live(state, pending, self._crc))
+        kept = list(subscriptions)
+        alive = len(kept) + sum(len(pending) for _, pending in kept)
         # What is dead by then goes, and what is counted twice of what is alive.
         self._gone = self.records - alive, self.dead
-        return self._begin_replacement("subs", records)
+        return self._begin_replacement("subs", (encode_live(state, pending, self._crc) for state, pending in kept))
 
     def replace(self, *, now: float | None = None) -> Callable[[], None]:
         """See `AppendLog.replace`."""

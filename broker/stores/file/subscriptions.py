@@ -227,7 +227,8 @@ class FileSubscriptions:
         self._services.unsynced_logs.add(self)
 
     def _live(self) -> Iterable[Live]:
-        return [(kept.state, kept.pending) for _, kept in sorted(self._kept.items())]
+        # What is pending is copied: it changes while a thread encodes it.
+        return [(kept.state, tuple(kept.pending)) for _, kept in sorted(self._kept.items())]
 
     def _failed(self, error: Exception) -> StorageError:
         """Takes note that records were lost: the next flush writes everything that is alive anew."""

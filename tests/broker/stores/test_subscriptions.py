@@ -19,6 +19,7 @@ from broker.stores.file import FileStore
 from broker.stores.interface import StorageError
 from broker.stores.options import FileOptions
 from stantools.format.proto import store_pb2 as pb
+from stantools.store import logwriter
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.limits import UNLIMITED, ChannelLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
@@ -253,6 +254,32 @@ def test_a_compaction_leaves_what_is_alive(tmp_path):
     store.close()
     ((last, pending),) = found(tmp_path).values()
     assert (last.last_sent, pending) == (1000, [*range(991, 1001)])
+
+
+def test_a_thread_encodes_what_a_compaction_keeps(tmp_path):
+    store = new_store(tmp_path, compaction=SMALL)
+    subscriptions = store.create_channel(NAME).subscriptions
+    state = subscription()
+    subscriptions.create(state)
+    subscriptions.sent(state.id, range(1, 1001))
+    threads, encode = [], logwriter.encode_live
+
+    def seen(*arguments):
+        threads.append(threading.current_thread())
+        # What happens before it is encoded comes behind it, once.
+        subscriptions.acked(state.id, [991])
+        subscriptions.sent(state.id, [1001])
+        return encode(*arguments)
+
+    with patch.object(logwriter, "encode_live", seen):
+        subscriptions.acked(state.id, range(1, 991))
+        subscriptions.flush()
+        store.settle()
+    assert [each.name for each in threads] == ["disk"]
+    store.close()
+    assert (tmp_path / "foo.bar/subs.dat").stat().st_size < 1000
+    ((last, pending),) = found(tmp_path).values()
+    assert (last.last_sent, pending) == (1001, [*range(992, 1002)])
 
 
 def test_the_same_is_deleted_twice(tmp_path):
