@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CHANNEL_BOUND: Final = 16 << 20
 BOUND: Final = 64 << 20
 #: How long (ns) a commit flushes, and those who may be served are served, before others have their turn.
-SHARE: Final = 8_000_000
+SHARE: Final = 16_000_000
 
 # Looked up with each publish.
 _STORED: Final = Outcome.STORED
