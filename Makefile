@@ -1,5 +1,6 @@
 # Everything runs inside .venv, which the first target that needs it sets up by itself.
 #   make demo    a store filled through the broker, damaged and saved, in front of your eyes
+#   make demo-cluster  three nodes, of which the leader is killed: what was acknowledged is there
 #   make test    every test but the slow ones
 #   make test-fast  rules and formats without servers, Spark and terminals; for every save
 #   make check   formatting, lint, types, layers
@@ -19,7 +20,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-fast test-slow demo proto docs man screens samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-browser clean
+.PHONY: help setup check format test test-fast test-slow demo demo-cluster proto docs man screens samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-browser clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -73,6 +74,9 @@ test-slow: $(INSTALLED) $(SERVERS) $(CLIENTS)
 demo: $(INSTALLED)
 	@$(BIN)/python samples/demo.py
 
+demo-cluster: $(INSTALLED)
+	@$(BIN)/python samples/cluster_demo.py
+
 proto: $(INSTALLED)
 	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. $(PROTO)
 	@echo "wrote _pb2.py and _pb2.pyi of $(PROTO)"
@@ -122,6 +126,6 @@ bench-browser: $(INSTALLED)
 	@$(BIN)/python benchmarks/browser.py $(ARGS)
 
 clean:
-	@rm -rf .venv .servers .clients .golden build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .servers .clients .golden build dist *.egg-info demo-out demo-cluster-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find stantools broker -name "_native.c" -delete -o -name "_native*.so" -delete
 	@find stantools broker tui tests samples docs benchmarks -name __pycache__ -prune -exec rm -rf {} +

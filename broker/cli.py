@@ -69,7 +69,7 @@ def _open_early(options: BrokerOptions) -> list[socket.socket]:
     from broker.listening import MAX_PORT, open_sockets
 
     doomed = options.failure or options.monitoring.problem or not -1 <= options.nats.port <= MAX_PORT
-    if not doomed and not options.connection.urls:
+    if not doomed and options.embedded:
         with contextlib.suppress(OSError):
             return open_sockets(options.nats.host, options.nats.port)
     return []

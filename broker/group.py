@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.log import STREAMING
-from broker.stores.interface import Remote, StorageError
+from broker.stores.interface import FasterError, Remote, StorageError
 from broker.streaming.names import leader_subject
 from broker.streaming.ports import Answer, Bus, Outcome, Role
 from broker.streaming.requests import Request, one_by_one
@@ -112,8 +112,11 @@ class Group:
         self._term: Term
         self._running: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
+    async def start(self, *, check: bool = True) -> None:
         """Joins the others.
+
+        Args:
+            check: Make sure first that JetStream is there; otherwise it may come later, with the other nodes.
 
         Raises:
             StantoolsError: NATS cannot be reached, or the streams are not as they should be.
@@ -121,7 +124,8 @@ class Group:
         self._begin()
         await self._term.bus.connect()
         try:
-            await self._term.store.check()
+            if check:
+                await self._term.store.check()
         except StantoolsError:
             await self._end()
             raise
@@ -162,6 +166,8 @@ class Group:
                 await self._stand_by()
                 await self._lead()
                 said = ""
+            except FasterError as problem:
+                STREAMING.info("This server goes on following: %s", problem)
             except StantoolsError as problem:
                 if said != (said := str(problem)):
                     STREAMING.error("This server cannot lead yet: %s", problem)

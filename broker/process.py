@@ -12,22 +12,22 @@ import platform
 import signal
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
-from broker.bus.embedded import EmbeddedBus, roles_of
+from broker.bus.embedded import EmbeddedBus, credentials_of, roles_of
 from broker.config import logs
+from broker.config.parsing import EXIT_UNAVAILABLE
 from broker.config.values import ConfigurationError
 from broker.driver import LoopDriver, SystemClock, Upkeep, report_loop_error
-from broker.listening import unspecified
+from broker.listening import address, unspecified
 from broker.log import NATS, STREAMING
 from broker.nats import tls
-from broker.nats.auth import AuthorizationError, Credentials
-from broker.nats.auth import nonce as new_nonce
+from broker.nats.auth import AuthorizationError
 from broker.nats.options import ReloadError
 from broker.nats.server import ListenError, NatsServer
 from broker.stores import open_store
-from broker.stores.interface import StorageError
+from broker.stores.interface import OriginalStoreError, StorageError
 from broker.stores.limits import limits_table
 from broker.streaming.context import new_id
 from broker.streaming.options import VERSION
@@ -150,7 +150,7 @@ class _Process:
             return EXIT_FAILURE
         except (StantoolsError, AuthorizationError, tls.TLSError) as error:
             STREAMING.critical("Failed to start: %s", error)
-            return EXIT_FAILURE
+            return EXIT_UNAVAILABLE if isinstance(error, OriginalStoreError) else EXIT_FAILURE
         return self._ended.result()
 
     def _end(self, code: int) -> None:
@@ -170,7 +170,9 @@ class _Process:
         if options.failure:
             raise StartError(options.failure)
         if options.node is not None:
-            await self._join(options.node, stack)
+            node = await self._bring_up(options.node, stack)
+            if not self._ended.done():
+                await self._join(node, stack)
             return
         driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
         backing = None
@@ -201,12 +203,14 @@ class _Process:
             driver.hold_back, driver.let_go = nats.hold_back, nats.flush
             for line in options.nats_warnings:
                 NATS.warning("%s", line)
-            bus = EmbeddedBus(nats, cluster_id, roles=roles, credentials=self._credentials())
+            bus = EmbeddedBus(
+                nats, cluster_id, roles=roles, credentials=credentials_of(options.connection, options.nats.tls)
+            )
             stack.push_async_callback(nats.stop)
             audience = self._streams(nats, options.streams, store, stack) if options.streams is not None else None
             server = self._streaming(store, bus, driver, audience)
             await nats.start(before_listening=lambda: self._monitor(nats, server, stack))
-            self._leave_traces(nats, stack)
+            self._leave_traces(f"nats://{address(_reachable(nats.host), nats.port)}", stack)
         if self._link is not None:
             await self._link.connect()
             stack.push_async_callback(self._link.close)
@@ -225,6 +229,27 @@ class _Process:
         stack.callback(upkeep.stop)
         upkeep.start()
         self._banner(store)
+
+    async def _bring_up(self, node: NodeOptions, stack: contextlib.AsyncExitStack) -> NodeOptions:
+        """Takes the directory of a node, and starts its NATS server. Returns the node as it is called."""
+        if node.directory is None:
+            return node
+        from broker.stores.jetstream.node import NodeDirectory
+
+        cluster_id = self._options.streaming.cluster_id.decode(errors="replace")
+        directory = NodeDirectory(node.directory, cluster_id, node.log_path)
+        stack.callback(directory.close)
+        node = replace(node, node_id=await directory.open(node.node_id, new_id))
+        if node.server is None:
+            return node
+        from broker.bus.nodeserver import NodeServer
+
+        server = NodeServer(node.server, directory, node.node_id, self._fatal)
+        stack.push_async_callback(server.stop)
+        port = await server.start(self._ended)
+        url = f"nats://{address(_reachable(self._options.nats.host), port)}"
+        self._options = replace(self._options, connection=replace(self._options.connection, urls=url))
+        return node
 
     async def _join(self, node: NodeOptions, stack: contextlib.AsyncExitStack) -> None:
         """Starts as one of several servers on the same streams, which follows until it leads."""
@@ -267,11 +292,19 @@ class _Process:
         group = Group(link, names, node.node_id or new_id(), node.lease, make, serves, self._fatal)
         await link.connect()
         stack.push_async_callback(link.close)
-        await group.start()
+        # With a NATS server of each node there may be no majority of them yet.
+        await group.start(check=node.server is None)
         stack.push_async_callback(group.stop)
         stack.callback(STREAMING.info, "Shutting down.")
         await self._monitor(None, group.server, stack)
-        STREAMING.info("Node ID: %s; following until it leads", group.node_id)
+        if node.server is not None:
+            self._leave_traces(options.connection.urls, stack)
+        STREAMING.info("Cluster Node ID : %s", group.node_id)
+        if node.peers:
+            STREAMING.info("Cluster known peers:")
+            for number, peer in enumerate(node.peers, 1):
+                STREAMING.info('  peer %d: "%s"', number, peer)
+        STREAMING.info("This node is following until it leads; each stream has %d replica(s)", names.replicas)
 
     def _streams_of(self, channels: ChannelsOptions) -> tuple[Link, Names]:
         """Returns how JetStream is reached, and what the streams of the channels are called."""
@@ -357,25 +390,6 @@ class _Process:
         for line in self._options.warnings:
             STREAMING.warning("%s", line)
 
-    def _credentials(self) -> Credentials | None:
-        """Returns who the streaming server is to its own NATS server; None for whoever is configured there."""
-        connection = self._options.connection
-        if connection.nkey_seed_file:
-            from stantools.nats.login import Login
-
-            nonce = new_nonce()
-            signed = Login.read(nkey=Path(connection.nkey_seed_file)).signature(nonce)
-            return Credentials(nkey=signed["nkey"], signature=signed["sig"], nonce=nonce)
-        if (server := self._options.nats.tls) is not None and server.verify_and_map:
-            # There is no handshake within this process, so the certificate is read instead.
-            certificate = connection.tls.cert if connection.tls is not None else None
-            names = tls.file_names(certificate) if certificate is not None else ()
-            names = (connection.user, *names) if connection.user else names
-            return Credentials(names=names) if names else None
-        if not (connection.user or connection.token):
-            return None
-        return Credentials(user=connection.user, password=connection.password, token=connection.token)
-
     async def _monitor(
         self, nats: NatsServer | None, server: StreamingServer, stack: contextlib.AsyncExitStack
     ) -> None:
@@ -397,7 +411,7 @@ class _Process:
         scheme = "https" if options.https else "http"
         self._monitoring_urls = (f"{scheme}://{_reachable(options.host)}:{monitoring.port}",)
 
-    def _leave_traces(self, nats: NatsServer, stack: contextlib.AsyncExitStack) -> None:
+    def _leave_traces(self, url: str, stack: contextlib.AsyncExitStack) -> None:
         """Writes the files that tell others about this process."""
         options = self._options
         if not (options.pid_file or options.ports_file_dir):
@@ -410,8 +424,7 @@ class _Process:
             except ConfigurationError as error:
                 raise _FatalError(error.message) from error
         if options.ports_file_dir:
-            urls = [f"nats://{_reachable(nats.host)}:{nats.port}"]
-            stack.callback(PortsFile(options.ports_file_dir, urls, self._monitoring_urls).remove)
+            stack.callback(PortsFile(options.ports_file_dir, [url], self._monitoring_urls).remove)
 
     async def _ready(self, server: StreamingServer) -> None:
         """Starts the streaming server and waits until clients can connect."""

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from stantools.errors import StantoolsError
-from stantools.migration.server.embedded import find_server
+from stantools.nats.serverprocess import find_server
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "tour.md")

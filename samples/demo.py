@@ -18,7 +18,7 @@ from pathlib import Path
 
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
-from stantools.migration.server.embedded import find_server
+from stantools.nats.serverprocess import find_server
 from stantools.store.damage import inflict
 from stantools.store.directory import open_datastore
 

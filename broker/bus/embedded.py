@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from broker.nats import tls
+from broker.nats.auth import Credentials
+from broker.nats.auth import nonce as new_nonce
 from broker.nats.client import NatsSubscription
 from broker.nats.internal import InternalClient
 from broker.streaming.ports import Answer, Outcome, Role
@@ -13,7 +17,8 @@ from stantools.nats.subjects import valid_subject
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from broker.nats.auth import Credentials
+    from broker.config.options import ConnectionOptions
+    from broker.nats.options import TLSOptions
     from broker.nats.server import NatsServer
     from broker.streaming.options import StreamingOptions
     from stantools.nats.frames import Handler, Payloads
@@ -36,6 +41,30 @@ def roles_of(options: StreamingOptions) -> tuple[Role, ...]:
 def client_name(cluster_id: bytes, role: Role) -> str:
     """Returns what the streaming server's connections are called."""
     return f"_NSS-{cluster_id.decode(errors='replace')}-{role.value}"
+
+
+def credentials_of(connection: ConnectionOptions, server: TLSOptions | None) -> Credentials | None:
+    """Returns who the streaming server is to its own NATS server; None for whoever is configured there.
+
+    Args:
+        connection: What was configured about its connections.
+        server: TLS of the NATS server.
+    """
+    if connection.nkey_seed_file:
+        from stantools.nats.login import Login
+
+        nonce = new_nonce()
+        signed = Login.read(nkey=Path(connection.nkey_seed_file)).signature(nonce)
+        return Credentials(nkey=signed["nkey"], signature=signed["sig"], nonce=nonce)
+    if server is not None and server.verify_and_map:
+        # There is no handshake within this process, so the certificate is read instead.
+        certificate = connection.tls.cert if connection.tls is not None else None
+        names = tls.file_names(certificate) if certificate is not None else ()
+        names = (connection.user, *names) if connection.user else names
+        return Credentials(names=names) if names else None
+    if not (connection.user or connection.token):
+        return None
+    return Credentials(user=connection.user, password=connection.password, token=connection.token)
 
 
 class EmbeddedBus:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 #: The oldest servers that were tried.
 OLDEST: Final = (2, 9, 0)
-#: Seconds for an answer.
-_TIMEOUT: Final = 5.0
+#: Seconds for an answer; whoever asks asks again. None comes from a server that has just died, or when nobody leads.
+_TIMEOUT: Final = 2.0
+#: Seconds for a change of a stream, which is asked for again as well.
+_CHANGE: Final = 10.0
 
 
 class _Connection(Connection):
@@ -90,7 +92,9 @@ class Link:
             ).checked(),
             f"_NSS-{cluster_id.decode(errors='replace')}-js",
         )
-        self._js = JetStream(self._connection)
+        self._js = JetStream(self._connection, change=_CHANGE)
+        # What reads makes a consumer, which may be given to a server that has just died: the next one is another's.
+        self._reading = JetStream(self._connection, change=_TIMEOUT)
         self._sids: dict[bytes, int] = {}
         self.create_stream = self._js.create_stream
         self.update_stream = self._js.update_stream
@@ -152,5 +156,5 @@ class Link:
         """Yields what a stream holds behind a sequence."""
         if int(state["last_seq"]) <= after or not int(state["messages"]):
             return
-        async for received in Readback(self._js, name, dict(state), after=after).batches():
+        async for received in Readback(self._reading, name, dict(state), after=after).batches():
             yield received

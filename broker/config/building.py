@@ -23,7 +23,6 @@ from broker.config.options import (
     Environment,
     LoggingOptions,
     MonitoringOptions,
-    NodeOptions,
 )
 from broker.config.settings import NatsFile, Settings, StreamingFile
 from broker.config.values import ConfigurationError
@@ -41,10 +40,6 @@ if TYPE_CHECKING:
 KEY_VARIABLE: Final = "NATS_STREAMING_ENCRYPTION_KEY"
 _CIPHERS: Final = ("", "AES", "CHACHA")
 _SHORTEST: Final = 1_000_000
-_SHORTEST_LEASE: Final = 1.0
-#: Settings of a node that have no meaning for streams.
-_RAFT: Final = ("raft_heartbeat_timeout", "raft_election_timeout", "sync")
-_ELECTIONS: Final = "cluster: %s: no effect; elections, copies and syncing are those of JetStream, in the NATS servers"
 _NO_VERIFICATION: Final = "TLS certificate chain and hostname will not be verified. DO NOT USE IN PRODUCTION!"
 _ALONE: Final = (
     "ft: this server's embedded NATS server is linked to no other: clients of a server on standby reach nobody, and "
@@ -80,7 +75,7 @@ def build(
     )
     try:
         options = _with_limits(options, settings, streaming)
-        options = _with_store(options, settings)
+        options = _with_store(options, settings, nats)
         options = _with_encryption(options, settings, environ)
         options = replace(options, connection=_connection(settings, options))
         if options.streaming.partitioning and not streaming.channels:
@@ -90,7 +85,7 @@ def build(
     if options.connection.urls:
         # Files that describe an embedded server are not written without one.
         options = replace(options, pid_file="", ports_file_dir="")
-    else:
+    elif options.embedded:
         options = replace(
             options,
             streams=streams_options(settings),
@@ -101,8 +96,6 @@ def build(
         options = replace(options, warnings=(*options.warnings, _NO_VERIFICATION))
     if options.streams is not None and options.nats.cluster is not None:
         options = replace(options, nats_warnings=(*options.nats_warnings, _STREAMS))
-    if options.node is not None and (given := [name for name in _RAFT if settings.given.get(f"cluster.{name}")]):
-        options = replace(options, warnings=(*options.warnings, _ELECTIONS % ", ".join(given)))
     if options.streaming.ft_group and not options.connection.urls and options.nats.cluster is None:
         options = replace(options, warnings=(*options.warnings, _ALONE))
     return options
@@ -136,7 +129,7 @@ def _with_limits(options: BrokerOptions, settings: Settings, file: StreamingFile
     )
 
 
-def _with_store(options: BrokerOptions, settings: Settings) -> BrokerOptions:
+def _with_store(options: BrokerOptions, settings: Settings, nats: NatsFile) -> BrokerOptions:
     if settings.text("ft_group") and options.store not in (FILE, SQL):
         raise UsageError("ft: only FILE or SQL stores supported in FT mode")
     if options.store == SQL:
@@ -148,27 +141,27 @@ def _with_store(options: BrokerOptions, settings: Settings) -> BrokerOptions:
         raise UsageError(f"unsupported store type: {options.store}")
     if not options.directory:
         raise UsageError(f"for {options.store} stores, root directory must be specified")
+    options = replace(options, file=_file(settings))
+    if settings.switch("cluster.clustered"):
+        from broker.config.cluster import as_node
+
+        options = as_node(options, settings, nats)
     if options.store == JETSTREAM:
-        options = replace(options, channels=_channels(settings), node=_node(settings))
-    return replace(options, file=_file(settings))
-
-
-def _channels(settings: Settings) -> ChannelsOptions:
-    options = ChannelsOptions(**settings.of(ChannelsOptions, "jetstream_options."))
-    if not settings.text("nats_server"):
-        raise UsageError("for JETSTREAM stores, a NATS server with JetStream must be specified (--nats_server)")
-    if options.replicas not in (1, 3, 5):
-        raise UsageError(f"a stream has 1, 3 or 5 replicas, not {options.replicas}")
-    if settings.switch("partitioning"):
-        raise UsageError("partitioning is not supported with JETSTREAM stores")
+        options = replace(options, channels=_channels(options, settings))
     return options
 
 
-def _node(settings: Settings) -> NodeOptions | None:
-    if not settings.switch("cluster.clustered"):
-        return None
-    lease = 2 * settings.number("cluster.raft_lease_timeout") / _SECOND
-    return NodeOptions(settings.text("cluster.node_id"), max(lease, _SHORTEST_LEASE))
+def _channels(options: BrokerOptions, settings: Settings) -> ChannelsOptions:
+    if not settings.text("nats_server") and (options.node is None or options.node.server is None):
+        raise UsageError("for JETSTREAM stores, a NATS server with JetStream must be specified (--nats_server)")
+    if settings.switch("partitioning"):
+        raise UsageError("partitioning is not supported with JETSTREAM stores")
+    if options.channels is not None and "jetstream_options.replicas" not in settings.given:
+        return options.channels
+    channels = ChannelsOptions(**settings.of(ChannelsOptions, "jetstream_options."))
+    if channels.replicas not in (1, 3, 5):
+        raise UsageError(f"a stream has 1, 3 or 5 replicas, not {channels.replicas}")
+    return channels
 
 
 #: Settings of the file store, the least that they may be, and what is wrong if they are less; in the original's order.

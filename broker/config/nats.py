@@ -50,7 +50,7 @@ def read_nats(top: Mapping[str, Node]) -> NatsFile:
     Raises:
         ConfigurationError: Everything that is wrong, one a line, warnings first.
     """
-    found, problems = NatsFile(), Problems()
+    found, problems = NatsFile(top=top), Problems()
     for name, node in top.items():
         lower = name.lower()
         if (key := _TOP.get(lower)) is not None:

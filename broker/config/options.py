@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from broker.nats.options import NatsOptions
 from broker.stores.options import EncryptionOptions, FileOptions
@@ -65,6 +66,11 @@ class NodeOptions:
 
     node_id: str = ""  #: what it is called; empty for a random name
     lease: float = 2.0  #: seconds that the lease of the leader is good for
+    peers: tuple[str, ...] = ()  #: the other nodes, as configured
+    directory: Path | None = None  #: the node's, instead of a file store's; None where there is only a copy
+    log_path: Path = Path()  #: where the original would have its Raft log
+    #: Configuration of the nats-server that it brings along, without names and places; None for one somewhere else.
+    server: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,11 @@ class BrokerOptions:
     #: Why the server cannot start: a line `Failed to start: <failure>` of the streaming logger at the level FTL instead
     #: of the start of the store, and exit code 1. Empty if nothing is wrong.
     failure: str = ""
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the NATS server is in this process."""
+        return not self.connection.urls and (self.node is None or self.node.server is None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,11 +173,10 @@ def _unavailable(found: Configured) -> list[str]:
     """Returns what was asked for that this broker does not have yet."""
     settings = found.settings
     listed = []
-    if settings.switch("cluster.clustered") and settings.text("store").upper() != JETSTREAM:
-        listed.append('clustering (--clustered, or a map "cluster" for streaming) with other than JETSTREAM stores')
     if settings.text("store").upper() == SQL and settings.text("sql.driver") in _SQL_DRIVERS:
         listed.append("SQL stores (--store SQL)")
-    if not settings.text("nats_server"):
+    # A node brings a real nats-server along, which has all of it.
+    if not settings.text("nats_server") and not settings.switch("cluster.clustered"):
         listed += found.nats.unavailable
     return listed
 

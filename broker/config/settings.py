@@ -11,6 +11,7 @@ from broker.config.catalogue import DEFAULTS, Setting
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from broker.config.values import Node
     from broker.nats.options import Authorization, TLSOptions
     from stantools.store.limits import PatternLimits
 
@@ -29,6 +30,7 @@ class NatsFile:
     authorization: Authorization | None = None  #: who may connect; None if the file says nothing
     tls: TLSOptions | None = None  #: TLS for clients; None if the file says nothing
     cluster_tls: TLSOptions | None = None  #: TLS for routes; None if the file says nothing
+    top: Mapping[str, Node] = field(default_factory=dict)  #: the file as it is
     #: What there is in the file that the server cannot do yet, for people.
     unavailable: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)  #: what the log should say at the start

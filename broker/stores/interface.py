@@ -25,6 +25,14 @@ class StorageError(StantoolsError):
     """The store could not do what was asked; what it says about itself is what is true now."""
 
 
+class FasterError(StorageError):
+    """Of several servers that want to lead, another one does."""
+
+
+class OriginalStoreError(StorageError):
+    """What is there was written by NATS Streaming, or by a broker of its own, and is not to be touched."""
+
+
 class Outcome(enum.Enum):
     """What became of a flush."""
 

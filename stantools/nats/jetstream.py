@@ -28,7 +28,7 @@ CONSUMER_NOT_FOUND: Final = 10014
 MESSAGE_NOT_FOUND: Final = 10037
 #: JetStream is off: for the account, on the server.
 DISABLED: Final = frozenset({10039, 10076})
-#: The least number of seconds that is waited for something to be changed; a cluster may need them.
+#: Seconds that are waited for something to be changed, unless another number is given; a cluster may need them.
 CHANGE_SECONDS: Final = 30.0
 #: Requests of `ask_many` that wait for their answers at the same time: servers turn away what is beyond some thousands.
 _AT_ONCE: Final = 256
@@ -48,10 +48,19 @@ class JetStream:
     Args:
         domain: JetStream domain; None for that of the connection's options.
         prefix: What the API's subjects begin with; None for that of the connection's options.
+        change: The least number of seconds that is waited for something to be changed.
     """
 
-    def __init__(self, connection: Connection, *, domain: str | None = None, prefix: str | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        domain: str | None = None,
+        prefix: str | None = None,
+        change: float = CHANGE_SECONDS,
+    ) -> None:
         self.connection = connection
+        self._change_seconds = change
         self.prefix = prefix or (f"$JS.{domain}.API" if domain else connection.options.prefix)
 
     async def api(
@@ -282,7 +291,7 @@ class JetStream:
         self, operation: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
         if timeout is None:
-            timeout = max(CHANGE_SECONDS, self.connection.options.timeout)
+            timeout = max(self._change_seconds, self.connection.options.timeout)
         return await self.api(operation, body, timeout=timeout)
 
     async def _pages(self, operation: str, member: str, query: Mapping[str, Any]) -> AsyncIterator[Any]:

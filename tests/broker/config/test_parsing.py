@@ -433,10 +433,84 @@ def test_groups() -> None:
     assert warning.startswith("ft: ") and "--nats_server" in warning
 
 
+def test_nodes() -> None:
+    """The files of the original's tutorial, with all that they may have."""
+    file = write("""
+        PASS: secret
+        listen: "127.0.0.1:4222"
+        server_name: x, max_payload: 2MB, ping_interval: "10s", http: 8222, logfile: "log", debug: true
+        authorization { CLIENT = { publish: ["a.>"] }, users: [ { user: u, password: $PASS, permissions: $CLIENT } ] }
+        tls { cert_file: "c.pem", key_file: "k.pem" }
+        cluster { listen: "127.0.0.1:6222", routes: ["nats://r:s@h:6222"], pool_size: 5
+                  authorization { user: r, password: s, timeout: 2 } }
+        jetstream { max_file: 10G, store_dir: "elsewhere" }
+        mqtt { port: 1883 }
+        streaming { id: c, store: file, dir: d, username: u, password: secret
+                    cluster { node_id: a, peers: ["b", "c", "a"], log_path: "raft", sync: true } }
+    """)
+    # Files that are not there are the nats-server's matter.
+    (Path.cwd() / "c.pem").touch()
+    found = parse(("-c", file), {})
+    assert isinstance(found, Answer), "certificates are checked"
+    Path(file).write_text(Path(file).read_text().replace("tls {", "unknown {"))
+    found = options("-c", file, "-p", "4333", "-cluster_name", "n")
+    assert found.failure == "" and not found.embedded
+    assert (found.store, found.directory, found.channels) == ("JETSTREAM", "d", ChannelsOptions(3))
+    assert found.file is not None and found.file.directory == Path("d/copy")
+    (warning,) = found.warnings
+    assert warning.startswith("cluster: log_path: no effect")
+    node = found.node
+    assert node is not None
+    assert (node.node_id, node.peers, node.directory, node.log_path) == ("a", ("b", "c"), Path("d"), Path("raft"))
+    assert node.server == {
+        "host": "127.0.0.1",
+        "port": 4333,
+        "max_payload": 2 << 20,
+        "ping_interval": "10000000000ns",
+        "debug": True,
+        "logfile_size_limit": 16 << 20,
+        "logfile_max_num": 2,
+        "reconnect_error_reports": 60,
+        "authorization": {"users": [{"user": "u", "password": "secret", "permissions": {"publish": ["a.>"]}}]},
+        "cluster": {
+            "name": "n",
+            "host": "127.0.0.1",
+            "port": 6222,
+            "routes": ["nats://r:s@h:6222"],
+            "authorization": {"user": "r", "password": "s", "timeout": 2.0},
+            "no_advertise": False,
+            "connect_retries": 0,
+            "pool_size": 5,
+        },
+        "mqtt": {"port": 1883},
+        "jetstream": {"max_file": 10_000_000_000, "sync_interval": "always"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("argv", "replicas"),
+    [
+        ("", 1),
+        ("-cluster nats://127.0.0.1:6222", 3),
+        ("-cluster nats://127.0.0.1:6222 -cluster_peers b", 2),
+        ("-cluster nats://127.0.0.1:6222 -cluster_peers b,c,d,e,f,g", 5),
+        ("-ns nats://127.0.0.1:4222 -cluster_peers b,c", 3),
+        ("-ns nats://127.0.0.1:4222 -cluster_peers b,c -jetstream_replicas 1", 1),
+    ],
+)
+def test_replicas_of_nodes(argv: str, replicas: int) -> None:
+    found = options("-clustered", "-st", "file", "-dir", "d", "-cluster_node_id", "a", *argv.split())
+    assert (found.failure, found.channels) == ("", ChannelsOptions(replicas))
+
+
+def test_nodes_that_cannot_reach_each_other() -> None:
+    found = options("-clustered", "-st", "FILE", "-dir", "d", "-cluster_peers", "b,c")
+    assert found.failure.startswith("cluster: nodes b, c cannot be reached: ")
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ("-clustered -st FILE -dir d", "clustering"),
         ("-st SQL --sql_driver mysql --sql_source s", "SQL stores"),
     ],
 )

@@ -14,10 +14,11 @@ import pytest
 
 from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.migration.server import embedded
-from stantools.migration.server.embedded import EmbeddedServer, find_server
+from stantools.migration.server.embedded import EmbeddedServer
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
+from stantools.nats.serverprocess import find_server
 from tests import servers
 
 
@@ -92,7 +93,7 @@ def test_ends_with_us_even_when_we_are_killed(binary: Path, tmp_path: Path) -> N
 
 
 def test_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(embedded.sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StantoolsError, match="there is no nats-server to start") as caught:
         EmbeddedServer(tmp_path / "store").start()

