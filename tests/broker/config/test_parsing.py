@@ -119,7 +119,7 @@ def test_other_separators_a_variable_wildcard_limits() -> None:
     }
 
 
-def test_a_node_of_a_cluster_is_answered_clearly() -> None:
+def test_the_node_of_the_example() -> None:
     file = write("""
         listen: "127.0.0.1:4222"
         cluster {                       # NATS routes
@@ -145,10 +145,11 @@ def test_a_node_of_a_cluster_is_answered_clearly() -> None:
           }
         }
         """)
-    found = answer("-c", file)
-    assert found.exit_code == 2
-    assert "not available yet: clustering" in found.stderr
-    assert "of cluster" not in found.stderr
+    found = options("-c", file)
+    assert found.failure == "" and found.node is not None
+    assert (found.node.node_id, found.node.peers, found.channels) == ("a", ("b", "c"), ChannelsOptions(3))
+    (warning,) = found.warnings
+    assert warning.startswith("cluster: raft_heartbeat_timeout, raft_commit_timeout, log_path: no effect")
 
 
 def test_routes() -> None:
