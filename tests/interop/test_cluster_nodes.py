@@ -98,8 +98,10 @@ def leader(nodes: list[Node]) -> Node:
 
 
 def acknowledged(client: Client, count: int, begin: int) -> list[bytes]:
+    """Publishes numbers, each again until it is acknowledged."""
     data = [b"%d" % number for number in range(begin, begin + count)]
-    client.store(b"a", *data)
+    for each in data:
+        goes_on(client, b"a", each)
     return data
 
 

@@ -27,7 +27,7 @@ LEASE: Final = b"lease."
 TTL: Final = 2.0
 #: The part of it that whoever has the lease counts on, and how often he writes it again in the whole.
 _CERTAIN: Final = 0.6
-_RENEWALS: Final = 4
+RENEWALS: Final = 4
 #: Renewals behind the certain part that nothing came of, after which the lease is given up.
 _MISSED: Final = 3
 
@@ -90,7 +90,7 @@ class Tenure:
 
     def begin(self) -> None:
         """Begins to keep it."""
-        self._timer = asyncio.get_running_loop().call_later(self._seconds / _RENEWALS, self._renew)
+        self._timer = asyncio.get_running_loop().call_later(self._seconds / RENEWALS, self._renew)
 
     def _renew(self) -> None:
         self._late = 0 if self.certain else self._late + 1

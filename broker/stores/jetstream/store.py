@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from broker.log import STREAMING
 from broker.stores.file import FileStore
 from broker.stores.interface import ChannelStore, FasterError, Flush, MessageStore, Recovered, StorageError
-from broker.stores.jetstream.lease import TTL, Lease
+from broker.stores.jetstream.lease import RENEWALS, TTL, Lease
 from broker.stores.jetstream.messages import Channel, JetStreamMessages
-from broker.stores.jetstream.opening import Opening, set_aside
+from broker.stores.jetstream.opening import Found, Opening, set_aside
 from broker.stores.jetstream.state import CHANNEL, CLIENT, SERVER, State
 from broker.stores.jetstream.subscriptions import JetStreamSubscriptions
 from stantools.format.crc import Crc
@@ -37,6 +37,8 @@ _PATIENCE: Final = 5.0
 _LOOK: Final = 0.01
 #: Seconds until the state is read again that was not read to its end.
 _AGAIN: Final = 0.25
+#: How much longer than the time between two of its records whoever has the lease is given to write another one.
+_MORE: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class JetStreamStore:
         self.streams = streams = backing.streams
         self.wake: Callable[[], None] | None = None
         self._failed = backing.failed
-        self._node = backing.node
+        self._node, self._seconds = backing.node, backing.seconds
         self._names = names = backing.names
         self._directory = directory
         self._make_copy = copy
@@ -143,8 +145,12 @@ class JetStreamStore:
         self._open_copy()
         opening = Opening(self.streams, self._names)
         before: Lease | None = None
+        begin = asyncio.get_running_loop().time()
         while True:
             found = await opening.look()
+            if before is None and self._contested(found.lease, begin):
+                before = await self._still(found)
+                continue
             lease = self._next_lease(found.lease, before)
             before = found.lease
             # The state has to know all of it before it writes: what it does not know, it would remove.
@@ -173,6 +179,23 @@ class JetStreamStore:
             for name, (messages, subscriptions) in self._channels.items()
         }
         self._recovered = Recovered(found.server or pb.ServerInfo(), found.clients, channels)
+
+    def _contested(self, lease: Lease, begin: float) -> bool:
+        """Returns whether others may have waited for JetStream as well, and taken the lease just now."""
+        waited = asyncio.get_running_loop().time() - begin
+        return lease.node not in ("", self._node) and waited > self._seconds / RENEWALS
+
+    async def _still(self, found: Found) -> Lease:
+        """Waits for longer than it takes to write a lease again. Returns the lease, if whoever has it did not.
+
+        Raises:
+            FasterError: Somebody leads.
+        """
+        await asyncio.sleep(_MORE * self._seconds / RENEWALS)
+        info = await self.streams.stream_info(self._names.state)
+        if info is None or int(info["state"]["last_seq"]) > found.last:
+            raise FasterError(f'node "{found.lease.node}" was faster')
+        return found.lease
 
     def _next_lease(self, found: Lease, before: Lease | None) -> Lease | None:
         """Returns the lease that is to be taken; None for a single server.
