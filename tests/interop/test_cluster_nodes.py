@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -112,7 +115,7 @@ def test_three_nodes(tmp_path: Path) -> None:
         first = leader(nodes)
         others = [node for node in nodes if node is not first]
         with Talker(others[0].port) as nats:
-            client = Client(nats, "me", cluster="orders")
+            client = connected(nats, "me", cluster="orders")
             durable = client.subscribe(b"a", durable_name=b"d", ack_wait_in_secs=1)
             stored = acknowledged(client, 20, 0)
             first.die()
@@ -135,12 +138,72 @@ def test_three_nodes(tmp_path: Path) -> None:
             node.start(wait=False)
         last = leader(nodes)
         with Talker(last.port) as nats:
-            client = Client(nats, "me", cluster="orders")
+            client = connected(nats, "me", cluster="orders")
             assert client.subscribe(b"a", durable_name=b"d") is not None
             goes_on(client, b"a", b"last")
         assert contents(last.url, STREAM)[: len(seen)] == seen
         for node in nodes:
             assert node.stop(signal.SIGTERM) in (0, 143)
+
+
+def stop_for_a_while(node: Node) -> None:
+    assert node.process is not None
+    node.process.send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    node.process.send_signal(signal.SIGCONT)
+
+
+def start_again(node: Node) -> None:
+    node.die()
+    node.start(wait=False)
+
+
+def kill_broker(node: Node) -> None:
+    node.kill()
+    node.start(wait=False)
+
+
+def end(node: Node) -> None:
+    node.stop(signal.SIGTERM)
+    node.start(wait=False)
+
+
+FAULTS = (stop_for_a_while, start_again, kill_broker, end, lambda node: os.kill(node.server, signal.SIGKILL))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_rounds_of_faults(tmp_path: Path, seed: int) -> None:
+    """What was acknowledged is in the log, in its order, whatever happens to one of the nodes at a time, or to all."""
+    chance = random.Random(seed)
+    nodes = configured(tmp_path, "abc")
+    stored: list[bytes] = []
+    with running(nodes):
+        for number in range(8):
+            leads = leader(nodes)
+            with Talker(leads.port) as nats:
+                # Another one each time: this one's node may die.
+                client = connected(nats, f"me{number}", cluster="orders")
+                stored += acknowledged(client, 10, len(stored))
+            victim = leads if chance.random() < 0.7 else chance.choice(nodes)
+            other = next(node for node in nodes if node is not victim)
+            with Talker(other.port) as nats, ThreadPoolExecutor(1) as pool:
+                client = connected(nats, f"other{number}", cluster="orders")
+                fault = pool.submit(chance.choice(FAULTS), victim)
+                stored += acknowledged(client, 30, len(stored))
+                fault.result()
+            if number == 5:
+                for node in nodes:
+                    node.die()
+                for node in nodes:
+                    node.start(wait=False)
+        last = leader(nodes)
+        seen = contents(last.url, STREAM)
+        assert [sequence for sequence, _ in seen] == list(range(1, len(seen) + 1))
+        assert list(dict.fromkeys(data for _, data in seen)) == stored
+        with Talker(last.port) as nats:
+            got = connected(nats, "reader", cluster="orders").subscribe(b"a", start_position=4).wait(len(seen))
+        assert [(each.sequence, each.data) for each in got] == seen
 
 
 def test_one_node(tmp_path: Path) -> None:
@@ -162,7 +225,7 @@ def test_one_node(tmp_path: Path) -> None:
         os.kill(node.server, signal.SIGKILL)
         until(lambda: "The NATS server runs again" in node.said())
         with Talker(node.port, **login) as nats:
-            client = connected(nats)
+            client = connected(nats, "me2")
             goes_on(client, b"a", b"again")
             assert [each.data for each in client.subscribe(b"a", start_position=4).wait(2)] == [b"0", b"again"]
         with urllib.request.urlopen(f"{node.monitoring}/streaming/serverz", timeout=30) as page:
@@ -174,13 +237,13 @@ def test_one_node(tmp_path: Path) -> None:
         assert node.stop() == 0
 
 
-def connected(nats: Talker) -> Client:
-    """A client, as soon as the streaming server is connected again as well."""
+def connected(nats: Talker, client_id: str, cluster: str = "test-cluster") -> Client:
+    """A client, as soon as somebody serves."""
     found: list[Client] = []
 
     def connects() -> bool:
         with contextlib.suppress(NobodyAnsweredError):
-            found.append(Client(nats, "me2"))
+            found.append(Client(nats, client_id, cluster=cluster))
         return bool(found)
 
     until(connects)
