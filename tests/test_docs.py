@@ -33,6 +33,7 @@ from stantools.migration.followed import Cutover
 from stantools.recovery.compact.plan import ACCEPTABLE, HARMLESS
 from stantools.store.serverinfo import encode_server_file, new_server_info
 from stantools.store.sublog import read_subs
+from tests import clients, servers
 from tests.conftest import MUTATION_SETS, golden_cases, load_expected
 
 ROOT = Path(__file__).parents[1]
@@ -488,3 +489,21 @@ def test_a_guide_begins_with_one_minute_and_ends_with_what_can_go_wrong(name: st
     assert any(line.startswith("In one minute") for line in lines[: headings[0]])
     assert lines[headings[-1]] == "## What can go wrong"
     assert len(lines) - headings[-1] > 4
+
+
+# What is tested
+
+
+def test_the_page_about_trust_counts_right(golden: Path, golden_clusters: Path) -> None:
+    text = (DOCS / "trust.md").read_text(encoding="utf-8")
+    assert f"{len(golden_cases())} stores, {sum(1 for _ in golden_clusters.iterdir())} clusters" in text
+    assert f"{sum(len(load_expected(name)['mutations']) for name in MUTATION_SETS)} small damages" in text
+    *most, newest = servers.VERSIONS
+    assert f"nats-server {', '.join(most)} and {newest}" in text
+    for package in (*clients.NODE_PACKAGES, *clients.PYTHON_PACKAGES[:1]):
+        assert " ".join(re.split("==|@", package)) in text
+    table = text.partition("## What it is tested against")[2].partition("\n## ")[0]
+    commands = re.findall(r"\| `([^`|]+)`[^|]*\|$", table, re.MULTILINE)
+    assert len(commands) > 10
+    for path in (word for command in commands for word in command.split() if "/" in word):
+        assert (ROOT / path).exists(), path
