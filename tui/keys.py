@@ -35,7 +35,7 @@ def read_settings(path: Path, *, must_exist: bool = False) -> Settings:
     try:
         values = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        return Settings(problems=(f"{path}: there is no such file",) if must_exist else ())
+        return Settings(problems=(f"{path}: no such file",) if must_exist else ())
     except OSError as error:
         return Settings(problems=(f"{path}: cannot be read: {error.strerror}",))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -114,9 +114,7 @@ def confirm(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise UsageError(
-            "there is no terminal on which to confirm this", "say --yes, or --dry-run to see the plan only"
-        )
+        raise UsageError("no terminal to confirm this on", "say --yes, or --dry-run to see the plan only")
     return click.confirm(question, err=True)
 
 

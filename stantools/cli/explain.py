@@ -28,10 +28,9 @@ _WIDTH = 100
 def command(words: tuple[str, ...]) -> int:
     """Explain a finding of `stantools verify`, or what the server wrote into its log.
 
-    A log line can be given as it is, quoted or not. Of a log, a FILE or what comes in on stdin (named - or not at
-    all), each line that says something about the store is explained once. Without anything, every finding code is
-    listed. Where the current directory or ./datastore is a store, or STANTOOLS_STORE names one, it is the one in
-    the commands.
+    Paste a log line as it is, quoted or not. In a whole log, a FILE or stdin (named - or not at all), each line
+    that says something about the store is explained once. Without any of these, every finding code is listed. Where
+    the current directory or ./datastore is a store, or STANTOOLS_STORE names one, it is the one in the commands.
     """
     from stantools.inspection.catalogue import CATALOGUE
     from stantools.inspection.explain import explain, explain_log, similar_codes

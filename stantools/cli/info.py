@@ -40,9 +40,9 @@ def command(
 ) -> int:
     """Show the state that the server would recover from STORE: identity, clients, channels, subscriptions.
 
-    Of message files only the indexes are read, so this is quick, and does not see damage inside a data file:
-    that is what `stantools verify` is for. With --max-msgs, --max-bytes or --max-age, channels are shown as a
-    server with these limits shows them; without, as they are on disk.
+    Only the indexes of message files are read, so this is quick, and damage inside a data file goes unnoticed: that
+    is what `stantools verify` is for. With --max-msgs, --max-bytes or --max-age, channels are shown as a server
+    with these limits shows them; without, as they are on disk.
 
     STORE may also be the directory of a clustered node, with its Raft directory and its file store at the depths where
     servers put them: then terms, indexes, members and snapshots are shown as well, and clients and subscriptions are

@@ -222,12 +222,12 @@ def run(asked: Planned, following: Following, applying: Applying, consent: Conse
     restored, compared message by message, and noted in a journal beside the plan. Interrupted? The same
     command continues. --dry-run stops after the plan is shown, and writes none.
 
-    Several nodes of a cluster, or one, are merged for it as `stantools merge` does, without writing the result; name
-    all that there are. They must have stopped, but for --dry-run.
+    Nodes of a cluster, or a single one, are merged first as `stantools merge` does, without writing the result;
+    name all of them. They must have stopped, except for --dry-run.
 
-    --follow goes on with what a running server appends, from its files: new messages are in the streams within a
-    second, new channels become streams. --cutover ends it when the server has stopped. Killed at any moment, the same
-    command continues.
+    --follow keeps up with what a running server appends, by reading its files: new messages are in the streams
+    within a second, new channels become streams. --cutover ends it when the server has stopped. Killed at any
+    moment, the same command continues.
 
     Exit code 0: done and proven. 1: something differs. 3: the server, or the store, cannot be used. 4: refused; nothing
     was changed. 5: done, with the loss that --accept-loss accepted.

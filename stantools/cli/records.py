@@ -53,7 +53,7 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, readi
             f"stantools doctor {shell_word(str(file))}, if it is a store; otherwise name one of its files",
         )
     if not raft and known is None and not file.exists():
-        raise StoreUnreadableError(f"{file}: there is no such file", "name a file of a store")
+        raise StoreUnreadableError(f"{file}: no such file", "name a file of a store")
     if not raft and known is None:
         raise UsageError(
             f"{console.escape(str(file))}: the name does not say what it holds", f"add --kind {'|'.join(_KINDS)}"

@@ -78,7 +78,7 @@ def check_page(path: Path, *, overwrite: bool) -> None:
     if path.exists() and not overwrite:
         raise StoreUnwritableError(f"{path}: already exists", "--overwrite replaces it")
     if not path.absolute().parent.is_dir():
-        raise StoreUnwritableError(f"{path.absolute().parent}: there is no such directory", "make it first")
+        raise StoreUnwritableError(f"{path.absolute().parent}: no such directory", "make it first")
 
 
 def write_page(path: Path, text: str) -> None:

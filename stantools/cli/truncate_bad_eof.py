@@ -132,7 +132,7 @@ def _print_plan(plan: TruncationPlan, force: bool) -> None:
     cut_files = {cut.file for cut in plan.cuts}
     for path, (before, after) in plan.forecast.files_changed().items():
         if path not in cut_files:
-            click.echo(f"changed as well: {console.escape(path)}, {_size(before)} to {_size(after)}")
+            click.echo(f"also changed: {console.escape(path)}{_change(before, after)}")
     removed = list(islice(plan.removed(), _MANY + 1))
     if removed:
         rows = [
@@ -148,8 +148,12 @@ def _print_plan(plan: TruncationPlan, force: bool) -> None:
         click.echo(console.wrapped(text, 2))
 
 
-def _size(size: int | None) -> str:
-    return "no file" if size is None else counted(size, "byte")
+def _change(before: int | None, after: int | None) -> str:
+    if after is None:
+        return ", removed"
+    return (
+        f", created with {counted(after, 'byte')}" if before is None else f" from {before} to {counted(after, 'byte')}"
+    )
 
 
 def _print_result(result: TruncationResult) -> None:

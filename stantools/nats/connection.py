@@ -270,7 +270,7 @@ class Connection(Client):
                 self.forget(asked)
         if not message.data and message.status == _NOBODY:
             raise NobodyListensError(
-                f"nobody listens on {subject} at {self.url}", "check account, JetStream domain and API prefix"
+                f"nothing listens on {subject} at {self.url}", "check account, JetStream domain and API prefix"
             )
         return message.data
 
@@ -432,9 +432,9 @@ def _why(problem: BaseException, options: ConnectOptions, info: Mapping[str, Any
             "check host, port and firewall; a server that wants TLS at once needs that in its context (tls_first)",
         )
     if isinstance(problem, socket.gaierror):
-        return "there is no such host", "check the URL"
+        return "no such host", "check the URL"
     if isinstance(problem, ConnectionRefusedError):
-        return "nobody listens there", "start the server, or check host and port"
+        return "nothing is listening there", "start the server, or check host and port"
     if isinstance(problem, OSError) and info.get("tls_verify"):
         # It closes the connection behind the handshake; its reason is often lost with it.
         return _why_certificate(options)

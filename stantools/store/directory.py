@@ -196,7 +196,7 @@ def open_datastore(path: Path | str, crc: Crc | None = None, key: bytes | None =
         ) from error
     except FileNotFoundError as error:
         raise StoreUnreadableError(
-            f"{root}: there is no such directory", "name the directory given to the server as -dir"
+            f"{root}: no such directory", "name the directory given to the server as -dir"
         ) from error
     except OSError as error:
         raise StoreUnreadableError(f"{root}: cannot be listed: {error.strerror}", "check the permissions") from error

@@ -47,7 +47,7 @@ def node_of(text: str) -> NodeFiles:
     """Reads `NAME:data=DIR,raft=DIR`: a node whose directories do not lie together. One of them may be left out.
 
     Raises:
-        ValueError: It is written otherwise, or there is no such directory, or not one Raft log in it.
+        ValueError: It is written otherwise, or no such directory, or not one Raft log in it.
     """
     name, _, rest = text.partition(":")
     given = dict(each.partition("=")[::2] for each in re.split(r",(?=data=|raft=)", rest))

@@ -86,7 +86,7 @@ class Link:
         try:
             answer = await self._nats.request(subject, payload, timeout=self._timeout)
         except nats_errors.NoRespondersError:
-            raise NoServerError(f"no streaming server answers {what}: nobody listens on {subject}") from None
+            raise NoServerError(f"no streaming server answers {what}: nothing listens on {subject}") from None
         except TimeoutError:
             raise NoServerError(f"no streaming server answered {what} within {self._timeout:g} s") from None
         except nats_errors.Error as problem:

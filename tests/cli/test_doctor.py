@@ -123,7 +123,7 @@ def test_the_verb_may_be_left_out(run, tmp_path: Path, monkeypatch) -> None:
     assert run(store).out == run("doctor", store).out
     assert run(store, "-o", "json").json() == run("doctor", store, "-o", "json").json()
     missing = run(tmp_path / "nowhere")
-    assert missing.code == ExitCode.UNREACHABLE and "there is no such directory" in missing.err
+    assert missing.code == ExitCode.UNREACHABLE and "no such directory" in missing.err
     monkeypatch.chdir(tmp_path)
     assert run("datastore").code == ExitCode.FINDINGS
     assert run("datastor").code == ExitCode.USAGE
@@ -219,7 +219,7 @@ def test_migrate_without_a_server_names_the_ways_on(run, tmp_path: Path, monkeyp
         environment = {"NATS_URL": "", "XDG_CONFIG_HOME": str(tmp_path)}
         outcome = run("migrate", store, "--plan", tmp_path / "plan", "--yes", env=environment)
         assert outcome.code == ExitCode.UNREACHABLE
-        assert "nobody listens there" in outcome.err
+        assert "nothing is listening there" in outcome.err
         assert "--server embedded" in outcome.err and "--out DIR" in outcome.err
         named = run("migrate", store, "--server", options.DEFAULT_SERVER, "--plan", tmp_path / "plan", "--yes")
         assert named.code == ExitCode.UNREACHABLE and "--out DIR" not in named.err

@@ -105,7 +105,7 @@ def test_damage_is_exported_and_told(run, damaged: Path, tmp_path: Path) -> None
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_done(run, store: Path, tmp_path: Path) -> None:
     outcome = run("export", store, tmp_path / "missing", "--to", tmp_path / "out", "-o", "json")
-    assert outcome.code == 1 and "missing: there is no such file" in outcome.err
+    assert outcome.code == 1 and "missing: no such file" in outcome.err
     said = outcome.json()
     assert said["failed"][0]["path"] == str(tmp_path / "missing") and not said["clean"]
     assert said["status"] == {"ok": 200, "unreadable": 1}

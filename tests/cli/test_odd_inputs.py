@@ -78,7 +78,7 @@ def test_what_must_not_be_read_is_not_a_wrong_command_line(run, tmp_path: Path, 
         assert run("info", store).code == 0  # whoever may not read it is told so when it is opened
     missing = run("records", tmp_path / "nowhere")
     assert missing.code == 3
-    assert "there is no such file" in missing.err
+    assert "no such file" in missing.err
 
 
 def test_a_directory_is_no_file(run, tmp_path: Path) -> None:

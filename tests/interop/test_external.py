@@ -115,7 +115,7 @@ def test_heartbeats_without_no_responders(tmp_path: Path) -> None:
             assert not nats.info.get("headers")
             gone = Client(nats, "gone", heartbeat="gone")
             alive = Client(nats, "alive")
-            # (interval + time-out) * (failures + 1), although nobody listens there any more.
+            # (interval + time-out) * (failures + 1), although nothing is listening there any more.
             until(lambda: "[Client:gone] Timed out on heartbeats" in broker.said())
             assert time.monotonic() - gone.asked_at >= 2.0
             assert alive.ping() == ""

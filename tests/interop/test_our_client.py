@@ -227,7 +227,7 @@ def test_what_the_server_refuses(broker: Broker, names: Names) -> None:
                 await client.subscribe(names(), print, SubscriptionOptions(max_in_flight=0))
             with pytest.raises(StreamingError, match="stan: clientID already registered"):
                 await connect(broker.url, CLUSTER, name)
-            with pytest.raises(NoServerError, match="nobody listens"):
+            with pytest.raises(NoServerError, match="nothing listens"):
                 await connect(broker.url, "another-cluster", name)
             await client.publish(names(), b"x")
 

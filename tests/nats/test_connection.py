@@ -240,7 +240,7 @@ def test_a_server_that_says_nothing() -> None:
 def test_says_why_for_every_server() -> None:
     ports = [servers.free_port() for _ in range(2)]
     problem = refusal(f"nats://127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}", "nats://no-such-host.invalid")
-    assert problem.message.count("nobody listens there") == 2
+    assert problem.message.count("nothing is listening there") == 2
     assert "nats://no-such-host.invalid:4222: " in problem.message
 
 
@@ -256,7 +256,7 @@ def test_requests(start_server: Callable[..., Any]) -> None:
 
     async def run() -> None:
         async with connect(ConnectOptions(servers=(server.url,), user="u", password="p")) as connection:
-            with pytest.raises(NobodyListensError, match="nobody listens on a at"):
+            with pytest.raises(NobodyListensError, match="nothing listens on a at"):
                 await connection.request("a")
             connection.listen(b"b", _ignore)
             with pytest.raises(NoAnswerError, match=r"did not answer b within 0.3 s"):
@@ -313,7 +313,7 @@ def test_a_connection_that_cannot_be_made_again(
         async with connect(ConnectOptions(servers=(server.url,))) as connection:
             server.kill()
             assert await _closed(connection)
-            with pytest.raises(ConnectionLostError, match="could not be made again: nobody listens there"):
+            with pytest.raises(ConnectionLostError, match="could not be made again: nothing is listening there"):
                 await connection.wait_connected()
             with connection.watch() as failed:
                 assert isinstance(failed.result(), ConnectionLostError)

@@ -120,7 +120,7 @@ def test_another_prefix(start_server: Callable[..., Any], tmp_path: Any) -> None
         hub = JetStream(js.connection, domain="hub")
         assert hub.prefix == "$JS.hub.API"
         assert (await hub.account())["domain"] == "hub"
-        with pytest.raises(NobodyListensError, match=r"nobody listens on \$JS.other.API.INFO") as caught:
+        with pytest.raises(NobodyListensError, match=r"nothing listens on \$JS.other.API.INFO") as caught:
             await JetStream(js.connection, domain="other").account()
         assert "JetStream domain" in caught.value.remedy
         assert JetStream(js.connection, prefix="own").prefix == "own"

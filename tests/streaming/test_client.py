@@ -304,7 +304,7 @@ def test_a_client_id_is_taken_or_bad(url: str) -> None:
 
 def test_nobody_is_there(url: str) -> None:
     async def go() -> None:
-        with pytest.raises(NoServerError, match=r"nobody listens on _STAN\.discover\.other"):
+        with pytest.raises(NoServerError, match=r"nothing listens on _STAN\.discover\.other"):
             await connect(url, "other", "me")
         with pytest.raises(NoServerError, match=r"no connection to NATS at nats://127\.0\.0\.1"):
             await connect(f"nats://127.0.0.1:{free_port()}", "other", "me", ClientOptions(timeout=0.5))

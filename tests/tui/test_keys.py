@@ -35,7 +35,7 @@ def test_keys_and_theme(tmp_path: Path) -> None:
 def test_no_file_is_no_problem_unless_it_was_named(tmp_path: Path) -> None:
     assert read_settings(tmp_path / "none").problems == ()
     (problem,) = read_settings(tmp_path / "none", must_exist=True).problems
-    assert "there is no such file" in problem
+    assert "no such file" in problem
 
 
 @pytest.mark.parametrize(

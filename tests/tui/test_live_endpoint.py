@@ -140,7 +140,7 @@ def test_a_huge_answer(stub: MonitoredServer) -> None:
 def test_nobody_listens() -> None:
     problem = problem_at(f"http://127.0.0.1:{free_port()}")
     assert isinstance(problem, GoneError)
-    assert "nobody listens" in problem.message
+    assert "nothing is listening" in problem.message
 
 
 def test_no_such_host() -> None:

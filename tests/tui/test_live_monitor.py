@@ -260,7 +260,7 @@ def test_answers_that_are_too_large_are_asked_for_in_smaller_parts(bench: Bench)
 def test_gone_and_back(bench: Bench) -> None:
     usual_figures(bench.figures)
     monitor = bench.ask()
-    bench.endpoint.gone = GoneError("nobody listens there", "start it")
+    bench.endpoint.gone = GoneError("nothing is listening there", "start it")
     bench.ask()
     bench.ask(10.0)
     assert monitor.problem is not None
@@ -269,12 +269,12 @@ def test_gone_and_back(bench: Bench) -> None:
     bench.endpoint.gone = None
     bench.ask()
     assert monitor.problem is None
-    assert bench.told() == ["the server does not answer: nobody listens there", "the server answers again"]
+    assert bench.told() == ["the server does not answer: nothing is listening there", "the server answers again"]
 
 
 def test_back_after_a_restart(bench: Bench) -> None:
     bench.ask()
-    bench.endpoint.gone = GoneError("nobody listens there", "start it")
+    bench.endpoint.gone = GoneError("nothing is listening there", "start it")
     bench.ask()
     bench.endpoint.gone = None
     bench.ask(server_id="new", start_time="later", in_msgs=0)
@@ -282,7 +282,7 @@ def test_back_after_a_restart(bench: Bench) -> None:
 
 
 def test_it_never_answered(bench: Bench) -> None:
-    bench.endpoint.gone = GoneError("nobody listens there", "start it")
+    bench.endpoint.gone = GoneError("nothing is listening there", "start it")
     assert bench.ask().problem is not None
     bench.endpoint.gone = None
     bench.ask()

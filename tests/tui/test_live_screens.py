@@ -67,7 +67,7 @@ def grow(messages: int, size: int = 100, out: int = 0) -> Step:
 
 
 def gone(_: Figures, endpoint: Scripted) -> None:
-    endpoint.gone = GoneError(f"{URL}: nobody listens there", "is the server running?")
+    endpoint.gone = GoneError(f"{URL}: nothing is listening there", "is the server running?")
 
 
 def shows(**server: Any) -> Step:
@@ -282,7 +282,7 @@ def test_over_http(browse: Callable[..., None], stub: MonitoredServer) -> None:
         await until(pilot, sees("the server answers again"))
         port = stub.port
         stub.stop()
-        await until(pilot, sees("nobody listens there"))
+        await until(pilot, sees("nothing is listening there"))
         with MonitoredServer(port) as again:
             usual_figures(again)
             again.server = server_document(start_time="2026-11-22T00:00:00Z", server_id="new")

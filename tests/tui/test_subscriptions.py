@@ -354,7 +354,7 @@ def test_a_store_that_vanishes(golden_copy: Callable[[str], Path], browse: Any) 
         await until(pilot, lambda: "cannot be read" in notices(pilot.app))
         assert pilot.app.screen is found
         await pilot.press("escape", "j", "enter")
-        await until(pilot, lambda: "there is no such file" in screen_text(pilot.app))
+        await until(pilot, lambda: "no such file" in screen_text(pilot.app))
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is screen)
 

@@ -246,7 +246,7 @@ class Endpoint:
         if isinstance(problem, socket.gaierror):
             return GoneError(f"{where}: there is no host of that name: {problem.strerror}", "check the URL")
         if isinstance(problem, ConnectionRefusedError):
-            return GoneError(f"{where}: nobody listens there", f"is the server running? {_START}")
+            return GoneError(f"{where}: nothing is listening there", f"is the server running? {_START}")
         if isinstance(problem, http.client.RemoteDisconnected | ConnectionError | http.client.IncompleteRead):
             return GoneError(f"{where}: the connection broke", "the server may have ended, or speak TLS: try https://")
         if isinstance(problem, http.client.HTTPException | ValueError):

@@ -196,7 +196,7 @@ class HistoryScreen(ViewScreen):
             words += ["--id", str(self._who), "--history"]
         self.note(*words)
         if self._path is None:
-            self._say(("there is no such file", "warn"))
+            self._say(("no such file", "warn"))
             return
         path, session, who = self._path, self.session, self._who
 

@@ -341,7 +341,7 @@ def save_problem(text: str, store: Path) -> str:
         if path.is_relative_to(store.resolve()):
             return "that is in the store, which is only read; choose another place"
         if not path.parent.is_dir():
-            return "there is no such directory"
+            return "no such directory"
     except (OSError, ValueError, RuntimeError) as problem:
         return f"that is not a name for a file: {problem}"
     return ""

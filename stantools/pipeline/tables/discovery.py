@@ -129,7 +129,7 @@ class _Search:
     def _one(self, place: Place, path: str, *, matched: bool = False) -> None:
         directory = place.is_directory(path)
         if directory is None:
-            raise StoreUnreadableError(f"{path}: there is no such file or directory", _REMEDY)
+            raise StoreUnreadableError(f"{path}: no such file or directory", _REMEDY)
         if not directory:
             self._file(place, path)
         elif not self._directory(place, path, place.entries(path), _DEEPEST) and not matched:

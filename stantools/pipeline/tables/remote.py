@@ -116,7 +116,7 @@ class Remote:
         except (StoreUnreadableError, StoreUnwritableError):
             raise
         except FileNotFoundError as error:
-            raise StoreUnreadableError(f"{shown_url(url)}: there is no such file or directory", _REMEDY) from error
+            raise StoreUnreadableError(f"{shown_url(url)}: no such file or directory", _REMEDY) from error
         except ImportError as error:
             raise StoreUnreadableError(f"{shown_url(url)}: {error}", "install the package that is named") from error
         except Exception as error:

@@ -458,7 +458,7 @@ def test_no_stream(start_server: Any, store: Path, file: StateFile) -> None:
 
 def test_jetstream_is_off(start_server: Any, store: Path, file: StateFile) -> None:
     server = start_server(jetstream=False)
-    with pytest.raises(NatsError, match="nobody listens"):
+    with pytest.raises(NatsError, match="nothing listens"):
         asyncio.run(replay(planned(store), options(server.url), jetstream(), file))
 
 

@@ -90,7 +90,7 @@ def test_wrong_options_are_refused(words: tuple[str, ...], text: str, store: Pat
 def test_nothing_at_all_to_read(tmp_path: Path) -> None:
     said = run("verify", tmp_path / "gone")
     assert said.exit_code == ExitCode.UNREACHABLE
-    assert "gone: there is no such file or directory" in said.stderr
+    assert "gone: no such file or directory" in said.stderr
     (tmp_path / "empty").mkdir()
     assert run("verify", tmp_path / "empty").exit_code == ExitCode.UNREACHABLE
 

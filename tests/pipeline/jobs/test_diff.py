@@ -83,6 +83,6 @@ def test_a_wrong_path_or_a_stream_is_told_without_starting_spark(tmp_path: Path)
     missing = run(
         "pipeline", "diff", "--master", "spark://nowhere:1", store, tmp_path / "no", code=ExitCode.UNREACHABLE
     )
-    assert "there is no such file or directory" in missing.stderr
+    assert "no such file or directory" in missing.stderr
     stream = run("pipeline", "diff", store, "nats://localhost#ORDERS", code=ExitCode.USAGE)
     assert "compare it with: stantools diff" in stream.stderr

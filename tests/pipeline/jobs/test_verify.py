@@ -87,7 +87,7 @@ def test_many_stores_in_a_directory_and_an_archive_of_slices(spark: SparkSession
 
     assert [each["path"] for each in document["failed"]] == [str(tmp_path / "nothing*"), str(tmp_path / "gone")]
     assert "nothing matches the pattern" in result.stderr
-    assert "gone: there is no such file or directory" in result.stderr
+    assert "gone: no such file or directory" in result.stderr
     last = json.loads([line for line in result.stderr.splitlines() if line.startswith('{"progress"')][-1])
     assert last["bytes"] == last["total"] > 0
     assert last["findings"] > 0

@@ -199,7 +199,7 @@ def test_nobody_is_there(start_server: Callable[..., Any]) -> None:
     with pytest.raises(StantoolsError, match="cannot connect to") as raised:
         write_rows(options("nats://127.0.0.1:1"), batches(ORDERS))
     assert raised.value.remedy
-    with pytest.raises(StantoolsError, match=r"nobody listens on \$JS.API.INFO"):
+    with pytest.raises(StantoolsError, match=r"nothing listens on \$JS.API.INFO"):
         jetstream_task.check_server(options(start_server(jetstream=False).url))
     # Without rows nobody is asked.
     assert write_rows(options("nats://127.0.0.1:1"), []) == Written()

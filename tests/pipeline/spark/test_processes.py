@@ -96,7 +96,7 @@ def test_spark_submit_gives_the_same_result_and_exit_code(store: Path, tmp_path:
     assert verdict(done.stdout) == expected(store)
     wrong = run("verify", tmp_path / "gone", program=submit, cwd=tmp_path, PYSPARK_PYTHON=sys.executable)
     assert wrong.returncode == ExitCode.UNREACHABLE
-    assert "gone: there is no such file or directory" in wrong.stderr
+    assert "gone: no such file or directory" in wrong.stderr
 
 
 def test_a_cluster_without_executors_is_told_and_ctrl_c_ends_the_waiting(store: Path, tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_a_directory_of_live_slices_leaves_archived_ones_out(stores: Path, tmp_p
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("missing", "there is no such file or directory"),
+        ("missing", "no such file or directory"),
         ("notes.txt", "is not a message slice"),
         ("empty", "is not a file store"),
         ("a/orders/msgs.1.idx", "is not a message slice"),

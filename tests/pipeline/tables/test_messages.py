@@ -273,7 +273,7 @@ def test_files_without_their_version(tmp_path: Path) -> None:
 
 
 def test_unreadable_roots() -> None:
-    part = Failed("/no/store", "/no/store: there is no such directory", "name another")
+    part = Failed("/no/store", "/no/store: no such directory", "name another")
     (batch,) = read_unreadable(part, OPTIONS)
     assert batch.schema == MESSAGES
     assert batch.to_pylist() == [dict.fromkeys(MESSAGES.names) | {"store": "/no/store", "status": "unreadable"}]
