@@ -26,6 +26,11 @@ class StreamsBus:
         self._client: SystemClient = server.system_client("JETSTREAM")
 
     @property
+    def id(self) -> str:
+        """The id of the server."""
+        return self._server.id
+
+    @property
     def max_payload(self) -> int:
         """Bytes that a message of a client may have."""
         return self._server.options.max_payload

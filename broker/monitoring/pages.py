@@ -33,6 +33,9 @@ _NATS_LINKS: Final = (
 )
 #: Accounts are not there; a server without any shows these two.
 _ACCOUNTS: Final = ("$G", "$SYS")
+_BAD_REQUEST: Final = 400
+#: What a switch says that is on.
+_ON: Final = ("1", "t", "T", "TRUE", "true", "True")
 _SYSTEM_ACCOUNT: Final = "$SYS"
 _NO_JETSTREAM: Final[dict[str, Any]] = {
     "disabled": True,
@@ -153,8 +156,19 @@ class NatsPages:
         return self._about() | _stream_views().jsz(self._streams, query.texts())
 
     def _healthz(self, query: Query) -> Reply:
-        health = self._views.healthz(self._server)
-        return document(compact(health), query, 200 if health.get("status") == "ok" else 503)
+        texts = query.texts()
+        try:
+            code, wrong = self._views.healthz(self._server, texts)
+        except ValueError as switch:
+            return refusal(str(switch))
+        if not wrong and self._streams is not None:
+            code, wrong = _stream_views().healthz(self._streams, texts)
+        if not wrong:
+            return document(compact({"status": "ok"}), query, code)
+        if texts.get("details") in _ON:
+            return document(b'{"status":"error","errors":[%b]}' % b",".join(map(compact, wrong)), query, code)
+        status = "error" if code == _BAD_REQUEST else "unavailable"
+        return document(compact({"status": status, "error": wrong[0]["error"]}), query, code)
 
     def _about(self) -> dict[str, Any]:
         varz = self._views.varz(self._server)

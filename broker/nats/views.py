@@ -30,6 +30,8 @@ _LIMIT: Final = 1024
 _ACCOUNT: Final = "$G"
 _SYSTEM_ACCOUNT: Final = "$SYS"
 _TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
+#: Switches of questions about the health of a server.
+_HEALTH: Final = ("details", "js-enabled", "js-enabled-only", "js-server-only", "js-meta-only")
 _FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")
 
 
@@ -326,11 +328,27 @@ def _subscriptions(server: NatsServer, test: bytes) -> Iterator[NatsSubscription
             yield each
 
 
-def healthz(server: NatsServer) -> Document:
-    """Returns whether the server takes clients."""
+def healthz(server: NatsServer, query: Mapping[str, str]) -> tuple[int, list[Document]]:
+    """Returns what keeps the server from taking clients, or is wrong with the question.
+
+    Args:
+        server: The server.
+        query: `account`, `stream` and `consumer` that are asked about, and switches.
+
+    Returns:
+        A status as in HTTP, 200 if all is well, and what is wrong, each with `type` and `error`.
+
+    Raises:
+        ValueError: A switch is neither on nor off.
+    """
+    for name in _HEALTH:
+        _boolean(query, name)
+    for of, name in (("consumer", "stream"), ("stream", "account")):
+        if query.get(of) and not query.get(name):
+            return 400, [{"type": "BAD_REQUEST", "error": f'"{name}" must not be empty when checking {of} health'}]
     if not server.listening:
-        return {"status": "unavailable", "error": "not listening for clients"}
-    return {"status": "ok"}
+        return 503, [{"type": "CONNECTION", "error": "not listening for clients"}]
+    return 200, []
 
 
 # Parameters

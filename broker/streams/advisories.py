@@ -41,6 +41,12 @@ class Advisories:
     def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus, self._clock = bus, clock
 
+    def audit(self, subject: bytes, request: bytes, response: bytes) -> None:
+        """A request to the API was answered. Who has asked is not known here."""
+        texts = {"subject": subject, "request": request, "response": response}
+        said = {name: text.decode(errors="replace") for name, text in texts.items() if text}
+        self._say("ADVISORY.API", "advisory.v1.api_audit", {"server": self._bus.id, "client": {"acc": "$G"}, **said})
+
     def stream(self, name: str, action: str) -> None:
         """Something was done with a stream."""
         said = {"stream": name, "action": action}

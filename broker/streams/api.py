@@ -9,6 +9,7 @@ from broker.ports import Clock
 from broker.stores.interface import StorageError
 from broker.streams import reading
 from broker.streams.account import Account
+from broker.streams.advisories import Advisories
 from broker.streams.configuration import StreamConfig
 from broker.streams.consumercalls import ConsumerCalls
 from broker.streams.consumers import Consumers
@@ -55,6 +56,7 @@ class Api:
     Args:
         account: The streams.
         clock: Tells the time.
+        advisories: Tells others.
         listen: Called with a stream whose subjects are new or others.
         forget: Called with a stream that is no more.
 
@@ -69,12 +71,13 @@ class Api:
         consumers: Consumers,
         transfers: Transfers,
         clock: Clock,
+        advisories: Advisories,
         listen: Callable[[Stream], None],
         forget: Callable[[Stream], None],
     ) -> None:
         self._consumers, self._transfers = consumers, transfers
         self._consumer_calls = ConsumerCalls(account, consumers)
-        self._account, self._clock = account, clock
+        self._account, self._clock, self._advisories = account, clock, advisories
         self._listen, self._forget = listen, forget
         self.total = self.errors = 0
         #: By the tokens before the name of a stream: kind of the answer, the call, members of a failed answer.
@@ -104,7 +107,10 @@ class Api:
             self.total += 1
             return ((BEYOND, b""),) if beyond(header) else self._direct(call[len(b"DIRECT.GET.") :], body)
         answer = self._answer(call, header, body)
-        return ((b"", answer),) if answer else ()
+        if not answer:
+            return ()
+        self._advisories.audit(subject, body, answer)
+        return ((b"", answer),)
 
     def _answer(self, call: bytes, header: bytes, body: bytes) -> bytes:
         found = self._plain_calls.get(call)
@@ -178,11 +184,13 @@ class Api:
         stream, new = self._account.create(config, pedantic=pedantic)
         if new:
             self._listen(stream)
+            self._advisories.stream(name, "create")
         return {**stream_info(stream, self._clock.wall()), "did_create": True}
 
     def _update(self, name: str, body: bytes) -> dict[str, Any]:
         stream = self._account.update(self._config(name, body)[0])
         self._listen(stream)
+        self._advisories.stream(name, "modify")
         return stream_info(stream, self._clock.wall())
 
     def _info(self, name: str, body: bytes) -> dict[str, Any]:
@@ -220,6 +228,7 @@ class Api:
     def _delete(self, name: str, body: bytes) -> dict[str, Any]:
         expect_empty(body)
         self._forget(self._account.delete(name))
+        self._advisories.stream(name, "delete")
         return {"success": True}
 
     def _purge(self, name: str, body: bytes) -> dict[str, Any]:

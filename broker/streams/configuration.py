@@ -184,7 +184,7 @@ class StreamConfig:
             ApiError: Something was.
         """
         for name in ("max_msgs_per_subject", "max_msgs", "max_bytes", "max_msg_size"):
-            if sent.get(name, 0) < -1:
+            if (sent.get(name) or 0) < -1:
                 raise adjusted(f"{name} must be set to -1")
         if not sent.get("duplicate_window") and not self.origins and 0 < self.max_age < _WINDOW:
             raise adjusted("duplicate window cannot be bigger than max age")

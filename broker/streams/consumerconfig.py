@@ -198,9 +198,9 @@ class ConsumerConfig:
             ApiError: Something was.
         """
         for name in ("max_waiting", "max_batch", "max_expires", "max_bytes", "inactive_threshold"):
-            if sent.get(name, 0) < 0:
+            if (sent.get(name) or 0) < 0:
                 raise adjusted(f"{name} must not be negative")
-        if sent.get("max_deliver", 0) < -1:
+        if (sent.get("max_deliver") or 0) < -1:
             raise adjusted("max_deliver must be set to -1")
         if self.backoff and sent.get("ack_wait") != self.backoff[0]:
             raise adjusted("first backoff value has to equal batch AckWait")

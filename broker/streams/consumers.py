@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.streams.acks import Kind, Verb
-from broker.streams.advisories import Advisories
 from broker.streams.consumer import Consumer
 from broker.streams.consumerconfig import ConsumerConfig
 from broker.streams.delivery import Delivery
@@ -30,6 +29,7 @@ from stantools.nats.subjects import is_literal, overlap
 
 if TYPE_CHECKING:
     from broker.ports import Clock
+    from broker.streams.advisories import Advisories
     from broker.streams.ports import Bus
     from broker.streams.stream import Stream
 
@@ -49,12 +49,12 @@ class Consumers:
     Args:
         bus: NATS.
         clock: Tells the time.
+        advisories: Tells others.
         wake: Called when something is to be sent: `run` is to be called soon.
     """
 
-    def __init__(self, bus: Bus, clock: Clock, wake: Callable[[], None]) -> None:
-        self._bus, self._clock, self._wake = bus, clock, wake
-        self._advisories = Advisories(bus, clock)
+    def __init__(self, bus: Bus, clock: Clock, advisories: Advisories, wake: Callable[[], None]) -> None:
+        self._bus, self._clock, self._advisories, self._wake = bus, clock, advisories, wake
         self._by_stream: dict[Stream, dict[str, Consumer]] = {}
         self._deliveries: dict[Consumer, Delivery] = {}
         #: Those that send to a subject.
@@ -180,10 +180,11 @@ class Consumers:
         config = replace(consumer.config, pause_until=until)
         if not config.mem_storage:
             consumer.stream.store.keep_consumer(config.name, config.as_json(), consumer.created)
-        consumer.config = config
+        changed, consumer.config = consumer.config.pause_until != until, config
         self.touch(self._deliveries[consumer])
         said = {"paused": False, "pause_until": time_text(until), **consumer.pause(self._clock.wall())}
-        self._advisories.about(consumer, "consumer_pause", {name: said[name] for name in ("paused", "pause_until")})
+        if changed:
+            self._advisories.about(consumer, "consumer_pause", {name: said[name] for name in ("paused", "pause_until")})
         return said
 
     def _check_unique(self, stream: Stream, config: ConsumerConfig) -> None:

@@ -13,6 +13,10 @@ class Bus(Protocol):
     """NATS, as the rules of streams see it."""
 
     @property
+    def id(self) -> str:
+        """The id of the server."""
+
+    @property
     def max_payload(self) -> int:
         """Bytes that a message of a client may have."""
 

@@ -15,6 +15,7 @@ from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.streams import acks
 from broker.streams.account import Account
+from broker.streams.advisories import Advisories
 from broker.streams.api import BEYOND, PREFIX, Api
 from broker.streams.consumers import LOOK, Consumers
 from broker.streams.copying import Copies
@@ -57,10 +58,11 @@ class StreamsServer:
     def __init__(self, bus: Bus, place: Place, clock: Clock, driver: Driver, limits: Limits) -> None:
         self._bus, self._place, self._clock, self._driver = bus, place, clock, driver
         self.account = Account(place, clock, limits)  #: the streams
-        self.consumers = Consumers(bus, clock, driver.commit_soon)
+        advisories = Advisories(bus, clock)
+        self.consumers = Consumers(bus, clock, advisories, driver.commit_soon)
         self.transfers = Transfers(bus, place, clock, driver, self.account, self._adopt)
         self.copies = Copies(self.account.streams, clock, driver.commit_soon)
-        self.api = Api(self.account, self.consumers, self.transfers, clock, self._attend, self._forget)
+        self.api = Api(self.account, self.consumers, self.transfers, clock, advisories, self._attend, self._forget)
         self._heard: dict[str, dict[str, object]] = {}
         #: Streams to be flushed, and the acknowledgements that wait for it.
         self._dirty: dict[Stream, None] = {}

@@ -12,6 +12,8 @@ from broker.streams.streaminfo import stream_info
 
 _ACCOUNT: Final = "$G"
 _PAGE: Final = 1024
+#: Switches with which health is that of the server alone.
+_SKIPPING: Final = ("js-enabled", "js-enabled-only", "js-server-only", "js-meta-only")
 
 
 def _totals(server: StreamsServer) -> dict[str, Any]:
@@ -69,6 +71,40 @@ def jsz(server: StreamsServer, query: Mapping[str, str]) -> dict[str, Any]:
         found["account_details"] = [detail]
         found["total"] = 1
     return found
+
+
+def healthz(server: StreamsServer, query: Mapping[str, str]) -> tuple[int, list[dict[str, Any]]]:
+    """Returns what is wrong with streams and consumers, or with those that are asked about.
+
+    Args:
+        server: The streams.
+        query: `account`, `stream`, `consumer`; switches with which nothing of it is looked at.
+
+    Returns:
+        A status as in HTTP, 200 if all is well, and what is wrong, each with `type` and `error`.
+    """
+    if any(query.get(name, "")[:1] in ("1", "t", "T") for name in _SKIPPING):
+        return 200, []
+    place = {name: query[name] for name in ("account", "stream", "consumer") if query.get(name)}
+    stream = server.account.streams.get(place.get("stream", ""))
+    if place.get("account", _ACCOUNT) != _ACCOUNT:
+        return 404, [_ill("account", place["account"], {"account": place["account"]})]
+    if "stream" in place and stream is None:
+        place.pop("consumer", None)
+        return 404, [_ill("stream", place["stream"], place, f' on account "{_ACCOUNT}"')]
+    if stream is not None and "consumer" in place and place["consumer"] not in server.consumers.of(stream):
+        where = f' for stream "{stream.name}" on account "{_ACCOUNT}"'
+        return 404, [_ill("consumer", place["consumer"], place, where)]
+    failed = [each for each in ([stream] if stream else server.account.streams.values()) if each.failure]
+    found = [
+        {"type": "STREAM", "account": _ACCOUNT, "stream": each.name, "error": f'stream "{each.name}": {each.failure}'}
+        for each in failed
+    ]
+    return (503 if found else 200), found
+
+
+def _ill(kind: str, name: str, place: dict[str, str], where: str = "") -> dict[str, Any]:
+    return {"type": kind.upper(), **place, "error": f'JetStream {kind} "{name}" not found{where}'}
 
 
 def _stream(server: StreamsServer, stream: Stream, *, config: bool, consumers: bool) -> dict[str, Any]:

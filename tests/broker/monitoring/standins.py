@@ -207,8 +207,8 @@ class Nats:
     def subsz(self, _: Any, query: dict[str, str]) -> dict[str, Any]:
         return {"num_subscriptions": 7, "cache_hit_rate": 0.8, "max_fanout": 1}
 
-    def healthz(self, _: Any) -> dict[str, Any]:
-        return {"status": self.status}
+    def healthz(self, _: Any, query: dict[str, str]) -> tuple[int, list[dict[str, Any]]]:
+        return (200, []) if self.status == "ok" else (503, [{"type": "CONNECTION", "error": self.status}])
 
 
 @contextlib.asynccontextmanager

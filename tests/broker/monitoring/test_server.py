@@ -172,7 +172,9 @@ def test_endpoints_of_nats() -> None:
             assert (health.status, health.body) == (200, b'{"status":"ok"}')
             nats.status = "unavailable"
             assert (await get(server.port, "/healthz")).status == 503
-            assert (await get(server.port, "/healthz?callback=f")).body == b'f({"status":"unavailable"})'
+            assert (
+                await get(server.port, "/healthz?callback=f")
+            ).body == b'f({"status":"unavailable","error":"unavailable"})'
             varz = (await get(server.port, "/varz")).json
             assert varz["http_req_stats"] == {"/connz": 2, "/healthz": 3, "/subsz": 1, "/varz": 2}
             for path in ("/routez", "/gatewayz", "/leafz", "/accountz", "/accstatz", "/jsz"):

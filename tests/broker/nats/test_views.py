@@ -154,7 +154,11 @@ def test_nats_server_says_the_same(tmp_path: Path, version: str) -> None:
 def test_health() -> None:
     async def scenario() -> None:
         async with serving() as server:
-            assert views.healthz(server) == {"status": "ok"}
-        assert views.healthz(server)["status"] == "unavailable"
+            assert views.healthz(server, {}) == (200, [])
+            [wrong] = views.healthz(server, {"stream": "S"})[1]
+            assert wrong["type"] == "BAD_REQUEST"
+            with pytest.raises(ValueError, match="Error decoding boolean for 'js-enabled-only'"):
+                views.healthz(server, {"js-enabled-only": "x"})
+        assert views.healthz(server, {}) == (503, [{"type": "CONNECTION", "error": "not listening for clients"}])
 
     asyncio.run(scenario())

@@ -6,13 +6,14 @@ import asyncio
 import json
 import random
 import signal
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import natsclient
+from tests import natsclient, servers
 from tests.brokers import Broker
 
 
@@ -99,3 +100,38 @@ def test_monitoring_tells_of_streams(tmp_path: Path) -> None:
         varz = asked(broker, "varz")["jetstream"]
         assert varz["config"]["store_dir"] == str(tmp_path / "store/jetstream") and varz["stats"]["storage"] == 32
         assert broker.stop(signal.SIGTERM) in (0, 143)
+
+
+@pytest.mark.skipif(not servers.binary(servers.NEWEST).exists(), reason=f"nats-server {servers.NEWEST} is not here")
+def test_health_is_told_as_by_a_real_server(tmp_path: Path) -> None:
+    async def fill(url: str) -> None:
+        client = await natsclient.connect(url)
+        js = client.jetstream()
+        await js.add_stream(name="S", subjects=["s"])
+        await js.pull_subscribe("s", "c")
+        await client.close()
+
+    questions = [
+        "js-enabled-only=true", "js-enabled=1", "js-server-only=true", "js-enabled-only=x", "details=x",
+        *("account=$G", "account=X", "account=$G&stream=S", "account=$G&stream=Z", "stream=S", "consumer=c"),
+        *(f"account=$G&stream=S&consumer={name}" for name in "cz"), "account=$G&stream=Z&consumer=z",
+        "account=X&js-enabled-only=true", "account=$G&consumer=c",
+    ]  # fmt: skip
+    port = servers.free_port()
+    with servers.NatsServer(tmp_path / "real", servers.NEWEST, {"http": f"127.0.0.1:{port}"}) as server:
+        asyncio.run(fill(server.url))
+        theirs = [health(f"http://127.0.0.1:{port}/", each + more) for each in questions for more in ("", "&details=1")]
+    with Broker(tmp_path / "ours", "-js", "-sd", tmp_path / "store", http=True) as broker:
+        asyncio.run(fill(broker.url))
+        ours = [health(broker.monitoring, each + more) for each in questions for more in ("", "&details=1")]
+    assert ours == theirs
+
+
+def health(url: str, question: str) -> tuple[int, Any]:
+    """Status and document; text if it is none."""
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/healthz?{question}", timeout=20) as page:
+            return page.status, json.loads(page.read())
+    except urllib.error.HTTPError as refused:
+        body = refused.read().decode().strip()
+        return refused.code, json.loads(body) if body.startswith("{") else body

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from broker.stores.interface import StorageError
 from broker.stores.streams.blocks import Block
 from broker.streams.room import Limits
-from tests.broker.streams.world import World
+from tests.broker.streams.world import API, World
 
 SECOND = 1_000_000_000
 CALLS = (
@@ -25,7 +25,7 @@ CALLS = (
     "DIRECT.GET.S", "CONSUMER.CREATE.S", "CONSUMER.CREATE.S.c", "CONSUMER.CREATE.S.d.s.a",
     "CONSUMER.DURABLE.CREATE.S.e", "CONSUMER.INFO.S.c", "CONSUMER.NAMES.S", "CONSUMER.LIST.S", "CONSUMER.DELETE.S.c",
     "CONSUMER.MSG.NEXT.S.c", "CONSUMER.MSG.NEXT.S.none",
-    "CONSUMER.PAUSE.S.c", "DIRECT.GET.S.s.a", "DIRECT.GET.none",
+    "CONSUMER.PAUSE.S.c", "CONSUMER.UNPIN.S.c", "DIRECT.GET.S.s.a", "DIRECT.GET.none",
 )  # fmt: skip
 NAMES = (
     "name", "subjects", "max_msgs", "max_age", "storage", "retention", "discard", "seq", "last_by_subj", "next_by_subj",
@@ -34,6 +34,7 @@ NAMES = (
     "republish", "subject_transform",
     "sources", "allow_msg_ttl", "metadata", "consumer_limits", "start_time", "deleted_details", "subjects_filter",
     "multi_last", "up_to_seq", "up_to_time", "no_hdr", "pause_until", "deliver_subject", "chunk_size",
+    "pedantic", "group", "id", "min_pending", "min_ack_pending", "max_msgs_per_subject", "subject_delete_marker_ttl",
 )  # fmt: skip
 CONSUMER = (
     "name", "durable_name", "deliver_policy", "opt_start_seq", "opt_start_time", "ack_policy", "ack_wait",
@@ -41,10 +42,12 @@ CONSUMER = (
     "max_waiting",
     "max_ack_pending", "flow_control", "headers_only", "max_batch", "deliver_subject", "deliver_group",
     "idle_heartbeat", "inactive_threshold", "num_replicas", "mem_storage", "metadata", "pause_until",
+    "priority_policy", "priority_groups", "priority_timeout",
 )  # fmt: skip
 leaves = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.integers(-3, 20), st.floats(), st.text(max_size=5),
     st.sampled_from(("explicit", "all", "last", "new", "last_per_subject", "by_start_sequence", "50%", "original")),
+    st.sampled_from(("overflow", "pinned_client", "none")),
     st.sampled_from(("S", "s.a", "s.>", "memory", "file", "new", "*", "2020-01-01T00:00:00Z")),
 )  # fmt: skip
 values = st.recursive(leaves, lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=3), each))
@@ -52,7 +55,10 @@ bodies = st.one_of(
     st.binary(max_size=30),
     st.dictionaries(st.sampled_from(NAMES), values, max_size=6).map(lambda each: json.dumps(each).encode()),
     st.dictionaries(st.sampled_from(CONSUMER), values, max_size=4).map(
-        lambda each: json.dumps({"stream_name": "S", "config": each}).encode()
+        lambda each: json.dumps({"stream_name": "S", "config": each, "pedantic": len(each) > 1}).encode()
+    ),
+    st.dictionaries(st.sampled_from(NAMES), values, max_size=4).map(
+        lambda each: json.dumps({**each, "name": "S", "pedantic": True}).encode()
     ),
     st.sampled_from((b"", b"{}", b"[" * 100_000, b'{"name":"\\ud800"}', b"9" * 5000, b"NaN", b'{"seq":1e5}')),
 )
@@ -208,3 +214,31 @@ def test_a_marker_says_that_the_last_message_of_a_subject_went(tmp_path: Path) -
     assert world.api("STREAM.MSG.GET.S", {"last_by_subj": "s.b"})["message"]["seq"] == 5
     world.pass_time(7 * SECOND)
     assert world.state("S")["messages"] == 0
+
+
+def test_what_was_asked_and_what_became_of_streams_is_told_to_who_listens() -> None:
+    world = World()
+    requests = [
+        ("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]}),
+        ("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]}),
+        ("STREAM.UPDATE.S", {"name": "S", "subjects": ["s", "t"]}),
+        ("STREAM.INFO.missing", b""),
+        ("DIRECT.GET.S", {"seq": 1}),
+        ("STREAM.DELETE.S", b""),
+    ]
+
+    def told(call: str, body: Any) -> list[str]:
+        answer = world.api(call, body)
+        found = [(to, json.loads(payload)) for to, _, payload, _, _ in world.bus.said if to.startswith(b"$JS.EVENT.")]
+        for to, event in found:
+            if to == audit:
+                assert (event["subject"], json.loads(event["response"])) == (API + call, answer)
+                assert event.get("request", "") == (json.dumps(body) if body else "")
+        return [event.get("action", "asked") for _, event in found]
+
+    audit = b"$JS.EVENT.ADVISORY.API"
+    assert [told(*each) for each in requests] == [[]] * len(requests)
+    world.bus.present |= {audit, *(b"$JS.EVENT.ADVISORY.STREAM.%b.S" % b for b in (b"CREATED", b"UPDATED", b"DELETED"))}
+    assert [sorted(told(*each)) for each in requests] == [
+        ["asked", "create"], ["asked"], ["asked", "modify"], ["asked"], [], ["asked", "delete"],
+    ]  # fmt: skip

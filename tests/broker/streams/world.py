@@ -25,7 +25,7 @@ _PLENTY = Limits(1 << 30, 1 << 30)
 class Lists:
     """A bus: who listens, and what was published."""
 
-    max_payload = 1 << 20
+    id, max_payload = "NBUS", 1 << 20
 
     def __init__(self) -> None:
         self.heard: dict[int, tuple[bytes, Handler]] = {}
