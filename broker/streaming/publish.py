@@ -41,11 +41,13 @@ _TABLE_ROWS: Final = 4096
 _USUAL: Final = 1024
 _GROWN: Final = 4096
 _GROWN_SIZE: Final = 16 << 20
-#: Publishes that are gathered: how many of them may come together, and how many, and how many bytes, all are at most.
+#: Publishes that are gathered: how many of them may come together, and how many, and how many bytes, all are at most;
+#: how many they are in the beginning.
 #: Whoever sends more at once is handed over by as many as can be taken in a short time, which may be few.
 _FEW: Final = 8
 _GATHERED: Final = 1024
 _GATHERED_SIZE: Final = 1 << 18
+_PACE: Final = 64
 #: How long (ns) it may take to stage what was gathered until fewer are gathered, or more.
 _LONG: Final = 4_000_000
 _SHORT: Final = 1_000_000
@@ -81,7 +83,7 @@ class Publishing:
         self._waiting = waiting
         self._table = publish_table(min(self._batch_size, _TABLE_ROWS))
         self._gathers = not context.options.io_sleep_time
-        self._gathered, self._most = 0, _GATHERED
+        self._gathered, self._most = 0, _PACE
         self._alone = False  # only one came in the last turn: the first of this one need not wait for others
         self._gathered_size = 0
         self._gathered_rows = frame_table(_GATHERED)
