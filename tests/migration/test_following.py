@@ -18,7 +18,9 @@ from nats.js import JetStreamContext
 
 from stantools.errors import ExitCode
 from stantools.migration.followed import FollowedStore
+from stantools.migration.following import Following
 from stantools.migration.plan.planfile import read_plan
+from stantools.migration.prepared import PreparedStream
 from stantools.store.limits import SliceLimits
 from stantools.store.sample import SampleOptions, write_sample
 from tests.migration.leaving import CHANNEL, WAIT, Migration, Rehearsal, connected, in_stream
@@ -61,8 +63,14 @@ def test_the_server_stops_while_streams_are_loaded(
     tmp_path: Path, start_server: Callable[..., NatsServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_sample(tmp_path / "store", SampleOptions(channels=1, messages=10))
-    looks = iter([True])
-    monkeypatch.setattr(FollowedStore, "used", lambda _: next(looks, False))
+    running, begin = [True], Following.begin
+
+    async def load(following: Following, streams: Sequence[PreparedStream]) -> None:
+        await begin(following, streams)
+        running.clear()
+
+    monkeypatch.setattr(Following, "begin", load)
+    monkeypatch.setattr(FollowedStore, "used", lambda _: bool(running))
     words = ("migrate", tmp_path / "store", "--server", start_server().url, "--follow", "--cutover", "--yes")
     result = run(tmp_path, *words, "-o", "json")
     assert json.loads(result.stdout)["cutover"]["why"] == "the server has stopped"
