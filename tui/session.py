@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stantools.errors import StantoolsError
-from stantools.inspection.findings import Finding, Severity
+from stantools.inspection.findings import RANKS, Finding
 from stantools.store.directory import Datastore
 from stantools.store.locks import Use, find_uses
 from stantools.store.options import ReadOptions, open_store
@@ -112,8 +112,7 @@ class Totals:
 
 def worst(findings: list[Finding]) -> str:
     """Returns the highest severity of some findings, `clean` if there is none."""
-    found = {finding.severity for finding in findings}
-    return next((each.value for each in (Severity.ERROR, Severity.WARNING, Severity.INFO) if each in found), "clean")
+    return min((each.severity for each in findings), key=RANKS.__getitem__).value if findings else "clean"
 
 
 class StoreSession:

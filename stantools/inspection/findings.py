@@ -38,9 +38,10 @@ class Finding:
         return asdict(self)
 
 
-_RANKS = {severity: rank for rank, severity in enumerate(Severity)}
+#: Severities from the worst one, 0, on.
+RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """Returns findings by severity, errors first; those that are as bad stay in order."""
-    return sorted(findings, key=lambda each: _RANKS[each.severity])
+    return sorted(findings, key=lambda each: RANKS[each.severity])

@@ -13,14 +13,13 @@ from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Any
 
-from stantools.inspection.findings import Finding, Severity
+from stantools.inspection.findings import RANKS, Finding, Severity
 from stantools.inspection.records import FileKind, kind_of
 from tui.cells import SYMBOLS, Cell, counted, name_text
 from tui.rows import Column, RowSource
 from tui.session import ChannelFacts, StoreSession
 
-_RANKS = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
-_SEVERITIES = tuple(_RANKS)
+_SEVERITIES = tuple(RANKS)
 #: Findings that are taken in between two looks at the clock.
 _STEP = 200
 
@@ -202,7 +201,7 @@ class FindingRows(RowSource[Group | int]):
         if group is None:
             group = self._groups[name] = Group(name, open=self._closed == (name in self._toggled))
             self.groups.append(group)
-        rank = _RANKS[finding.severity]
+        rank = RANKS[finding.severity]
         self._sorted &= group.size > 0 and rank >= group.worst
         group.add(number, rank)
 
@@ -259,7 +258,7 @@ class FindingRows(RowSource[Group | int]):
             finding = self.findings[what]
             group, inside = self._groups.get(self._name(finding)), 1
             if group is not None:
-                rank = _RANKS[finding.severity]
+                rank = RANKS[finding.severity]
                 at = bisect_left(group.members[rank], what)
                 if at == len(group.members[rank]) or group.members[rank][at] != what:
                     return None
