@@ -22,6 +22,7 @@ from tests.brokers import Broker
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples" / "broker"
 GUIDE = (ROOT / "docs" / "broker-guide.md").read_text(encoding="utf-8")
+COMPATIBILITY = (ROOT / "docs" / "broker-compatibility.md").read_text(encoding="utf-8")
 HIGH_AVAILABILITY = (ROOT / "docs" / "high-availability.md").read_text(encoding="utf-8")
 STREAMS = (ROOT / "docs" / "streams-guide.md").read_text(encoding="utf-8")
 DEFAULT_URL = "nats://localhost:4222"
@@ -107,7 +108,7 @@ def test_c(running: Broker, tmp_path: Path) -> None:
 
 
 def test_endpoints(running: Broker) -> None:
-    table = GUIDE.partition("### Endpoints")[2].partition("\n### ")[0]
+    table = COMPATIBILITY.partition("### Endpoints")[2].partition("\n### ")[0]
     paths = re.findall(r"^\| `(/[\w/]+)` \|", table, re.MULTILINE)
     assert len(paths) > 20
     for path in paths:
@@ -116,7 +117,7 @@ def test_endpoints(running: Broker) -> None:
 
 
 def test_every_section_of_the_protocol_is_there() -> None:
-    table = GUIDE.partition("### Protocol")[2].partition("\n### ")[0]
+    table = COMPATIBILITY.partition("### Protocol")[2].partition("\n### ")[0]
     assert [int(number) for number in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == list(range(5, 26))
 
 
