@@ -43,6 +43,7 @@ class Delivery(ABC):
         #: Nothing is sent before this time: the rate is limited, a receiver is slow, or the pace is the original one.
         self._not_before = 0
         self._last: tuple[int, int] | None = None
+        self._lines: tuple[bytes, ...] = ()  #: what the headers of messages get besides
 
     @abstractmethod
     def run(self, now: int) -> bool:
@@ -86,7 +87,7 @@ class Delivery(ABC):
             self._last = (now, time)
         return False
 
-    def _pass_on(self, to: bytes, group: bytes, now: int, room: int | None, *lines: bytes) -> int:
+    def _pass_on(self, to: bytes, group: bytes, now: int, room: int | None) -> int:
         """Sends the next message.
 
         Args:
@@ -94,7 +95,6 @@ class Delivery(ABC):
             group: To one of this queue group; empty for all.
             now: Nanoseconds since 1970.
             room: Bytes that it may have; None for any.
-            lines: What its header gets besides.
 
         Returns:
             Its bytes; 0 if there is none for now, -1 if it is too large.
@@ -120,8 +120,8 @@ class Delivery(ABC):
         if consumer.config.headers_only:
             header = with_lines(header, size_line(payload))
             payload = b""
-        if lines:
-            header = with_lines(header, *lines)
+        if self._lines:
+            header = with_lines(header, *self._lines)
         left = consumer.num_pending - (count == 1)
         number = consumer.delivered[0] + 1
         ack = b"%b%d.%d.%d.%d.%d" % (self._ack, count, sequence, number, message.time, left)

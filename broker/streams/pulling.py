@@ -108,8 +108,10 @@ class PullDelivery(Delivery):
         """Sends what is there to those who have asked."""
         if 0 < self._look_at <= now:
             self._expire(now)
-        self.priorities.expire(now)
-        grouped = bool(self.consumer.config.priority_policy)
+        if grouped := bool(self.consumer.config.priority_policy):
+            self.priorities.expire(now)
+        else:
+            self._lines = ()
         sent = size = 0
         while self._requests and not self._portion(sent, size):
             request = self._chosen(now) if grouped else next(iter(self._requests))
@@ -120,7 +122,7 @@ class PullDelivery(Delivery):
                 continue
             if self._held_up(request.reply, now):
                 return False
-            bytes_sent = self._pass_on(request.reply, b"", now, request.room, *self.priorities.lines)
+            bytes_sent = self._pass_on(request.reply, b"", now, request.room)
             if not bytes_sent:
                 break
             if bytes_sent < 0:
@@ -143,6 +145,7 @@ class PullDelivery(Delivery):
             return None
         for request in list(self.priorities.candidates(self._requests)):
             if not self._bus.interested(request.reply) or self.priorities.take(request, now):
+                self._lines = self.priorities.lines
                 return request
             self._end(request, "423 Nats-Wrong-Pin-Id")
         return None
@@ -187,7 +190,7 @@ class PullDelivery(Delivery):
 
     def next_event(self) -> int:
         """Returns when a request ends, a heartbeat or a message is due."""
-        pinned = self.priorities.expires
+        pinned = self.priorities.expires if self.consumer.config.priority_policy else 0
         return self._soonest(self._look_at, pinned) if self._requests else pinned
 
     def close(self, reason: str) -> None:

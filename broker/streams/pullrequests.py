@@ -47,7 +47,7 @@ class Request:
     served: bool = False  #: it has got messages
     group: str | None = None  #: the priority group; None where there is no place for one
     pin: str = ""  #: says that its client is the one that is pinned
-    least_pending: int = 0  #: it gets something only while at least so many are to be delivered; 0 for always
+    least_pending: int = 0  #: it gets something only while at least so many are to be delivered; 0 and less for always
     least_unacknowledged: int = 0  #: or while at least so many wait for their acknowledgement
 
     @classmethod
@@ -77,22 +77,23 @@ class Request:
             beat=now + heartbeat if heartbeat else 0,
             group=wanted.get("group", ""),
             pin=wanted.get("id", ""),
-            least_pending=max(wanted.get("min_pending", 0), 0),
-            least_unacknowledged=max(wanted.get("min_ack_pending", 0), 0),
+            least_pending=wanted.get("min_pending", 0),
+            least_unacknowledged=wanted.get("min_ack_pending", 0),
         )
 
 
 class Priorities:
-    """Applies the priority policy of a consumer.
-
-    Attributes:
-        pin: Names the requests of the client that is pinned; empty if none is.
-    """
+    """Applies the priority policy of a consumer."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self.pin = ""
+        self._pin = ""
         self._since = self._heard = 0
+
+    @property
+    def pin(self) -> str:
+        """Names the requests of the client that is pinned; empty if none is, or the policy has become another one."""
+        return self._pin if self._consumer.config.priority_policy == "pinned_client" else ""
 
     def admit(self, request: Request, now: int) -> None:
         """Checks whether a request fits the policy.
@@ -101,7 +102,10 @@ class Priorities:
             RefusedError: It does not.
         """
         config = self._consumer.config
-        if (request.least_pending or request.least_unacknowledged) and config.priority_policy != "overflow":
+        overflow = request.least_pending > 0 or request.least_unacknowledged > 0
+        if not (config.priority_policy or overflow or request.pin):
+            return
+        if overflow and config.priority_policy != "overflow":
             raise RefusedError("400 Bad Request - Not a Overflow Priority consumer")
         if request.pin and config.priority_policy != "pinned_client":
             raise RefusedError("400 Bad Request - Not a Pinned Client Priority consumer")
@@ -132,7 +136,7 @@ class Priorities:
             (request.least_pending, self._consumer.num_pending),
             (request.least_unacknowledged, len(self._consumer.pending)),
         )
-        given = [least <= count for least, count in bounds if least]
+        given = [least <= count for least, count in bounds if least > 0]
         return not given or any(given)
 
     def take(self, request: Request, now: int) -> bool:
@@ -140,7 +144,7 @@ class Priorities:
         if self._consumer.config.priority_policy != "pinned_client":
             return True
         if not self.pin and not request.pin:
-            self.pin = request.pin = secrets.token_hex(11)
+            self._pin = request.pin = secrets.token_hex(11)
             self._since = self._heard = now
             self._tell("pinned", {"pinned_id": self.pin})
         return request.pin == self.pin
@@ -157,15 +161,13 @@ class Priorities:
 
     def expire(self, now: int) -> None:
         """Lets a pinned client go that has not asked for too long."""
-        if self._consumer.config.priority_policy != "pinned_client":
-            self.pin = ""
-        elif 0 < self.expires <= now:
+        if 0 < self.expires <= now:
             self.unpin("timeout")
 
     def unpin(self, reason: str) -> None:
         """Lets the pinned client go, if there is one."""
         if self.pin:
-            self.pin = ""
+            self._pin = ""
             self._since = 0
             self._tell("unpinned", {"reason": reason})
 

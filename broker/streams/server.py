@@ -243,7 +243,7 @@ class StreamsServer:
         self._driver.commit_soon()
 
     def _next_wanted(self, rest: bytes, reply: bytes, header: bytes, body: bytes) -> None:
-        if reply and beyond(header):
+        if reply and header and beyond(header):
             self._bus.publish(reply, b"", header=BEYOND)
         elif reply:
             stream, _, name = rest.decode(errors="replace").partition(".")

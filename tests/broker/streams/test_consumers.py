@@ -369,3 +369,10 @@ def test_one_client_is_pinned_until_it_does_not_ask_or_is_unpinned() -> None:
     assert told() == [("unpinned", "admin")] and not pinned()
     assert ask(one) == []
     assert published(b"7") == ([b"7"], [b"423 Nats-Wrong-Pin-Id"])
+    [header] = [said[4] for said in world.bus.said if said[2] == b"7" and said[0] == one]
+    assert header == b"NATS/1.0\r\nNats-Pin-Id: %b\r\n\r\n" % pinned().encode()
+    # Without the policy everybody gets messages again, as they are.
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit")
+    ask(two)
+    assert published(b"8", b"9", b"10") == ([b"8"], [b"9", b"10"])
+    assert not any(b"Nats-Pin-Id" in said[4] for said in world.bus.said)
