@@ -107,7 +107,7 @@ class NodeServer:
             if failures > len(_PAUSES):
                 self._failed(f"The NATS server of this node does not keep running: {said}")
                 return
-            NATS.error("The NATS server of this node has ended, and is started again; it said: %s", said)
+            NATS.error("The NATS server of this node has ended, and is started again: %s", said)
             await asyncio.sleep(_PAUSES[failures - 1])
             try:
                 process.launch()

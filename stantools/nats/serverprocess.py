@@ -146,9 +146,12 @@ class ServerProcess:
         return False
 
     def last_words(self) -> str:
-        """Returns what it said last, without time and level in front."""
+        """Returns what it said last, without time and level in front; and which signal ended it, if one did."""
         lines = (self._said(self.log, self._begin) or self._said(self._errors)).strip().splitlines()
-        return _LINE.sub("", lines[-1]) if lines else "it said nothing"
+        said = _LINE.sub("", lines[-1]) if lines else "it said nothing"
+        code = self._process.poll() if self._process else None
+        # A shell tells of a signal in this way.
+        return f"killed by signal {code - 128}; before that it said: {said}" if code and code > 128 else said
 
     def _said(self, path: Path, begin: int = 0) -> str:
         try:

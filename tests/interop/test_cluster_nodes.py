@@ -20,10 +20,11 @@ import pytest
 
 from stantools.errors import StantoolsError
 from stantools.nats.serverprocess import find_server
+from tests import servers
 from tests.brokers import Broker
 from tests.interop.talker import Client, NobodyAnsweredError, Talker
-from tests.interop.test_jetstream_store import contents, goes_on, role
-from tests.servers import free_port
+from tests.interop.test_jetstream_store import contents, goes_on, needs, role
+from tests.servers import NatsServer, free_port
 from tests.waiting import until
 
 STREAM = "orders_a"
@@ -82,7 +83,7 @@ def running(nodes: list[Node]) -> Iterator[None]:
         yield
 
 
-def stopped(node: Node) -> None:
+def stopped(node: Broker) -> None:
     if node.process is not None and node.process.poll() is None:
         node.kill()
 
@@ -283,3 +284,29 @@ def test_refusals(tmp_path: Path) -> None:
     code, said = refused(node("apart", "-cluster_peers", "a,b,c"))
     assert code == 1
     assert "nodes b, c cannot be reached" in said
+
+
+def test_nodes_on_one_server(tmp_path: Path) -> None:
+    """With a NATS server for all that is named, nodes start none of their own."""
+    with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
+        words = ("-ns", server.url, "-st", "file", "-clustered", "-cluster_peers", "a,b")
+        nodes = [
+            Broker(
+                tmp_path / name, *words, "-dir", "data", "-cluster_node_id", name, "-jetstream_replicas", "1", http=True
+            )
+            for name in "ab"
+        ]
+        code, said = refused(Broker(tmp_path / "c", *words, "-dir", "data", "-cluster_node_id", "c"))
+        assert code == 1
+        assert "a single NATS server keeps one replica: -jetstream_replicas 1" in said
+        with contextlib.ExitStack() as stack:
+            for node in nodes:
+                stack.callback(stopped, node)
+            nodes[0].start()
+            nodes[1].start(wait=False)
+            with Talker(server.port) as nats:
+                acknowledged(connected(nats, "me"), 3, 0)
+                nodes[0].kill()
+                goes_on(connected(nats, "me2"), b"a", b"killed")
+            assert role(nodes[1]) == ("b", "Leader")
+            assert sorted(path.name for path in (tmp_path / "b" / "data").iterdir()) == ["copy", "node.json"]
