@@ -111,7 +111,7 @@ class TruncateWizard(Wizard[TruncationPlan]):
         """Says what is left when a run was cancelled."""
         return (
             f"nothing is changed if the backup was not complete, and {self.source.shown} is as "
-            "it was; else it is carried out to the end, because half a repair is none"
+            "it was; otherwise it is carried out to the end, because half a repair is none"
         )
 
     def run(self, job: Job[Outcome]) -> Outcome:

@@ -151,7 +151,7 @@ def _target(plan: Plan) -> list[str]:
         *write_fields(TARGET, vars(plan.target), 2),
         "",
         "# archive: stream archives that the server restores; exact in sequences, times, gaps and consumers.",
-        "# publish: messages are published anew, where restoring is not allowed; times are in headers only.",
+        "# publish: messages are published again, where restoring is not allowed; times are in headers only.",
         *write_fields((WAY,), vars(plan)),
     ]
 

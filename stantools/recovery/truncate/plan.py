@@ -143,7 +143,7 @@ def plan_truncation(
     elif not planned.recovered and store.channel_names:
         refusals.append(
             "the server would start as if the store were empty, because server.dat holds no record: of"
-            f" {len(store.channel_names)} channels it would recover 0, and begin their sequences anew in the old files"
+            f" {len(store.channel_names)} channels it would recover 0, and start their sequences over in the old files"
         )
     cuts = tuple(
         _file_cut(store, options, change, planned)
