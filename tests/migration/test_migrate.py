@@ -290,7 +290,7 @@ def test_an_existing_stream(store: Path, start_server: Callable[..., Any], tmp_p
     channel = channels_of(store)[0]
     asyncio.run(make_stream(server.url, stream_of(channel), "elsewhere", 3))
     refused = run(place, *words, expect=ExitCode.REFUSED)
-    assert "there already" in refused.stderr and "--replace" in refused.stdout + refused.stderr
+    assert "already exists" in refused.stderr and "--replace" in refused.stdout + refused.stderr
     assert asyncio.run(count_streams(server.url)) == 1
     replaced = run(place, *words, "--replace")
     assert "replaced" in replaced.stdout
@@ -457,7 +457,7 @@ def test_a_restored_stream_is_not_published_over(store: Path, start_server: Call
     words = ["migrate", store, "--server", server.url, "--yes"]
     run(tmp_path / "a", *words)
     refused = run(tmp_path / "b", *words, "--via", "publish", expect=ExitCode.REFUSED)
-    assert "there already" in refused.stderr
+    assert "already exists" in refused.stderr
     replaced = run(tmp_path / "b", *words, "--via", "publish", "--replace")
     assert replaced.stdout.count("replaced") == 3
 

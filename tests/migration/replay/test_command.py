@@ -232,7 +232,7 @@ def test_ctrl_c_and_going_on(run: Any, start_server: Any, tmp_path: Path) -> Non
     done = run(*command, "--resume", "--speed", "max")
     assert done.code == 0, done.err
     assert asyncio.run(in_stream(server.url, "S")) == [("a", b"m%d" % n) for n in range(1, 401)]
-    assert "there already" not in done.out
+    assert "already existed" not in done.out
     assert not state_files()
 
 

@@ -120,9 +120,9 @@ def test_an_old_server_knows_no_pings() -> None:
     ("answer", "says"),
     [
         (pb.ConnectResponse(error=b"stan: clientID already registered").SerializeToString(), "already registered"),
-        (b"", "no streaming server"),
+        (b"", "not a streaming server"),
         (b"\xff", "cannot be read"),
-        (pb.ConnectResponse(pub_prefix=b"x").SerializeToString(), "no streaming server"),
+        (pb.ConnectResponse(pub_prefix=b"x").SerializeToString(), "not a streaming server"),
     ],
 )
 def test_a_connect_that_fails(answer: bytes, says: str) -> None:
