@@ -344,9 +344,8 @@ class Commits:
             what = "Unable to flush messages of channel %s: %s"
         log.STREAMING.error(what, text(channel.name), error)
         self.lost(channel, error, outcome)
-        if outcome is Outcome.UNKNOWN:
-            # What the store says it has is stored.
-            self._serving.channel(channel)
+        # What the store says it has is stored; somebody else may have stored it.
+        self._serving.channel(channel)
 
     def _make_room(self, channel: Channel) -> None:
         """A channel is not full any more when half of what may wait is done."""

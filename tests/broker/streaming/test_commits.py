@@ -376,6 +376,29 @@ def test_the_end_waits_for_the_store_as_long_as_it_says() -> None:
             assert acks == known[: len(acks)]
 
 
+class TakenMessages(MemoryMessages):
+    """A channel whose sequences somebody else has used, for messages of theirs."""
+
+    def flush(self) -> None:
+        raise StorageError("somebody else was faster")
+
+
+class TakenStore(MemoryStore):
+    """A store of such channels."""
+
+    def create_channel(self, name: bytes) -> ChannelStore:
+        found = self._channels[name] = ChannelStore(TakenMessages(name, UNLIMITED), MemorySubscriptions(UNLIMITED))
+        return found
+
+
+def test_what_somebody_else_has_stored_is_delivered() -> None:
+    world = World(store=TakenStore())
+    world.connect()
+    subscriber = world.subscribe(b"foo")
+    world.publish(b"foo", b"1")
+    assert subscriber.sequences() == [1]
+
+
 class LateSubscriptions(MemorySubscriptions):
     """Subscriptions whose flushes end when the test says so."""
 

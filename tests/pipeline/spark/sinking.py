@@ -91,11 +91,14 @@ def kill_clients(server: Any, stream: str, reached: int) -> list[int]:
         found = info(server, stream)
         if found and found["state"]["messages"] >= reached:
             break
-    killed = []
-    for pid in connected_to(server.port):
-        if pid not in (os.getpid(), server.process.pid):
+    # Whoever waits for the server cannot get done while it is looked for.
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        killed = [pid for pid in connected_to(server.port) if pid not in (os.getpid(), server.process.pid)]
+        for pid in killed:
             os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
     return killed
 
 
