@@ -3,7 +3,7 @@
 Facts: filestore.md sections 1.4 and weakness W19. Only a server in fault-tolerant mode takes a
 lock, so a free lock proves nothing. Three things are looked at, none of which changes or creates a file:
 
-1. the lock on `.rootdir.lck`, asked for without being taken;
+1. the locks on `.rootdir.lck` and, which our broker takes, on the directory itself, asked for without being taken;
 2. processes that hold a file of the store open for writing (Linux, as far as we may look);
 3. files that are being written right now: if the newest file is younger than a few seconds, we watch for that
    long whether anything moves.
@@ -88,6 +88,8 @@ def find_uses(store: Path, *, quiet: float | None = None, sleep: Callable[[float
         uses.append(Use("lock", f"{who} holds the lock {FT_LOCK_FILE}", pid if pid > 0 else None))
     if (pid := log_lock_holder(store)) is not None:
         uses.append(Use("lock", f"process {pid} holds the lock of {RAFT_LOG_FILE}", pid))
+    if (pid := _holder(store)) not in (None, os.getpid()):
+        uses.append(Use("lock", f"process {pid} holds the lock of {store}", pid))
     uses += open_handles(store, _identities(store))
     if not uses and quiet > 0:
         uses += _recent_writes(store, quiet, sleep)
@@ -132,8 +134,12 @@ def log_lock_holder(raft: Path) -> int | None:
     Returns:
         The process; None if the lock is free, there is no log, or the system does not tell.
     """
+    return _holder(raft / RAFT_LOG_FILE)
+
+
+def _holder(path: Path) -> int | None:
     try:
-        status = (raft / RAFT_LOG_FILE).stat()
+        status = path.stat()
         listed = Path("/proc/locks").read_text()
     except OSError:
         return None

@@ -12,6 +12,7 @@ import pytest
 
 from stantools.errors import ExitCode, RefusedError
 from stantools.store.locks import check_not_in_use, find_uses, ft_lock_holder, hold_ft_lock, log_lock_holder
+from tests.brokers import Broker
 from tests.trees import dated
 
 HOLD_LOCK = """
@@ -89,6 +90,14 @@ def test_a_running_node_holds_the_lock_of_its_log(store, other_process):
     assert log_lock_holder(store) == pid
     with pytest.raises(RefusedError, match=f"process {pid} holds the lock of raft.log"):
         check_not_in_use(store)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="locks of others are seen on Linux only")
+def test_a_broker_of_ours_holds_the_lock_of_the_directory(tmp_path):
+    store = tmp_path / "store"
+    with Broker(tmp_path, "-store", "file", "-dir", store) as broker:
+        assert ("lock", broker.process.pid) in [(use.kind, use.pid) for use in find_uses(store, quiet=0)]
+    assert find_uses(store, quiet=0) == []
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="open files of others are seen on Linux only")
