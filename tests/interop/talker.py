@@ -316,7 +316,14 @@ class Client:
     """
 
     def __init__(
-        self, nats: Talker, client_id: str, *, heartbeat: str = "answer", cluster: str = "test-cluster", **fields: Any
+        self,
+        nats: Talker,
+        client_id: str,
+        *,
+        heartbeat: str = "answer",
+        cluster: str = "test-cluster",
+        seconds: float = PATIENCE,
+        **fields: Any,
     ) -> None:
         self.nats = nats
         self.id = client_id.encode()
@@ -333,7 +340,7 @@ class Client:
         }  # fmt: skip
         wanted = store.ConnectRequest(**(described | fields))
         self.asked_at = time.monotonic()
-        data = nats.request(b"_STAN.discover." + cluster.encode(), wanted.SerializeToString())
+        data = nats.request(b"_STAN.discover." + cluster.encode(), wanted.SerializeToString(), seconds)
         self.subjects = protocol.ConnectResponse.FromString(data)
         if self.subjects.error:
             raise RefusedError(self.subjects.error.decode())

@@ -243,8 +243,9 @@ def connected(nats: Talker, client_id: str, cluster: str = "test-cluster") -> Cl
     found: list[Client] = []
 
     def connects() -> bool:
-        with contextlib.suppress(NobodyAnsweredError):
-            found.append(Client(nats, client_id, cluster=cluster))
+        # What was sent to a node that was just killed is not answered by anybody.
+        with contextlib.suppress(NobodyAnsweredError, TimeoutError):
+            found.append(Client(nats, client_id, cluster=cluster, seconds=15))
         return bool(found)
 
     until(connects)
