@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
 import json
 import re
 import subprocess
@@ -35,6 +34,7 @@ from stantools.store.serverinfo import encode_server_file, new_server_info
 from stantools.store.sublog import read_subs
 from tests import clients, servers
 from tests.conftest import MUTATION_SETS, golden_cases, load_expected
+from tests.programs import load
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -133,11 +133,7 @@ def test_entries_are_written_alike(entry) -> None:
 
 @cache
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(DOCS / "generate.py")
 
 
 @pytest.mark.parametrize("name", ["findings.md", "commands.md", "broker-options.md"])

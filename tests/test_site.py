@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections import Counter
@@ -13,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.programs import load
+
 pytestmark = pytest.mark.xdist_group("site")  # one test process writes build/pages
 
 ROOT = Path(__file__).parents[1]
@@ -20,11 +21,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_site", ROOT / "docs" / "site.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(ROOT / "docs" / "site.py")
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ class BlockList:
         if self.first == 0 or begin != self.last + 1:
             self.clear()
             self.first = begin
-        size = records.total if records.total >= 0 else size_of(records)
+        size = size_of(records)
         self._blocks.append(records)
         self._firsts.append(begin)
         self.last = end

@@ -1,6 +1,6 @@
 """What the server's log lines about its file store mean, and which command helps.
 
-Facts: filestore.md sections 1.4, 4.3, 5, 7, 9 and 11. The first line of a match is what stands in the
+Facts: filestore.md sections 1.4, 4.3, 5, 7, 9 and 11. The first line of a match is what is in the
 log; a fatal error is often several texts in each other, and each level has its entry here.
 """
 

@@ -1,4 +1,4 @@
-"""A migration as a whole: what stands in its way, the plan file, the work, and what became of it.
+"""A migration as a whole: what is in its way, the plan file, the work, and what became of it.
 
 What the command line does stage by stage, and the browser step by step.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ import pytest
 
 from stantools.errors import ExitCode
 from stantools.store.sample import SampleOptions, write_sample
+from tests.programs import load
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -22,10 +22,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 @pytest.mark.parametrize("name", ["README.md", "docs/tour.md"])
 def test_the_tour_shows_real_output(name: str) -> None:
-    spec = importlib.util.spec_from_file_location("docs_tour", ROOT / "docs" / "tour.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load(ROOT / "docs" / "tour.py")
     page = ROOT / name
     text = page.read_text(encoding="utf-8")
     assert page in module.PAGES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.programs import load
 from tests.trees import tree
 
 ROOT = Path(__file__).parents[2]
@@ -18,11 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def maker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_samples", ROOT / "samples" / "make_samples.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(ROOT / "samples" / "make_samples.py")
 
 
 def test_samples_are_what_is_written(maker: ModuleType, tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from typing import Final
 from broker.log import STREAMING
 from broker.stores.file.locks import descriptor_of, lock_directory, make_directory, unlock_directory
 from broker.stores.interface import OriginalStoreError, StorageError
+from stantools.errors import StoreUnwritableError
 from stantools.store.directory import CLIENTS_FILE, RAFT_LOG_FILE, SERVER_FILE
+from stantools.store.durable import replace_file
 
 _NODE: Final = "node.json"
 #: Seconds for which a start waits for the directory, as the NATS server of a node that was killed takes a moment to
@@ -65,11 +67,9 @@ class NodeDirectory:
             if known is None:
                 self._refuse_stores()
                 known = {"node_id": node_id or new_id(), "cluster_id": self._cluster_id}
-                beside = file.with_suffix(".new")
-                beside.write_text(json.dumps(known), "utf-8")
-                beside.replace(file)
+                replace_file(file, json.dumps(known).encode())
             stored, cluster_id = str(known["node_id"]), str(known["cluster_id"])
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+        except (OSError, ValueError, KeyError, TypeError, StoreUnwritableError) as problem:
             raise StorageError(f"{file} cannot be used: {problem}") from problem
         if cluster_id != self._cluster_id:
             raise StorageError(f'cluster ID "{self._cluster_id}" does not match recovered value of "{cluster_id}"')

@@ -52,7 +52,7 @@ class Patience:
 
         Args:
             step: What to do.
-            reached: Tells how far it is; whenever that has grown, the time starts over.
+            reached: Returns how far it is; whenever that has grown, the time starts over.
 
         Raises:
             StantoolsError: It failed for good, or for too long.

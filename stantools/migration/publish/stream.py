@@ -78,7 +78,7 @@ async def publish_stream(
         RefusedError: The stream already exists, or (`NotOursError`) holds something else than the source, or it
             would take too many fillers.
         UsageError: A stream with this configuration cannot be filled exactly.
-        PermissionDeniedError: The user may not do what it takes; as far as possible that is found out before the stream
+        PermissionDeniedError: The user may not do what it takes; as far as possible that is checked before the stream
             is created.
         NatsError: The server refuses, or is gone for too long. The same call goes on from there, with `resume`.
         StantoolsError: A message does not fit into the server, or the source cannot be read.

@@ -1,8 +1,8 @@
-"""What is in the way of streams on a server, found out before anything is created there.
+"""What is in the way of streams on a server, checked before anything is created there.
 
 Everything is asked for with requests that change nothing. Whether the user may send a request that would change
-something is found out with one that is no valid JSON: a server that permits it answers that it is malformed. Whether
-there is room is found out with one that asks for what the server cannot do.
+something is checked with one that is not valid JSON: a server that permits it answers that it is malformed. Whether
+there is room is checked with one that asks for what the server cannot do.
 """
 
 from __future__ import annotations

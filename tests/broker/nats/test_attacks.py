@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import importlib.util
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +23,7 @@ from broker.nats.views import resident_memory
 from tests.broker.nats.serving import Raw, serving
 from tests.broker.nats.test_limits import QUIET
 from tests.brokers import Broker
+from tests.programs import load
 from tests.waiting import eventually
 
 #: Processor time (seconds) in which nobody else is served. Waits on a machine that is busy say nothing.
@@ -32,12 +31,7 @@ HOLD = 0.1
 
 
 def attacks() -> ModuleType:
-    path = Path(__file__).parents[3] / "benchmarks" / "broker" / "attack.py"
-    spec = importlib.util.spec_from_file_location("attack", path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["attack"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(Path(__file__).parents[3] / "benchmarks" / "broker" / "attack.py")
 
 
 @pytest.fixture
