@@ -150,7 +150,7 @@ class Upkeep:
 
 
 def report_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """Logs what went wrong in a callback; the server goes on."""
+    """Logs what went wrong in a callback; the server keeps running."""
     problem = context.get("exception")
     if isinstance(problem, OSError) and out_of_files(problem):
         return

@@ -137,7 +137,7 @@ class Group:
             self._failed(f"This server cannot go on in its group: {running.exception()!r}")
 
     async def stop(self) -> None:
-        """Leaves the others, and gives the lease back."""
+        """Leaves the group and releases the lease."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])

@@ -412,7 +412,7 @@ class _Process:
         self._monitoring_urls = (f"{scheme}://{_reachable(options.host)}:{monitoring.port}",)
 
     def _leave_traces(self, url: str, stack: contextlib.AsyncExitStack) -> None:
-        """Writes the files that tell others about this process."""
+        """Writes the files by which others find this process."""
         options = self._options
         if not (options.pid_file or options.ports_file_dir):
             return

@@ -1,4 +1,4 @@
-"""The exceptions of stantools, each with the exit code that the command line gives it.
+"""The exceptions of stantools, each with its exit code on the command line.
 
 Damage in a store is never an exception: it is a finding (see `stantools.inspection.findings`). An exception means
 that the work cannot go on.

@@ -33,7 +33,7 @@ def escape_lines(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """Makes a text of one line safe to print, in which names may stand that hold line breaks."""
+    """Makes a text of one line safe to print, which may contain names with line breaks."""
     return escape_lines(text).replace("\n", "\\n")
 
 
@@ -45,7 +45,7 @@ def shell_word(text: str) -> str:
 
 
 def fill_in(text: str, names: Mapping[str, str]) -> str:
-    """Puts names in the place of the words that stand for them in commands, so that these can be pasted.
+    """Replaces the placeholders in commands by names, so that they can be pasted.
 
     Args:
         text: A remedy, in which commands say `STORE`, `NEW`, `CHANNEL` or `FILE`.
@@ -58,7 +58,7 @@ def fill_in(text: str, names: Mapping[str, str]) -> str:
 
 
 def store_names(path: Path | str) -> dict[str, str]:
-    """Returns what STORE and NEW stand for in commands about a store: it, and a name for a salvaged one beside it."""
+    """Returns the values of STORE and NEW in commands about a store: it, and a name for a salvaged one beside it."""
     return {"STORE": str(path), "NEW": str(beside(Path(path), "salvaged"))}
 
 

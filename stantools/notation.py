@@ -119,7 +119,7 @@ def format_time(timestamp_ns: int) -> str:
 
 
 def format_moment(timestamp_ns: int) -> str:
-    """Formats nanoseconds since 1970 as servers do in what they tell: as `format_time`, without zeros at the end."""
+    """Formats nanoseconds since 1970 as servers report them: as `format_time`, without zeros at the end."""
     seconds, rest = divmod(timestamp_ns, _SECOND)
     fraction = f".{rest:09d}".rstrip("0") if rest else ""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"

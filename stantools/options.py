@@ -21,7 +21,7 @@ from stantools.secret import Secret
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What users are told of an option, and what it may hold."""
+    """The description of an option for users, and what it may hold."""
 
     help: str  #: what it does, in a sentence
     default: Any = None  #: Its value if it is not given. False makes a flag of it, an empty tuple lets it be repeated.
@@ -37,7 +37,7 @@ class Option:
     least: float | None = None  #: the smallest number, itself included unless `above` is set
     most: float | None = None  #: the biggest number
     above: bool = False  #: the number has to be above `least`
-    metavar: str | None = None  #: what stands for its value in help texts
+    metavar: str | None = None  #: placeholder for its value in help texts
     written: str | None = None  #: the default as users write it, if it is not the default's own text
     variable: str = ""  #: the environment variable that it comes from if it is not given
     quiet: bool = False  #: help texts do not name the default
@@ -115,7 +115,7 @@ AGE = Option(help="", read=parse_duration, metavar="AGE")
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """The server's limits of channels, as users give them; None is not given."""
+    """The server's limits of channels, as users set them; None is not set."""
 
     max_msgs: int | None = COUNT.field(help="The server's -mm; 0 is no limit.")
     max_bytes: int | None = SIZE.field(help="The server's -mb; 0 is no limit.")
@@ -124,7 +124,7 @@ class LimitOptions:
 
 @dataclass(frozen=True)
 class SliceOptions:
-    """The server's limits of slices, as users give them; None is not given."""
+    """The server's limits of slices, as users set them; None is not set."""
 
     slice_msgs: int | None = COUNT.field(help="Messages of a slice; the server's option.")
     slice_bytes: int | None = SIZE.field(help="Bytes of a slice; 64MB if no slice limit is given.")

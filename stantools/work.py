@@ -1,7 +1,7 @@
 """One way to do work on many things: `Work.map`, by threads here (`Threads`) or on Spark (`pipeline.spark.tasks`).
 
 Results come as they are made, each item once. Only a few items are ahead of the result that is wanted, so memory does
-not depend on how many there are. Whoever gives up (Ctrl-C, an exception, a closed generator) drops what has not begun.
+not depend on how many there are. Who stops early (Ctrl-C, an exception, a closed generator) drops what has not begun.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Failure:
 
     message: str  #: why
     remedy: str = ""  #: what to do
-    exit_code: int = ExitCode.UNREACHABLE  #: as the command line would give it
+    exit_code: int = ExitCode.UNREACHABLE  #: as of the command line
     #: What was raised, where it was raised in this process.
     cause: StantoolsError | None = field(default=None, compare=False, repr=False)
 
@@ -73,7 +73,7 @@ class Work(Protocol):
         """Returns whether the items are done in this process and in order; a function need not be picklable then."""
 
     def inside(self, progress: Progress | None) -> Progress | None:
-        """Returns what an item tells while it is being done; None where that is elsewhere, and nobody would hear."""
+        """Returns what an item reports while it is being done; None where that is elsewhere, and nobody would hear."""
 
     def map(
         self,

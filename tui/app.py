@@ -118,7 +118,7 @@ class Browser(App[None]):
         return self._screen(View.OVERVIEW if self.session else View.LIVE, Place())
 
     def on_mount(self) -> None:
-        """Begins to find out everything once there is something to see."""
+        """Begins to scan everything once there is something to see."""
         for problem in self._setting_problems():
             self.notify(problem, title="settings", severity="warning", timeout=15, markup=False)
         if self.session is not None and self.session.job is None:
@@ -141,7 +141,7 @@ class Browser(App[None]):
         return self._exception
 
     def _fatal_error(self) -> None:
-        """Ends the program without a traceback on the terminal; who started it tells what went wrong."""
+        """Ends the program without a traceback on the terminal; who started it reports what went wrong."""
         self._close_messages_no_wait()
 
     def _setting_problems(self) -> Iterable[str]:

@@ -16,7 +16,7 @@ Role = Literal["", "good", "warn", "bad", "dim", "strong", "accent"]
 #: A cell of a table, or a part of a line.
 Cell = str | tuple[str, Role]
 
-#: State of a channel, slice or finding: a symbol that is told apart without its color.
+#: State of a channel, slice or finding: a symbol that is recognised without its color.
 SYMBOLS: dict[str, tuple[str, Role]] = {
     "unknown": ("·", "dim"),
     "clean": ("✓", "good"),
@@ -41,7 +41,7 @@ def role_of(cell: Cell) -> Role:
 
 
 def name_text(name: str | bytes | os.PathLike[str]) -> str:
-    """Returns the name of a channel, client or file in a form that is harmless and tells every byte."""
+    """Returns the name of a channel, client or file in a form that is harmless and shows every byte."""
     return escape(os.fspath(name))
 
 
@@ -87,7 +87,7 @@ def sparkline(values: list[float], width: int) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Cuts a text to a number of characters, with a sign that it goes on."""
+    """Cuts a text to a number of characters, with a sign that there is more."""
     if len(text) <= width:
         return text
     return text[: max(width - 1, 0)] + "…" if width > 0 else ""

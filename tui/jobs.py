@@ -1,4 +1,4 @@
-"""Work in the background: told how far it is, cancelled at its next step, never in the way of a key press.
+"""Work in the background: it reports its progress, is cancelled at its next step, never in the way of a key press.
 
 A job runs in a thread of its own. The user interface looks at it ten times a second or so instead of being told, so
 that work that makes thousands of steps a second costs the interface nothing.
@@ -103,7 +103,7 @@ class Job(Generic[_T]):
 
     @property
     def running(self) -> bool:
-        """The work goes on."""
+        """Resumes the work."""
         return self.state is JobState.RUNNING
 
     @property

@@ -1,6 +1,6 @@
 """The user's settings: which keys do what, and the theme.
 
-A TOML file: `[keys]` gives ids of bindings other keys (`"app.quit" = "ctrl+x,q"`; the ids are on the help page), and
+A TOML file: `[keys]` assigns other keys to ids of bindings (`"app.quit" = "ctrl+x,q"`; see the help page), and
 `[display]` a `theme`. What is wrong in it is told and skipped: a browser for broken stores starts in any case.
 """
 

@@ -2,7 +2,7 @@
 
 Nothing here knows the terminal. The facts are found in the order in which they answer questions: what is in the store
 (indexes and logs), what is wrong (every byte), what the server would do (a forecast). They come channel by channel,
-while a screen may already show them; `revision` tells that something is new.
+while a screen may already show them; `revision` shows that something is new.
 """
 
 from __future__ import annotations
@@ -178,12 +178,12 @@ class StoreSession:
         return self._job
 
     def start(self) -> Job[None]:
-        """Begins to find out everything."""
+        """Begins to scan everything."""
         self._job = Job("scan", self._scan)
         return self._job.start()
 
     def rescan(self) -> Job[None]:
-        """Opens the store anew and finds out everything again.
+        """Opens the store anew and scans everything again.
 
         Raises:
             StoreUnreadableError: It is not a store any more; then everything stays as it was.

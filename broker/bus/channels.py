@@ -51,7 +51,7 @@ class ChannelStreams:
             self._server.take_back(stream)
 
     def _made(self, channel: ChannelLog) -> Stream | None:
-        """Makes the stream of a channel, with the names that a migration gives."""
+        """Makes the stream of a channel, under the names that a migration uses."""
         text = channel.name.decode(errors="surrogateescape")
         name, subject = stream_name(text), subject_name(text)
         store = (

@@ -82,7 +82,7 @@ class Link(Client):
 
     def __init__(self, servers: list[Server], manners: Manners) -> None:
         super().__init__(servers, manners)
-        #: Called when the server has told about others that were not known.
+        #: Called when the server has announced others that were not known.
         self.discovered: Callable[[], None] = lambda: None
 
     async def connect(self) -> None:
@@ -228,7 +228,7 @@ class ExternalBus:
         self.let_go: Final = self._links[Role.SEND].let_go
 
     def on_discovered(self, discovered: Callable[[], None]) -> None:
-        """Has `discovered` called whenever NATS tells about servers that were not known, if there are partitions."""
+        """Calls `discovered` whenever NATS announces servers that were not known, if there are partitions."""
         if link := self._links.get(Role.PARTITIONS):
             link.discovered = discovered
 

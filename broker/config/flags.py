@@ -14,7 +14,7 @@ from stantools.format.quoting import quote
 
 _TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
-#: An underscore may stand between two digits, or behind the base.
+#: An underscore is allowed between two digits, or behind the base.
 _INTEGER: Final = re.compile(r"[+-]?(0[xX](_?[0-9a-fA-F])+|0[bB](_?[01])+|0[oO](_?[0-7])+|0(_?[0-7])*|[1-9](_?[0-9])*)")
 _MAX_DIGITS: Final = 80
 #: Options that stand for several others.

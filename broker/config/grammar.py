@@ -329,7 +329,7 @@ class _Scanner:
         return _ESCAPES[character]
 
     def _block(self) -> str:
-        """Reads `(` … `)`: the closing one stands alone in its line."""
+        """Reads `(` … `)`: the closing one is alone on its line."""
         begin = self.position + 1
         end = self.text.find("\n)", begin - 1)
         while end >= 0 and end + 2 < len(self.text) and self.text[end + 2] not in _LINE_ENDS:

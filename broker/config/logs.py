@@ -31,7 +31,7 @@ from stantools.format.quoting import quote
 _LABELS: Final = ((logging.CRITICAL, "FTL"), (logging.ERROR, "ERR"), (logging.WARNING, "WRN"), (logging.INFO, "INF"))
 _COLOURS: Final = {"INF": "32", "DBG": "36", "WRN": "0;93", "ERR": "31", "FTL": "31", "TRC": "33"}
 PREFIX: Final = "STREAM: "
-#: What stands for characters that end lines, steer terminals, or turn the direction of what follows them.
+#: What replaces characters that end lines, steer terminals, or turn the direction of what follows them.
 _ESCAPED: Final = (
     {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
     | {n: f"\\u{n:04x}" for n in (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))}

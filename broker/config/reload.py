@@ -70,7 +70,7 @@ def reload_options(old: BrokerOptions, argv: Sequence[str], environ: Environment
 
 def _compare(old: BrokerOptions, found: Configured, tls: TLSOptions | None) -> Reloaded:
     nats = nats_options(found.settings, found.nats, tls)
-    # Where it listens cannot change: the original goes on silently with the old address.
+    # Where it listens cannot change: the original silently keeps the old address.
     nats = replace(nats, host=old.nats.host)
     if problem := server_problem(nats):
         raise ReloadProblem(problem)

@@ -100,7 +100,7 @@ def problem(status: int, text: str) -> Reply:
 
 
 def refusal(text: str) -> Reply:
-    """Returns the answer to a parameter that makes no sense, as the NATS server gives it: without a line break."""
+    """Returns the answer to a parameter that makes no sense, as the NATS server words it: without a line break."""
     return Reply(400, text.encode(errors="replace"), _PLAIN)
 
 

@@ -202,7 +202,7 @@ class MonitoringServer:
             if isinstance(found, Reply):
                 return found
             return document(await _written(found), query)
-        except Exception as error:  # whatever it is, the broker goes on
+        except Exception as error:  # whatever it is, the broker keeps running
             log.NATS.error(
                 "Error getting information about %s: %s", path, error, exc_info=log.NATS.isEnabledFor(logging.DEBUG)
             )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ClientState(enum.Enum):
     """How far a client has come."""
 
-    #: It was not told anything yet.
+    #: Nothing has been sent to it yet.
     NEW = enum.auto()
     #: It has INFO in clear, and the TLS handshake is under way. What it sends waits.
     HANDSHAKE = enum.auto()
@@ -151,24 +151,24 @@ class Client(ABC):
         return False
 
     def stall(self, receiver: Client, seconds: float) -> None:  # noqa: B027
-        """Is told that it sends faster than a receiver takes: nothing more for a while, or until `unstall`."""
+        """Stops reading, as it sends faster than a receiver takes, for a while or until `unstall`."""
 
     def unstall(self, receiver: Client) -> None:  # noqa: B027
-        """Is told that the receiver has caught up."""
+        """Reads again, as the receiver has caught up."""
 
     def release_stalled(self) -> None:
-        """Lets those go on who were told to wait."""
+        """Lets those read again who had to wait."""
         for origin in list(self.stalled):
             origin.unstall(self)
 
     def recheck(self) -> None:  # noqa: B027
-        """Is told that permissions have changed."""
+        """Learns that permissions have changed."""
 
     def publish_denied(self, subject: bytes) -> None:  # noqa: B027
-        """Is told that it may not publish there."""
+        """Learns that it may not publish there."""
 
     def nobody_there(self, reply: bytes) -> None:  # noqa: B027
-        """Is told that nobody got its request."""
+        """Learns that nobody got its request."""
 
     def may_respond(self, subject: bytes) -> bool:
         """Returns whether it got a message with this reply subject and may answer it; counts the answer."""

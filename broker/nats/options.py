@@ -97,9 +97,9 @@ class ClusterOptions:
     password: str = ""
     timeout: float = DEFAULT_TIMEOUT  #: how long the handshake may take
     tls: TLSOptions | None = None  #: TLS of routes, in both directions; certificates are always asked for
-    advertise: str = ""  #: address that other servers are told
-    no_advertise: bool = False  #: do not tell clients about the other servers
-    connect_retries: int = 0  #: attempts for a server that another one told about, besides the first
+    advertise: str = ""  #: address that is announced to other servers
+    no_advertise: bool = False  #: do not announce the other servers to clients
+    connect_retries: int = 0  #: attempts for a server that another one announced, besides the first
     ping_interval: float = 120.0  #: time between two pings
     write_deadline: float = 10.0  #: how long another server may take no data at all
 
@@ -111,7 +111,7 @@ class NatsOptions:
     host: str = "0.0.0.0"  #: address to listen on
     port: int = 4222  #: port; -1 for a free one
     name: str = ""  #: server name; empty for its id
-    client_advertise: str = ""  #: what INFO tells clients to connect to
+    client_advertise: str = ""  #: the address in INFO that clients are to connect to
     max_connections: int = 65536  #: clients at a time; 0 for no limit
     max_subscriptions: int = 0  #: subscriptions of a client; 0 for no limit
     max_control_line: int = 4096  #: bytes of a control line

@@ -202,7 +202,7 @@ class Router:
     def _hand_over_paced(
         self, origin: Client, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
     ) -> None:
-        """Hands as many rows to a handler as it may get at a time, and finds out how many it may get next time."""
+        """Hands as many rows to a handler as it may get at a time, and measures how many it may get next time."""
         start = perf_counter()
         self._hand_over(origin, to, buffer, frames, begin, end, size)
         took = perf_counter() - start
@@ -221,7 +221,7 @@ class Router:
             if wait and origin is not client:
                 origin.stall(client, wait)
         except Exception as problem:
-            # Whatever a handler does, the connection that its messages came from goes on.
+            # Whatever a handler does, the connection that its messages came from lives on.
             NATS.error("%s: error in the handler of %r: %r", client.name, to.subject.decode(errors="replace"), problem)
             NATS.debug("Details", exc_info=True)
 

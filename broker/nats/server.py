@@ -82,7 +82,7 @@ class NatsServer:
         self.frames = frame_table(ROWS)  #: the table that all connections parse into
         self.tracing = options.trace  #: protocol messages are logged
         self.lame = False
-        self.offers: Mapping[str, Any] = {}  #: what else INFO tells clients: there are streams
+        self.offers: Mapping[str, Any] = {}  #: what else INFO announces to clients, such as streams
         self._stopped = False
         self._clients: dict[int, Client] = {}
         self._connections: dict[int, Connection] = {}
@@ -127,7 +127,7 @@ class NatsServer:
 
     @property
     def go_version(self) -> str:
-        """What stands where the original has the version of its compiler."""
+        """What takes the place of the version of the original's compiler."""
         return f"python{platform.python_version()}"
 
     def clients(self) -> list[Client]:
@@ -289,7 +289,7 @@ class NatsServer:
         if left:
             NATS.info("Closing existing clients")
             pause = max(options.lame_duck_duration - options.lame_duck_grace_period, 0.0) / len(left)
-            # Many at a time where there are more than the timer can tell apart.
+            # Many at a time where there are more than the timer can separate.
             step = max(1, int(0.001 / pause)) if pause else len(left)
             for i in range(0, len(left), step):
                 for connection in left[i : i + step]:
@@ -369,7 +369,7 @@ class NatsServer:
             task.add_done_callback(self._tasks.discard)
 
     async def _upgrade(self, connection: Connection, context: ssl.SSLContext) -> None:
-        """Sends INFO in clear and goes on over TLS."""
+        """Sends INFO in clear and continues over TLS."""
         # Reading can be paused only when the loop has begun with it; INFO comes after that, so nothing is missed.
         await asyncio.sleep(0)
         if connection.closed or self.options.tls is None:

@@ -36,7 +36,7 @@ _REASONS: Final = {
 }
 C = TypeVar("C", contravariant=True)
 
-#: Names that clients give themselves are shown up to this length.
+#: Names that clients choose are shown up to this length.
 _NAME: Final = 256
 #: Reply subjects that are remembered for permission to respond.
 _REPLIES: Final = 65536

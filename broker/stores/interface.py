@@ -40,7 +40,7 @@ class Outcome(enum.Enum):
     STORED = enum.auto()
     #: It could not be stored and was taken back.
     REFUSED = enum.auto()
-    #: Nobody can tell now. What of it is in the log the store says by `MessageStore.last`.
+    #: Nobody knows at the moment. `MessageStore.last` shows how much of it is in the log.
     UNKNOWN = enum.auto()
 
 

@@ -226,7 +226,7 @@ class Commits:
         self._relax()
 
     def flush_subscriptions(self, channel: Channel) -> Flush | None:
-        """Flushes the subscriptions of a channel; the log tells if that fails. Returns the flush if it is under way."""
+        """Flushes the subscriptions of a channel; a failure is logged. Returns the flush if it is under way."""
         try:
             flush = channel.store.flush()
         except StorageError as error:

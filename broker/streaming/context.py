@@ -79,7 +79,7 @@ class Timers:
             self._cancelled = 0
 
     def run(self) -> None:
-        """Does what is due, except for what becomes due by doing it, and tells when to come again."""
+        """Does what is due, except for what becomes due by doing it, and returns when to come again."""
         now = self._clock.monotonic()
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now:

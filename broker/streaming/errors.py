@@ -39,5 +39,5 @@ class RefusedError(Exception):
 
 
 def text_of(error: RefusedError | StorageError) -> bytes:
-    """Returns what a client is told about an error."""
+    """Returns the text that a client gets about an error."""
     return error.text if isinstance(error, RefusedError) else str(error).encode(errors="surrogateescape")

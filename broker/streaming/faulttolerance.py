@@ -1,4 +1,4 @@
-"""Several servers with one store: one is active, the others stand by until they get the store's lock.
+"""Several servers with one store: one is active, the others are standbys until they get the store's lock.
 
 Facts: high-availability.md section A, server-operations.md section 16. Groups may mix these servers with the original.
 
@@ -74,7 +74,7 @@ def decode_time(data: bytes) -> int:
 
 
 class FaultTolerance:
-    """Stands by, becomes active, and tells the others.
+    """Waits as the standby, becomes active, and announces it to the group.
 
     Args:
         context: The world; its options name the group.
@@ -211,7 +211,7 @@ class FaultTolerance:
         self._timer = self._timers.at(now + self._beat, self._send)
 
     def _compare(self, payload: bytes) -> None:
-        """Somebody claims to be active. Of two who do, the one that is it longer goes on."""
+        """Somebody claims to be active. Of two that do, the one that has been active longer stays."""
         try:
             message = decode(protocol.CtrlMsg, payload)
         except gogo.DecodeError:

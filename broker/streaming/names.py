@@ -73,12 +73,12 @@ def sub_close_subject(cluster_id: bytes) -> bytes:
 
 
 def partition_subject(cluster_id: bytes) -> bytes:
-    """Returns where servers tell each other which channels they have."""
+    """Returns the subject on which servers announce their channels to each other."""
     return b"_STAN.part." + cluster_id
 
 
 def fault_tolerance_subject(cluster_id: bytes, group: bytes) -> bytes:
-    """Returns where the active server of a group tells the others that it is alive."""
+    """Returns the subject on which the active server of a group announces that it is alive."""
     return b"_STAN.ft." + cluster_id + b"." + group
 
 

@@ -243,7 +243,7 @@ class Waiting:
         return True
 
     def registered(self, client: Client) -> None:
-        """A client has come: goes on with everything that waited for it."""
+        """A client has come: resumes everything that waited for it."""
         for key in ((client.id, b""), (b"", client.info.conn_id)):
             self._missing.pop(key, None)
             self._end(key, came=True)

@@ -88,7 +88,7 @@ class Publishing:
         self._gathered_size = 0
         self._gathered_rows = frame_table(_GATHERED)
         self._gathered_bytes = bytearray(_GATHERED_SIZE)
-        #: What stands in the NATS subject of a publish before its channel, in bytes; negative if that may be another.
+        #: What precedes the channel in the NATS subject of a publish, in bytes; negative if that may be another.
         self.prefix = -1
 
     def receive(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:

@@ -137,7 +137,7 @@ class Redelivery:
                 subscription.pending[sequence] = _next_deadline(deadline, subscription.ack_wait, now)
 
     def _send_overdue(self, subscription: Subscription, sequences: list[int], now: int) -> None:
-        """After a start: gives messages their deadlines, and sends what is overdue.
+        """After a start: sets the messages' deadlines, and sends what is overdue.
 
         Facts: streaming-protocol.md section 23.5.
         """

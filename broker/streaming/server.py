@@ -199,7 +199,7 @@ class StreamingServer:
             self._partitions.check_again()
 
     def stop(self) -> None:
-        """Completes what was handed over and closes the store. Clients are not told.
+        """Completes what was handed over and closes the store. Clients get no notice.
 
         Raises:
             StorageError: The store could not write everything.

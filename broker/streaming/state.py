@@ -93,9 +93,9 @@ class Subscription:
     last_sent: int = field(init=False)
     #: No new messages, as it has as many pending as it wants.
     stalled: bool = False
-    #: The client has been told of it.
+    #: The client knows of it.
     started: bool = False
-    #: Why new messages are held back, and where the pass over what is pending goes on while they are.
+    #: Why new messages are held back, and where the pass over what is pending resumes while they are.
     hold: Hold = Hold.NONE
     held_from: int = 0
     #: When pending messages are looked at.
@@ -167,7 +167,7 @@ class Subscription:
 
 
 def told(what: str, subscription: Subscription, where: str = "") -> str:
-    """Returns what the log tells about a subscription (streaming-protocol.md section 20.5)."""
+    """Returns what the log says about a subscription (streaming-protocol.md section 20.5)."""
     state = subscription.state
     kind = ("durable " if state.is_durable else "") + ("queue " if state.q_group else "")
     name = ""

@@ -317,7 +317,7 @@ def _check(message: pb.SubscriptionRequest, subject: str) -> None:
 
 
 def _start_position(request: pb.SubscriptionRequest, channel: Channel, now: int) -> tuple[int, str]:
-    """Returns the sequence behind which a new subscription starts, and how the log tells it.
+    """Returns the sequence behind which a new subscription starts, and how the log words it.
 
     Args:
         request: With a start position that has been checked.

@@ -211,7 +211,7 @@ def _limits(limits: ChannelLimits) -> Json:
 
 
 def _descriptors() -> Json:
-    """Returns open files and their limit, where the system tells."""
+    """Returns open files and their limit, where the system reports them."""
     view: Json = {}
     try:
         if count := sum(1 for _ in Path("/proc/self/fd").iterdir()):

@@ -1,4 +1,4 @@
-"""What is told to those who want to know: advisories and samples (jetstream-server.md section 15).
+"""Advisories and samples, for those who listen (jetstream-server.md section 15).
 
 Nothing is made of it while nobody listens.
 """
@@ -72,7 +72,7 @@ class Advisories:
         self.about(consumer, name, {**said, "reason": reason} if reason else said)
 
     def sampled(self, consumer: Consumer, sequence: int, number: int, took: int, deliveries: int) -> None:
-        """A message was acknowledged, some nanoseconds after its delivery; told of some, as configured."""
+        """A message was acknowledged, some nanoseconds after its delivery; sampled as configured."""
         text = consumer.config.sample_freq.removesuffix("%")
         if not text or consumer.config.ack_policy != "explicit" or random.random() * 100 >= int(text):
             return

@@ -43,7 +43,7 @@ _PEDANTIC: Final[Mapping[str, str]] = {"pedantic": BOOL}
 _PURGE: Final[Mapping[str, str]] = {"filter": STRING, "seq": UINT, "keep": UINT}
 #: What is said instead of messages when a request needs a higher level of the API.
 BEYOND: Final = status("412 Required Api Level")
-#: What stands in failed answers of lists.
+#: What failed answers of lists contain.
 _NO_PAGE: Final[Mapping[str, Any]] = {"total": 0, "offset": 0, "limit": 0}
 
 #: Gets name of the stream and body, returns the members of the answer.

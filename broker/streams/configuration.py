@@ -1,4 +1,4 @@
-"""Configurations of streams: what may stand in them, what is filled in, what is refused, and what may change.
+"""Configurations of streams: what they may contain, what is filled in, what is refused, and what may change.
 
 Facts: jetstream-server.md sections 4 and 5. Features of later versions that are not there are refused, as members that
 are not known.

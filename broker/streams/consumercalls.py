@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NAMES: Final = 1024
 _INFOS: Final = 256
 _PAGE: Final[Mapping[str, str]] = {"offset": INT}
-#: What stands in failed answers of lists.
+#: What failed answers of lists contain.
 _NO_PAGE: Final[Mapping[str, Any]] = {"total": 0, "offset": 0, "limit": 0, "consumers": []}
 _PAUSE: Final[Mapping[str, str]] = {"pause_until": TIME}
 _NO_PAUSE: Final[Mapping[str, Any]] = {"paused": False, "pause_until": time_text(0)}

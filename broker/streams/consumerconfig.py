@@ -1,4 +1,4 @@
-"""Configurations of consumers: what may stand in them, what is filled in, what is refused, and what may change.
+"""Configurations of consumers: what they may contain, what is filled in, what is refused, and what may change.
 
 Facts: jetstream-server.md sections 9 and 10.
 """
@@ -70,7 +70,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "replay_policy": ("instant", "original"),
     "priority_policy": ("none", "overflow", "pinned_client"),
 }
-#: Members that stand in every answer, besides those that say something.
+#: Members of every answer, besides those that say something.
 _ALWAYS: Final = frozenset(("deliver_policy", "ack_policy", "replay_policy", "num_replicas"))
 #: What an update may not change, and how messages call it.
 _FIXED: Final[Mapping[str, str]] = {

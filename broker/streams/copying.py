@@ -173,7 +173,7 @@ class Copies:
         #: By the name of the origin.
         self._from: dict[str, list[Copy]] = {}
         self._ready: dict[Copy, None] = {}
-        #: Those that have something to tell their origin once it is flushed, and those that cannot go on.
+        #: Those that have something to report to their origin once it is flushed, and those that cannot continue.
         self._moving: dict[Copy, None] = {}
         self._blocked: dict[Copy, None] = {}
 
@@ -217,7 +217,7 @@ class Copies:
             self._wake()
 
     def renew(self, stream: Stream) -> None:
-        """A stream was opened again, with what is certain: what it copies goes on when it is looked after."""
+        """A stream was opened again, with what is certain: what it copies continues when its turn comes."""
         copies = self._of.get(stream, [])
         self._resume(stream, copies)
         self._blocked.update(dict.fromkeys(copies))

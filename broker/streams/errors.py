@@ -26,7 +26,7 @@ class ApiError(Exception):
         self.code, self.number, self.text = code, number, text
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it as it stands in an answer."""
+        """Returns it as it is in an answer."""
         return {"code": self.code, "err_code": self.number, "description": self.text}
 
 

@@ -43,5 +43,5 @@ def origin(stream: str, message: Stored) -> Iterator[bytes]:
 
 
 def size_line(payload: bytes) -> bytes:
-    """Returns the line that stands for a payload that is left out."""
+    """Returns the line that takes the place of a payload that is left out."""
     return b"Nats-Msg-Size: %d" % len(payload)

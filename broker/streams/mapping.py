@@ -15,7 +15,7 @@ from typing import Final
 
 from stantools.nats.subjects import matches, valid_pattern, valid_subject
 
-#: What stands for other tokens in a destination.
+#: Placeholders for tokens in a destination.
 FUNCTION: Final = re.compile(r"\{\{.*?\}\}|\$\d+")
 _CALL: Final = re.compile(r"\{\{\s*(\w+)\s*\((.*)\)\s*\}\}", re.DOTALL)
 _SHORT: Final = re.compile(r"\$(\d{1,9})")

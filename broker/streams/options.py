@@ -1,4 +1,4 @@
-"""Options of streams, as the configuration gives them, and what clients are told of the API.
+"""Options of streams, as configured, and what clients learn of the API.
 
 Facts: jetstream-server.md section 1.
 """

@@ -88,7 +88,7 @@ class Origin:
         #: Which subjects; none for all.
         self.patterns: tuple[bytes, ...] = tuple(sources) or ((only.encode(),) if only else ())
         destinations = [each["dest"].encode() or b">" for each in transforms]
-        #: What tells it from others: name, filters, destinations.
+        #: What distinguishes it from others: name, filters, destinations.
         self.key = (self.name.encode(), b"\f".join(self.patterns) or b">", b"\f".join(destinations) or b">")
 
     def subject(self, subject: bytes) -> bytes:

@@ -36,7 +36,7 @@ _MARKER: Final = b"Nats-Marker-Reason"
 _FOREVER: Final = -1
 _SECOND: Final = 1_000_000_000
 _LAST_ID: Final = EXPECTED + b"Last-Msg-Id"
-#: Headers that no client may give, most for what is not there yet, and the answer to each.
+#: Headers that no client may send, most for what is not there yet, and the answer to each.
 _REFUSED: Final = (
     (b"Nats-Incr", 10168, "message counters is disabled"),
     (b"Nats-Batch-Id", 10174, "atomic publish is disabled"),
@@ -59,7 +59,7 @@ def said(header: bytes) -> Mapping[bytes, bytes]:
 
 
 class Told(NamedTuple):
-    """What a message says that goes on mattering when it is stored."""
+    """What a message says that still matters when it is stored."""
 
     message_id: bytes = b""  #: empty for none
     life: int = 0  #: how long (ns) it is to be kept, as `lifetime` returns it
@@ -183,7 +183,7 @@ def marker(life: int) -> bytes:
 
 
 def is_marker(header: bytes) -> bool:
-    """Returns whether a message stands for one that went."""
+    """Returns whether a message marks one that went."""
     return _MARKER in said(header)
 
 

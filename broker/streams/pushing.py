@@ -109,4 +109,4 @@ class PushDelivery(Delivery):
         return self._soonest(self._beat if self.consumer.config.idle_heartbeat else 0)
 
     def close(self, reason: str) -> None:
-        """Says nothing: a subscriber is not told."""
+        """Says nothing: a subscriber gets no notice."""

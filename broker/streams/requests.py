@@ -55,7 +55,7 @@ def parse(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body.decode(), parse_constant=_constant)
         if b"\\u" in body:
-            # Half a pair stands for no character, and could not be said again.
+            # Half a pair is no character, and could not be sent back.
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as problem:
         at_end = problem.pos >= len(body.decode().rstrip())

@@ -29,7 +29,7 @@ _MAX_SEQUENCE: Final = (1 << 62) - 1
 
 
 class Follower(Protocol):
-    """Who is told what goes, and is asked what has to stay: a consumer."""
+    """Who learns what goes, and is asked what has to stay: a consumer."""
 
     def removed(self, sequence: int, number: int) -> None:
         """A message, whose subject has a number, is no more."""

@@ -27,7 +27,7 @@ def _totals(server: StreamsServer) -> dict[str, Any]:
 
 
 def varz(server: StreamsServer) -> dict[str, Any]:
-    """Returns what stands under `jetstream` among the general facts."""
+    """Returns the `jetstream` part of the general facts."""
     return {"config": _config(server), "stats": _totals(server)}
 
 

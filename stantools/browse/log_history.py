@@ -66,7 +66,7 @@ class HistoryRecord:
     """A record of a subscription or client, or a damaged range among them."""
 
     record: FileRecord  #: what lies there
-    id: int | None = None  #: id of the subscription; None for clients, and for damage that does not tell
+    id: int | None = None  #: id of the subscription; None for clients, and for damage that names none
     sequence: int | None = None  #: the message that was sent or acknowledged
     pending: int = 0  #: messages that are pending after it; 0 for clients
 
@@ -77,7 +77,7 @@ def subscription_history(buffer: Buffer, crc: Crc, ids: Container[int] = ()) -> 
     Args:
         buffer: The file.
         crc: The store's CRC.
-        ids: Subscriptions to give; an empty container gives all, and damage that does not tell its subscription.
+        ids: Subscriptions to return; an empty container means all, with damage that names no subscription.
     """
     pending = PendingCount()
     for record in read_records(buffer, FileKind.SUBS, crc):
@@ -236,7 +236,7 @@ class LogLoss:
 
     offset: int  #: where the server stops reading
     size: int  #: size of the file in bytes
-    error: str  #: why it refuses to start with it; "" if it goes on
+    error: str  #: why it refuses to start with it; "" if it starts
     read: int  #: clients or subscriptions that the server has then
     read_records: int  #: good records before `offset`
     found: int  #: clients or subscriptions that every intact record adds up to

@@ -31,7 +31,7 @@ from stantools.inspection.records import FileKind
 from stantools.notation import format_time
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG
 
-#: Fields and index records that are told one by one; what follows is told as one part.
+#: Fields and index records that are listed one by one; what follows is one part.
 _MOST = 512
 #: Characters of a value that are given.
 _SHOWN = 80

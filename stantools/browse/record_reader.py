@@ -1,7 +1,7 @@
 """Reading single records of a file of any size, wherever they lie in it.
 
 The file stays open and only what is asked for is read. Nothing of it is mapped: a file that is cut by somebody else
-while it is open gives fewer bytes, and nothing worse.
+while it is open yields fewer bytes, and nothing worse.
 """
 
 from __future__ import annotations

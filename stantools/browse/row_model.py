@@ -21,7 +21,7 @@ NO_POSITIONS: Positions = np.empty(0, np.int64)
 
 
 class NoteKind(enum.StrEnum):
-    """What a row that is not a message tells."""
+    """What a row says that is not a message."""
 
     GAP = "gap"  #: sequences of which nothing is there
     DAMAGE = "damage"  #: bytes that are no good record
@@ -38,7 +38,7 @@ class NoteKind(enum.StrEnum):
 class Note:
     """A row between the messages."""
 
-    kind: NoteKind  #: what it tells
+    kind: NoteKind  #: what it says
     text: str  #: in words, without the sequences
     file: str = ""  #: the slice, without its directory; "" if it concerns none
     offset: int | None = None  #: first byte concerned, None if there is none

@@ -41,7 +41,7 @@ class Segment:
 
 
 def segments(survey: SliceSurvey | None) -> list[Segment]:
-    """Returns what a scan has found out about a data file, in order; later segments lie on top of earlier ones.
+    """Returns what a scan knows about a data file, in order; later segments lie on top of earlier ones.
 
     Args:
         survey: The scan; None if there was none.

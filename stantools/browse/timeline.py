@@ -1,6 +1,6 @@
 """When the messages of a channel were stored: how many in each stretch of time, and where some are missing.
 
-The index of a slice tells it without a look at the messages, where it can be trusted; else the data file is scanned.
+Where the index of a slice can be trusted, it is enough; otherwise the data file is scanned.
 What was read is remembered in pieces with their times, so that a look at a short stretch reads little again.
 """
 
@@ -101,7 +101,7 @@ class Timeline:
         self._damaged = survey.damaged if survey else Ranges()
         self._missing = survey.missing if survey else Ranges()
         self._damaged_counter, self._missing_counter = Counter(self._damaged), Counter(self._missing)
-        # What a scan found out about an index is better than what its last record tells.
+        # What a scan knows about an index is better than what its last record says.
         self._distrusted = (
             {
                 each.files.number
@@ -119,12 +119,12 @@ class Timeline:
 
     @property
     def damaged(self) -> int:
-        """Sequences whose record is damaged, as far as a scan has told."""
+        """Sequences whose record is damaged, as far as a scan has shown."""
         return self._damaged.count()
 
     @property
     def missing(self) -> int | None:
-        """Sequences of which nothing is there; None while no scan has told."""
+        """Sequences of which nothing is there; None before a scan."""
         return self._missing.count() if self._known else None
 
     def detail(self, start: int, stop: int, width: int, progress: Progress | None = None) -> Histogram:
@@ -334,7 +334,7 @@ def read_timeline(
     Args:
         files: The channel.
         crc: The store's CRC.
-        survey: The scan of the channel, if it was scanned: it tells which messages are damaged and which indexes are
+        survey: The scan of the channel, if it was scanned: it shows which messages are damaged and which indexes are
             wrong.
         progress: Told the number of messages as they are read: once for their times, once for counting them.
     """

@@ -61,7 +61,7 @@ class Window:
 
     @property
     def exact(self) -> bool:
-        """Nothing more is to be found out but by reading every record."""
+        """Only reading every record would reveal more."""
         return all(part.exact for part in self.parts)
 
     @property
@@ -326,7 +326,7 @@ def open_window(
     key: bytes | None = None,
     survey: ChannelSurvey | None = None,
 ) -> Window:
-    """Opens a channel at once: a small one exactly, a large one as its indexes say (`refine` finds out the rest).
+    """Opens a channel at once: a small one exactly, a large one as its indexes say (`refine` does the rest).
 
     Args:
         files: The channel.

@@ -59,7 +59,7 @@ def mark_of(files: SliceFiles) -> tuple[int, ...]:
 
 
 def in_order(files: ChannelFiles) -> list[SliceFiles]:
-    """Returns the slices of a channel by number; an index without data stands where its slice would."""
+    """Returns the slices of a channel by number; an index without data takes the place of its slice."""
     return sorted([*files.slices, *(each for each in files.lone_indexes if not each.archived)], key=_number)
 
 
@@ -415,7 +415,7 @@ def _cut(stretch: Stretch, position: int, reader: StretchReader) -> tuple[Stretc
 
 
 def _named(survey: SliceSurvey, pieces: list[Piece]) -> Iterator[Piece]:
-    """Iterates over what only the index names, apart from what the damages tell."""
+    """Iterates over what only the index names, apart from what the damages show."""
     told = Ranges.of((each.first, each.last) for each in pieces if isinstance(each, Note) and each.last)
     present = Ranges.union([run.sequences for run in survey.runs])
     proven = Ranges.of((each.sequence, each.sequence) for each in pieces if isinstance(each, Proven))

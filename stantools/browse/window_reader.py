@@ -103,7 +103,7 @@ class WindowMessage:
     crc: int  #: the CRC in the record's header
     flags: Flag  #: what is special about the record
     error: str = ""  #: why the payload could not be decrypted; "" if it could, or no key was given
-    encrypted: bool = False  #: it was decrypted, or it is encrypted as far as one can tell
+    encrypted: bool = False  #: it was decrypted, or seems to be encrypted
     whole: bool = True  #: all of the record was read, and it is good
     proven: bool = False  #: the record's header is damaged, and its payload is good nevertheless
 

@@ -35,7 +35,7 @@ def _connecting(servers: tuple[str, ...], context: str | None, **given: Any) -> 
     from stantools.nats.context import context_folder, over, read_context
 
     if not console.is_verbose():
-        # What goes wrong in connections is told by us, in other words, where it matters.
+        # We report what goes wrong in connections, in other words, where it matters.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     for name in ("password", "token"):
         given[name] = given[name].word(name)

@@ -24,7 +24,7 @@ from stantools.notation import and_more
 def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     """Keeps the value of an option that says how things are shown: a click callback. No verb hands it on."""
     ctx.meta[f"stantools.{param.name}"] = value
-    if param.name == "color" and value != "auto":  # what is not a terminal gets colors from click only if it is told so
+    if param.name == "color" and value != "auto":  # click colors what is not a terminal only when asked to
         ctx.find_root().color = ctx.color = value == "always"
 
 

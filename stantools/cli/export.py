@@ -66,7 +66,7 @@ def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions
             f"--to {exporting.to}: is a URL, and this command writes to this machine",
             "name a directory or a file, or use: stantools pipeline export",
         )
-    reading.key.key()  # a wrong variable or file is told at once
+    reading.key.key()  # a wrong variable or file is reported at once
     export = exporting.planned(stores, reading, workers)
 
     def write(shown: Progress) -> Result:

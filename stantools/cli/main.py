@@ -80,7 +80,7 @@ class Program(LateGroup):
             _let_output_take_anything()
             code = self._run(args, *other, **extra)
             if _interrupted_at is not None and code != ExitCode.INTERRUPTED:
-                # It came too late, or got lost: who pressed Ctrl-C is told so all the same.
+                # It came too late, or got lost: whoever pressed Ctrl-C gets the answer all the same.
                 code = _report_interruption()
         except KeyboardInterrupt:
             code = _report_interruption()

@@ -148,7 +148,7 @@ def plain(value: Any) -> Any:
         return value if value.isascii() else _valid(value)
     if isinstance(value, bytes | memoryview):
         return base64.b64encode(value).decode("ascii")
-    if isinstance(value, int):  # before what takes longer to find out: most values of long outputs are numbers
+    if isinstance(value, int):  # before what takes longer to decide: most values of long outputs are numbers
         return value
     if isinstance(value, Mapping):
         return {plain(key): plain(each) for key, each in value.items()}

@@ -98,7 +98,7 @@ def bar(done: int, total: int) -> str:
 
 
 def left_text(seconds: float | None) -> str:
-    """Returns how long it takes yet, to stand at the end of a line; "" if that is not known."""
+    """Returns the time left, for the end of a line; "" if that is not known."""
     if seconds is None:
         return ""
     minutes, rest = divmod(round(seconds), 60)

@@ -142,7 +142,7 @@ class Replaying:
         )
 
     def identity(self, store: Path, servers: Sequence[str], cluster_id: str) -> dict[str, Any]:
-        """Returns what makes it the same replay when it is gone on with."""
+        """Returns what makes it the same replay when it is resumed."""
         return {
             "store": str(store.resolve()),
             "to": list(servers),
@@ -236,7 +236,7 @@ def _source(store: Path, replaying: Replaying, workers: int, reading: ReadOption
 
 
 def _chosen_before(file: StateFile, chosen: Chosen) -> Chosen:
-    """Returns the selection of the run that is gone on with.
+    """Returns the selection of the run that is resumed.
 
     Raises:
         UsageError: The user has asked for another one now.

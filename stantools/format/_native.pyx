@@ -48,7 +48,7 @@ cdef enum:
     HEADER_SIZE = 8
     INDEX_SIZE = 32
     FILE_HEADER = 4
-    # Ranges of sequences that a call of scan_run tells.
+    # Ranges of sequences that a call of scan_run reports.
     MOST_RANGES = 1024
 
 cdef tuple STOPS = tuple(Stop)

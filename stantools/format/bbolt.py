@@ -132,7 +132,7 @@ class Bolt:
     """A bbolt file in a buffer.
 
     Args:
-        buffer: The file's bytes. A file that is written meanwhile gives faults at worst.
+        buffer: The file's bytes. A file that is written meanwhile yields faults at worst.
     """
 
     def __init__(self, buffer: Buffer) -> None:
@@ -316,7 +316,7 @@ class Bolt:
         return [(page, low, high) for page in pages], [Fault(FaultKind.KEYS, at, end - at, text, low, high)]
 
     def in_leaf(self, leaf: Leaf) -> Iterator[Item | Fault]:
-        """Iterates over a leaf; keys that do not belong here are left out and told of."""
+        """Iterates over a leaf; keys that do not belong here are left out and reported."""
         at, end, count, low, high = leaf.at, leaf.end, leaf.count, leaf.low, leaf.high
         found: list[Item] = []
         strange: list[bytes] = []

@@ -1,6 +1,6 @@
 """Columns: one numpy array per property of a record, filled by the scan kernels.
 
-Columns are made once and used again for every part of a file; `take` gives views of the rows in use. Offsets
+Columns are made once and used again for every part of a file; `take` returns views of the rows in use. Offsets
 are absolute positions in the buffer that was scanned; nothing of it is copied.
 """
 

@@ -1,7 +1,7 @@
 """CRC-32 with any polynomial, as the server's `file_crc_poly` option allows (filestore.md section 2.4).
 
 The polynomial is a 32-bit integer in reflected form (least significant bit first). The register starts with
-all ones, input and output are reflected, the result is inverted. So the default polynomial gives zlib's
+all ones, input and output are reflected, the result is inverted. So the default polynomial yields zlib's
 CRC-32.
 
 The store does not record the polynomial; `detect` finds it from a few records.
@@ -19,7 +19,7 @@ from stantools.errors import UsageError
 try:
     from isal.isal_zlib import crc32 as _ieee
 except ImportError:
-    # isal has wheels for x86-64 and arm64 only; zlib gives the same numbers, more slowly.
+    # isal has wheels for x86-64 and arm64 only; zlib computes the same numbers, more slowly.
     _ieee = zlib.crc32
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ class Flag(enum.IntFlag):
     HAS_REPLY = 2
     REDELIVERED = 4  #: fields 6, 7 or 10 are set, which no server stores
     UNUSUAL = 8  #: decodes, but is not what the server's encoder writes for these fields
-    BAD_CRC = 16  #: CRC differs (only seen when a scan was told to go on)
+    BAD_CRC = 16  #: CRC differs (only seen when a scan was asked to continue)
 
 
 class SubFlag(enum.IntFlag):

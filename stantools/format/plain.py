@@ -1,7 +1,7 @@
 """The scan and encode kernels in Python and numpy: always there, and the reference for the compiled ones.
 
 Use them through `stantools.format.kernels`. All take any contiguous object with the buffer protocol and
-absolute offsets, read nothing outside of it, and never raise for what the bytes are: `ValueError` only tells
+absolute offsets, read nothing outside of it, and never raise for what the bytes are: `ValueError` only reports
 of wrong use.
 """
 
@@ -43,7 +43,7 @@ _MAX_PAYLOAD: Final = 0xFFFFFFFF
 _MAX_OFFSET: Final = 0x7FFFFFFF
 _END: Final = Stop.END  # looking up a member of an enumeration takes as long as a function call
 
-#: Ranges of sequences that a call of `scan_run` tells.
+#: Ranges of sequences that a call of `scan_run` reports.
 MOST_RANGES: Final = 1024
 _SEARCH_BLOCK: Final = 1 << 20
 #: Whether a byte can begin a payload: as the first byte of a field's tag.

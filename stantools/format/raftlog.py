@@ -66,7 +66,7 @@ class Entry:
     index: int  #: its index, from 1
     term: int  #: the term of the leader that proposed it
     type: int  #: an `EntryType`, or a number that no server knows
-    #: The leader's clock when it was proposed, nanoseconds since 1970; None where it is not told.
+    #: The leader's clock when it was proposed, nanoseconds since 1970; None where it is not known.
     appended_ns: int | None
     data: Buffer  #: what it holds, encrypted where the log is; a view of the file
     offset: int  #: where the value begins in the file

@@ -144,7 +144,7 @@ def advise(
 
 
 def _nameless(path: Path, findings: Sequence[Finding] | None, forecast: Forecast | None) -> bool:
-    """Returns whether salvage asks for the cluster id, because nothing in the store tells it any more."""
+    """Returns whether salvage asks for the cluster id, because nothing in the store names it any more."""
     suspected = any(finding.code in _IDENTITY_GONE for finding in findings or ())
     if not suspected and (forecast is None or forecast.recovered):
         return False
@@ -166,7 +166,7 @@ def remedies(findings: Sequence[Finding], root: Path) -> list[str]:
     for finding in findings:
         if finding.remedy and finding.severity is not Severity.INFO:
             helpful.setdefault(finding.remedy, []).append(finding)
-    # "Do this" goes without saying where "do this, which also …" stands.
+    # "Do this" is redundant beside "do this, which also …".
     said = [each for each in helpful if not any(other != each and other.startswith(each) for other in helpful)]
     return [_with_names(each, helpful[each], root) for each in said]
 

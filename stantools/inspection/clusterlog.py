@@ -1,7 +1,7 @@
 """The one log of a cluster, put together from the Raft logs and snapshots of its nodes, and the state that it comes to.
 
 Facts: clustered-stores.md sections 6.6 and 12. Of each entry the copies are compared: nothing in a Raft log has a
-checksum, so that only another copy tells of damage. Entries of a branch that was given up have another term and do not
+checksum, so that only another copy reveals damage. Entries of a branch that was given up have another term and do not
 count. The logs are gone through side by side, in flat memory; entries with messages that follow each other, and are
 byte by byte the same in all of them, are taken together.
 """
@@ -31,7 +31,7 @@ from stantools.store.ranges import Ranges
 
 #: Entries at the end of a log that are kept until it is known whether a majority has a later one.
 _MOST_TAIL = 10_000
-#: Entries with different copies that are told one by one.
+#: Entries with different copies that are listed one by one.
 _MANY = 1000
 
 
@@ -260,7 +260,7 @@ class History:
         """
         heads = [each.head for each in here]
         first, best = heads[0], cursors[self._best].head
-        # Entry 1, and terms that tell of damage or of a branch, are for `_chosen` and `_compare`.
+        # Entry 1, and terms that reveal damage or a branch, are for `_chosen` and `_compare`.
         if not isinstance(first, Publishes) or index == 1 or (best and best.term < first.term):
             return None
         stop = stops[at] if (at := bisect_left(stops, index)) < len(stops) else first.last
@@ -352,7 +352,7 @@ class History:
     # The state.
 
     def fold(self) -> ClusterLog:
-        """Goes through the log and rebuilds clients and subscriptions from every snapshot that it goes on from.
+        """Goes through the log and rebuilds clients and subscriptions from every snapshot that it continues from.
 
         Raises:
             RefusedError: The nodes are not of one cluster.
@@ -466,7 +466,7 @@ def _publish(entry: Entry, operation: pb.RaftOperation | None, node: int) -> Pub
     messages = operation.publish_batch.messages
     sizes = [len(each.data) for each in messages]
     sequences = [each.sequence for each in messages]
-    # Without a checksum, this is what tells damaged numbers: messages of an entry follow each other.
+    # Without a checksum, this is what reveals damaged numbers: messages of an entry follow each other.
     if not sequences or sequences != list(range(sequences[0], sequences[0] + len(sequences))) or not sequences[0]:
         return None
     return Publish(

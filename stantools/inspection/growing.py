@@ -110,7 +110,7 @@ class GrowingStore:
         return seen is not None and seen.unchanged(now)
 
     def written(self) -> float:
-        """Returns when a server last wrote to the store, as far as its files tell, in seconds since 1970."""
+        """Returns when a server last wrote to the store, as far as its files show, in seconds since 1970."""
         names = [*self._names]
         files = [os.fspath(self.path / CLIENTS_FILE)]
         for name in names:
@@ -189,7 +189,7 @@ class _Look:
     def _slice(
         self, files: ChannelFiles, each: SliceFiles, old: SliceSurvey | None, last: Mark | None, *, grows: bool
     ) -> tuple[SliceSurvey, Mark | None]:
-        """Surveys a slice, or goes on with its survey; returns it with the last message if that is known."""
+        """Surveys a slice, or continues its survey; returns it with the last message if that is known."""
         with self._watched(files, each) as watched:
             if old and (watched.size < old.size or (last and not watched.continues(Position(each.number, *last)))):
                 old = last = None

@@ -182,7 +182,7 @@ class MessageReader:
             yield from self._give(files, data, right, selection)
             given = int(right.offset[-1]) if right.capacity else given
             if len(wrong):
-                # The index is of no more use here: go by the data, and give nothing twice.
+                # The index is of no more use here: go by the data, and repeat nothing.
                 yield from self._scan(files, data, selection, given=given)
                 return
         last = view[-1]

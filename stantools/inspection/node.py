@@ -49,7 +49,7 @@ from stantools.store.raftstate import ClusterChannel, ClusterState
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubsState, read_subs
 
-#: Findings of one code that are told one by one; the rest is counted.
+#: Findings of one code that are listed one by one; the rest is counted.
 _MANY = 100
 _KEY_SIZE = 8
 
@@ -59,7 +59,7 @@ class NodeReport:
     """What the directories of a node hold."""
 
     files: NodeFiles  #: where they are
-    node_id: str = ""  #: the node's id, from its file store, or by whom it voted for; "" if neither tells
+    node_id: str = ""  #: the node's id, from its file store, or by whom it voted for; "" if neither is known
     stable: StableStore = field(default_factory=StableStore)  #: terms, vote, ids of channels
     servers: tuple[Server, ...] = ()  #: the members of the cluster, as the newest configuration names them
     first: int = 0  #: index of the first entry; 0 if the log is empty
@@ -174,7 +174,7 @@ class _Examination:
         self._sealed = 0
         self._gaps: list[Flaw] = []
         self._lost: list[tuple[int, int]] = []
-        #: Spans of sequences by channel; one goes on as long as entries follow each other.
+        #: Spans of sequences by channel; one lasts as long as entries follow each other.
         self._published: dict[bytes, list[tuple[int, int]]] = {}
         self.report = NodeReport(files)
 

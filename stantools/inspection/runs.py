@@ -210,7 +210,7 @@ class Generation:
         return [piece for piece in taken if piece.sequences]
 
     def ordered(self) -> Iterator[Piece]:
-        """Iterates over the pieces cut and sorted so that copying them in turn gives rising sequences."""
+        """Iterates over the pieces, cut and sorted so that copying them in turn yields rising sequences."""
         spans = sorted((first, last, number) for number, p in enumerate(self.pieces) for first, last in p.sequences)
         for number, group in groupby(spans, key=lambda span: span[2]):
             yield Piece(self.pieces[number].run, Ranges.of((first, last) for first, last, _ in group))

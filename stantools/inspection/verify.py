@@ -134,7 +134,7 @@ def verify(
 class RootReport:
     """What verify says about the files in a store's root."""
 
-    findings: list[Finding]  #: everything found, in the order in which verify gives it
+    findings: list[Finding]  #: everything found, in the order in which verify reports it
     clients: frozenset[bytes]  #: ids of the clients whose records are intact; the findings of a channel depend on them
     bytes_scanned: int  #: bytes read
 
@@ -143,7 +143,7 @@ class RootReport:
 class ChannelReport:
     """What verify says about one channel."""
 
-    findings: list[Finding]  #: everything found, in the order in which verify gives it
+    findings: list[Finding]  #: everything found, in the order in which verify reports it
     verdict: ChannelVerdict  #: its sequences
     bytes_scanned: int  #: bytes read, those of the slices included
 

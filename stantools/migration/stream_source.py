@@ -5,7 +5,7 @@ timestamps and renumbered, from 1 without gaps. A channel's own messages never c
 timestamps go back; equal timestamps go by the order of the channels. The order depends on nothing else, so that it is
 the same in every run.
 
-Sorting goes in rounds. In each, the channel whose batch ends first in time gives the bound: everything up to there is
+Sorting goes in rounds. In each, the channel whose batch ends first in time sets the bound: everything up to there is
 known, is sorted at once and given out in stretches of one channel. Between rounds lie the places from which reading
 can begin again.
 """

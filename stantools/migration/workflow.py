@@ -76,7 +76,7 @@ def check_plan_file(file: Path, plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Migration:
-    """A plan with its store and its target: what stands in its way, and the work."""
+    """A plan with its store and its target: what is in its way, and the work."""
 
     plan: Plan
     source: StoreSource  #: the store that it is for

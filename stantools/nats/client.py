@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Unanswered pings after which a connection is given up.
 _MAX_PINGS: Final = 2
-#: Servers that other servers told about, at most.
+#: Servers that other servers announced, at most.
 _MAX_SERVERS: Final = 100
 #: How often a server may refuse us in a row, when the connection was lost, until it is not asked any more.
 _MAX_REFUSALS: Final = 2
@@ -275,7 +275,7 @@ class Client:
         self._settled.set()
         self.on_given_up()
 
-    # What a session tells
+    # What a session reports
 
     def informed(self, info: dict[str, Any]) -> None:
         """Keeps what the server says, and the other servers of its cluster."""
@@ -334,7 +334,7 @@ class Client:
         """A handler raised something."""
 
     def on_discovered(self) -> None:
-        """The server has told about others that were not known."""
+        """The server has announced others that were not known."""
 
     # Work
 

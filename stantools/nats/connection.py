@@ -312,7 +312,7 @@ class Connection(Client):
             raise failed.result()
         return await self.wait_for(inbox.receive(None), failed, timeout, what)
 
-    # What the client tells
+    # What the client reports
 
     def on_lost(self, reason: str) -> None:
         """Is called by the client."""

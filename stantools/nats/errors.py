@@ -25,7 +25,7 @@ class CannotConnectError(NatsError):
 
 
 class ConnectionLostError(NatsError):
-    """The connection broke while something was under way; the client goes on trying to connect again."""
+    """The connection broke while something was under way; the client keeps trying to connect again."""
 
     passing = True
 
@@ -92,7 +92,7 @@ class ApiError(NatsError):
         )
         self.operation = operation  #: the request, for instance `STREAM.CREATE.ORDERS`
         self.code = code  #: the kind of error, like an HTTP status
-        self.err_code = err_code  #: which error (jetstream-api.md section 11), 0 where the server gives none
+        self.err_code = err_code  #: which error (jetstream-api.md section 11), 0 where the server sends none
         self.description = description  #: the server's own words
         self.passing = err_code in _PASSING
 

@@ -218,7 +218,7 @@ class Interest(Generic[S]):
 
 
 class Remembered(Generic[V]):
-    """What was found out about subjects, until a subscription changes it.
+    """What is known about subjects, until a subscription changes it.
 
     How many there are is bounded by whoever fills it.
     """

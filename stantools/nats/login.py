@@ -83,7 +83,7 @@ class Server:
         )
 
     def discovered(self, address: str) -> Server | None:
-        """Returns another server that this one has told about as `host:port`; None if that is not an address."""
+        """Returns another server that this one has announced as `host:port`; None if that is not an address."""
         try:
             parts = urlsplit(f"nats://{address}")
             if parts.hostname and parts.port:

@@ -119,7 +119,7 @@ Parsed = tuple[Event | NeedMore | Malformed, int]
 def parse_operation(buffer: Buffer, begin: int, end: int, max_control_line: int) -> Parsed:
     """Parses one operation of a client that is no publish.
 
-    What `kernels.parse_publishes` called MALFORMED or LINE_TOO_LONG may be given, too: it tells what to say about it.
+    What `kernels.parse_publishes` called MALFORMED or LINE_TOO_LONG may be passed, too: the result says what to answer.
 
     Args:
         buffer: Bytes from a client.

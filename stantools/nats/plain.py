@@ -117,7 +117,7 @@ def parse_publishes(
 def parse_messages(
     buffer: Buffer, begin: int, end: int, frames: Frames, max_control_line: int, max_payload: int
 ) -> Parsed:
-    """Parses MSG and HMSG frames, what a server sends: the subscription (`sid`) stands in the column ROUTE.
+    """Parses MSG and HMSG frames, what a server sends: the subscription (`sid`) is in the column ROUTE.
 
     It is -1 if it is not a number of at most nine digits. All else is as for `parse_publishes`.
     """

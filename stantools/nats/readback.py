@@ -1,4 +1,4 @@
-"""Reading a stream from end to end, as fast as the server gives it (jetstream-api.md sections 6, 7 and 9).
+"""Reading a stream from end to end, as fast as the server sends it (jetstream-api.md sections 6, 7 and 9).
 
 An ephemeral pull consumer without acknowledgements; at least one batch is always asked for in advance. When the
 connection breaks, the server's leader changes or a delivery is missing, a new consumer goes on behind the last message
@@ -142,7 +142,7 @@ class Readback:
         try:
             info = await asyncio.shield(creating)
         except asyncio.CancelledError:
-            # Only the answer tells the name of what has to be removed again.
+            # Only the answer has the name of what has to be removed again.
             with contextlib.suppress(NatsError):
                 self._consumer = str((await creating)["name"])
             raise
@@ -231,7 +231,7 @@ class Readback:
         """Asks the server whether there is anything left.
 
         Servers up to 2.9 count sequences that are missing between two blocks as pending (jetstream-migration.md
-        section 5.3), so only how far it has delivered tells.
+        section 5.3), so only how far it has delivered counts.
         """
         info = await self._js.consumer_info(self._stream, self._consumer)
         if info is None:

@@ -150,7 +150,7 @@ class ServerProcess:
         lines = (self._said(self.log, self._begin) or self._said(self._errors)).strip().splitlines()
         said = _LINE.sub("", lines[-1]) if lines else "it said nothing"
         code = self._process.poll() if self._process else None
-        # A shell tells of a signal in this way.
+        # This is how a shell reports a signal.
         return f"killed by signal {code - 128}; before that it said: {said}" if code and code > 128 else said
 
     def _said(self, path: Path, begin: int = 0) -> str:

@@ -30,13 +30,13 @@ _MAX_PENDING: Final = 64 << 20
 
 
 class Listener(Protocol):
-    """Whom a session tells."""
+    """Whom a session reports to."""
 
     #: By the number of the subscription.
     handlers: dict[int, Handler]
 
     def informed(self, info: dict[str, Any]) -> None:
-        """The server told something about itself."""
+        """The server sent news of itself."""
 
     def refused(self, text: str) -> None:
         """The server sent an error."""

@@ -19,7 +19,7 @@ from collections.abc import Collection, Sequence
 
 from stantools.nats.subjects import overlap
 
-#: Longest name that we give; JetStream itself takes 255 bytes, but cannot always delete such a stream again.
+#: Longest name that we choose; JetStream itself takes 255 bytes, but cannot always delete such a stream again.
 LONGEST = 200
 _LONGEST_ALLOWED = 255
 

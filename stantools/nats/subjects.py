@@ -21,7 +21,7 @@ def valid_subject(subject: bytes) -> bool:
 
 
 def subject_problem(subject: bytes) -> str:
-    """Says why nothing can be published to a subject, "" if it can: the sentence goes on from its name."""
+    """Says why nothing can be published to a subject, "" if it can: the sentence continues from its name."""
     tokens = subject.split(b".")
     if not subject or b"" in tokens:
         return "has an empty token, which no subject may have"
@@ -60,7 +60,7 @@ def matches(pattern: bytes, subject: bytes) -> bool:
             return False
     elif len(wanted) != len(tokens):
         return False
-    # With ">" the tokens that it stands for are left over.
+    # With ">" the tokens that it matches are left over.
     return all(want in (b"*", token) for want, token in zip(wanted, tokens, strict=False))
 
 

@@ -39,7 +39,7 @@ class TimeAxis:
 
     @classmethod
     def over(cls, first: int, last: int, least: int = 1) -> TimeAxis:
-        """Returns the axis that fits data best: few enough bars to be told apart, and none wider than needed.
+        """Returns the axis that fits data best: few enough bars to be seen apart, and none wider than needed.
 
         Args:
             first: The first nanosecond.

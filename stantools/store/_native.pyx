@@ -1,7 +1,7 @@
 # cython: language_level=3
-"""Mapped files that get shorter: a look at a page that is gone gives zeros and a mark, not the end of the process.
+"""Mapped files that get shorter: reading a page that is gone yields zeros and a mark, not the end of the process.
 
-The system sends SIGBUS where a mapped page cannot be had: the file was cut, or its disk gives an error. The handler here
+The system sends SIGBUS where a mapped page cannot be had: the file was cut, or its disk fails. The handler here
 looks whether the address is in a mapping that is guarded. If so, it puts pages of zeros in the place of the rest, notes
 where, and the reader goes on; whoever guards the mapping asks afterwards (`stantools.store.mapping`). Any other address
 goes to the handler that was there before.

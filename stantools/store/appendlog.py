@@ -272,7 +272,7 @@ class AppendLog:
 
 
 class Replacement:
-    """The file that is going to be a log, which goes on meanwhile: what the log gets is added here.
+    """The file that will become a log, which stays in use meanwhile: what the log gets is added here.
 
     In steps, so that threads can do those which wait for a disk: `fill`, and what `catching_up` returns. Then the log
     takes it (`AppendLog.replace`), and what that returns makes it durable. A kill finds the old file, or the new one

@@ -8,7 +8,7 @@ A new directory is built in a hidden sibling of its final place:
 
 `content` leaves by one rename. A run that was killed is recognised by the marker: the next run removes what
 is left or, when the new directory had already taken the old one's place, finishes the work. A lock on the
-partial directory tells a killed run from one that is still at work.
+partial directory distinguishes a killed run from one that is still at work.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class SliceFiles:
 class ChannelFiles:
     """The files of one channel directory."""
 
-    name: str  #: channel name; bytes that are not UTF-8 appear as surrogate escapes (`os.fsencode` gives them back)
+    name: str  #: channel name; bytes that are not UTF-8 appear as surrogate escapes (`os.fsencode` restores them)
     path: Path  #: the directory
     slices: list[SliceFiles] = field(default_factory=list)  #: slices the server would read, by number
     archived: list[SliceFiles] = field(default_factory=list)  #: `.bak` slices, by number
@@ -147,7 +147,7 @@ class Datastore:
         return names
 
     def data_size(self, names: Sequence[str]) -> int:
-        """Returns how many bytes the slices of some channels have, to tell progress by.
+        """Returns how many bytes the slices of some channels have, to measure progress.
 
         What cannot be listed counts nothing: who reads it says so.
         """

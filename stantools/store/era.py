@@ -1,7 +1,7 @@
-"""Which release of the server wrote a store, as far as its files tell.
+"""Which release of the server wrote a store, as far as its files show.
 
 Facts: filestore.md section 0 (eras) and 3.7. The version number inside the files never changed, so only
-what is there and what is missing gives it away. Release 0.1 had another record layout: such a store cannot be read.
+what is there and what is missing shows it. Release 0.1 had another record layout: such a store cannot be read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def refuse_0_1(store: Datastore) -> None:
             with mapped(path) as buffer:
                 old = is_old(buffer)
         except StoreUnreadableError:
-            continue  # verify reports it; here it only means that the file tells nothing
+            continue  # verify reports it; here it only means that the file says nothing
         if old:
             raise StoreUnreadableError(f"{path}: was written by NATS Streaming 0.1; that format is too old", _REMEDY)
 

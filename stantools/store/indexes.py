@@ -58,7 +58,7 @@ def index_parts(records: IndexView, start: int = 0) -> Iterator[IndexView]:
     """Iterates over the records of a mapped index in parts of `INDEX_ROWS`.
 
     Args:
-        records: As `format.index.view` gives them.
+        records: As `format.index.view` returns them.
         start: The first record that is wanted.
     """
     base: object = records.base

@@ -116,7 +116,7 @@ class PatternLimits:
 
     @classmethod
     def given(cls, options: LimitOptions, otherwise: ChannelLimits) -> StoreLimits | None:
-        """Returns the limits of a store as users give them: the rest is otherwise. None if nothing is given."""
+        """Returns the limits of a store as users set them: the rest is otherwise. None if nothing is set."""
         found = cls(options.max_msgs, options.max_bytes, options.max_age)
         return None if found == cls() else found.of_store(otherwise)
 
@@ -185,7 +185,7 @@ class SliceLimits:
 
     @classmethod
     def given(cls, options: SliceOptions) -> SliceLimits | None:
-        """Returns the limits as users give them, the rest without one; None if nothing is given."""
+        """Returns the limits as users set them, the rest without one; None if nothing is set."""
         found = options.slice_msgs, options.slice_bytes, options.slice_age
         return None if found == (None, None, None) else cls(*(each or 0 for each in found))
 

@@ -1,11 +1,11 @@
-"""What a record of clients.dat or subs.dat is, told from its payload instead of its header.
+"""The type of a record of clients.dat or subs.dat, from its payload instead of its header.
 
 The CRC of a record covers its payload only (filestore.md section 2.2), so a damaged size or type byte
 leaves a payload that still proves itself:
 
 * `proven_size` finds the size under which the stored CRC matches. Payloads are protobuf fields one after the other,
   so only the ends of fields come into question.
-* `recognise` tells the message by its fields. The messages of one log never look alike: a subscription has inboxes,
+* `recognise` identifies the message by its fields. The messages of a log never look alike: a subscription has inboxes,
   a sent or acknowledged message an id and a sequence, a deletion nothing but an id.
 """
 
@@ -32,7 +32,7 @@ _MAX_PAYLOAD = 1 << 16
 class Shape:
     """A message by which a payload can be determined, and the record types that have it."""
 
-    types: tuple[int, ...]  #: record types; where there are two, only the state of the log can tell which one it was
+    types: tuple[int, ...]  #: record types; where there are two, only the state of the log decides which one it was
     message: type[Message]  #: the message class
     always: tuple[str, ...]  #: fields that are set in every such message that a server writes
 
@@ -43,7 +43,7 @@ class LogLayout:
 
     name: str  #: file name
     messages: Mapping[int, type[Message]]  #: record type to message class
-    shapes: Sequence[Shape]  #: how to tell payloads apart
+    shapes: Sequence[Shape]  #: what distinguishes payloads
     unknown_type: str  #: the server's error text for another type
 
     @property

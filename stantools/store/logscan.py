@@ -38,7 +38,7 @@ class LogEnd:
 
     offset: int  #: first byte that it did not take for a good record
     stop: Stop | None  #: why; None if the file's version header is refused
-    error: str  #: why it refuses to start (without the words around it that name the file); "" if it goes on
+    error: str  #: why it refuses to start (without the words around it that name the file); "" if it starts
     file_size: int
 
     @property

@@ -39,7 +39,7 @@ class NodeFiles:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id: a server gives its name to the directory of the log."""
+        """The cluster's id: a server names the directory of the log after it."""
         return self.raft.absolute().name if self.raft else ""
 
 

@@ -1,7 +1,7 @@
 """How a store is to be read: the CRC polynomial, whether CRCs are checked, the encryption key.
 
 The store records neither its polynomial nor whether it is encrypted (weakness W25), so both come from the
-user, or are found out from the records themselves.
+user, or follow from the records themselves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stantools.store.mapping import Buffer, mapped
 #: Records of one file, and channels of a store, that are looked at to find the polynomial.
 _SAMPLES_OF_FILE = 4
 _CHANNELS_SAMPLED = 8
-#: Bigger payloads are skipped: they tell no more than small ones.
+#: Bigger payloads are skipped: they show no more than small ones.
 _SAMPLE_SIZE = 1 << 20
 
 #: A payload and the CRC that is stored for it.
@@ -46,7 +46,7 @@ class ReadOptions:
 
 
 def open_store(path: Path | str, options: ReadOptions | None = None) -> Datastore:
-    """Opens a store to read it: its files are listed, its CRC is found out, its key is known.
+    """Opens a store to read it: its files are listed, its CRC and its key are known.
 
     Raises:
         StoreUnreadableError: It is not a store, cannot be listed, or is of release 0.1.

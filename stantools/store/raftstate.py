@@ -249,7 +249,7 @@ class ClusterState:
 
     def _new_state(self, channel: ClusterChannel, added: pb.AddSubscription, queue: bytes) -> pb.SubState:
         request = added.request
-        # A further member of a group goes on where the group is.
+        # A further member of a group continues where the group is.
         last_sent = 0 if queue in channel.groups else max(request.start_sequence, 1) - 1
         return pb.SubState(
             id=added.id or channel.next_id,

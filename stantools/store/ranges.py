@@ -156,5 +156,5 @@ class Ranges:
         return list(self)
 
     def as_json(self) -> list[list[int]]:
-        """Returns the ranges as json contracts give them: `[[a, b], …]`."""
+        """Returns the ranges as json contracts have them: `[[a, b], …]`."""
         return [[first, last] for first, last in self]

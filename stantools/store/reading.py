@@ -1,6 +1,6 @@
 """Reading message slices, whatever state their files are in.
 
-`scan_slice` is what verify, salvage and the tables are built on: it gives batches of good records as columns and, in
+`scan_slice` is what verify, salvage and the tables are built on: it yields batches of good records as columns and, in
 between, the damaged ranges, in file order and without a gap. However big the file is, only a window of it is in memory.
 
 `open_slice` opens a slice as the server does at its start (filestore.md sections 5.3 and 7.6): its index is believed if
@@ -34,9 +34,9 @@ from stantools.store.resync import Damage, Resync
 
 #: Rows of one batch: its columns stay in the processor's cache.
 BATCH_ROWS = 16384
-#: The first batch only finds out the sizes, if there are more bytes than a batch should have.
+#: The first batch only determines the sizes, if there are more bytes than a batch should have.
 _FIRST_ROWS = 64
-#: Messages that are looked at to find out whether a slice is encrypted.
+#: Messages that are looked at to see whether a slice is encrypted.
 SAMPLES = 8
 
 
@@ -85,7 +85,7 @@ def scan_slice(
         end = min(at + most, until)
         rows, at, stop = kernels.scan_messages(buffer, at, end, crc, channel, part)
         if end < limit and stop not in (Stop.END, Stop.FULL):
-            # Either the record goes on behind `end`, or it is bad, which shows when it is looked at by itself.
+            # Either the record extends behind `end`, or it is bad, which shows when it is looked at by itself.
             stop = Stop.END
             if not rows:
                 rows, at, stop = kernels.scan_messages(buffer, at, limit, crc, channel, columns.take(1))

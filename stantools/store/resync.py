@@ -80,7 +80,7 @@ class Damage:
     length: int  #: bytes up to the next good record or the end
     kind: DamageKind  #: what it is
     stop: Stop  #: why the server's reader would stop here
-    sequence: int | None = None  #: the sequence that was stored here, as far as the bytes or the index tell; else None
+    sequence: int | None = None  #: the sequence that was stored here, as far as the bytes or the index show; else None
     stored_crc: int = 0  #: the CRC in the header where there is one
     computed_crc: int = 0  #: the CRC of the payload that the header announces, where it is there
     repair: Repair | None = None  #: the message, if it is proven in spite of the damage
@@ -397,5 +397,5 @@ class Resync:
 
 
 def _own_end(fields: list[tuple[int, int]]) -> int | None:
-    """Where a message ends as far as its own fields tell."""
+    """Where a message ends as far as its own fields show."""
     return next((end for tag, end in fields if tag == _TIMESTAMP_TAG), None)

@@ -1,6 +1,6 @@
 """One slice that a server may be writing: how far it is safe to read, and whether it is still the one that was read.
 
-A server writes data before index (filestore.md section 6.1), so the last record of the index tells how far
+A server writes data before index (filestore.md section 6.1), so the last record of the index shows how far
 messages are complete and stay. What lies behind it is a write in progress, or was left by a killed server, which may
 cut it off when it starts again, append behind it, or begin a new slice: it is waited for. Whole messages behind the
 index are taken when nobody has written for a while; what is torn is taken when a later slice has begun. Where the index
@@ -223,7 +223,7 @@ class WatchedSlice:
     # Is it the same?
 
     def continues(self, at: Position) -> bool:
-        """Returns whether it is certain that the slice goes on where a position says.
+        """Returns whether it is certain that the slice continues where a position says.
 
         The last message that was read lies where it ended; or the slice was not begun, and its first message is the
         next one.

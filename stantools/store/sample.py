@@ -50,7 +50,7 @@ class SampleOptions:
     channels: int | Sequence[str] = 3  #: number of channels, or their names
     messages: int = 100  #: messages in each channel
     size: int = 128  #: bytes of a message's data
-    seed: int = 1  #: the same seed gives the same store
+    seed: int = 1  #: the same seed makes the same store
     cluster_id: str = "test-cluster"  #: the server's cluster id
     subscriptions: bool = True  #: with clients and subscriptions
     #: The last channel begins at sequence 101, has a gap that the server has filled, and one that it has not.

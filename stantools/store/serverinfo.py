@@ -53,7 +53,7 @@ class ServerFile:
     error: str = ""  #: why the server refuses it, without the words around it that name the file; else ""
     #: The error comes from the version header; the server's text then names the file without its path.
     at_open: bool = False
-    reported: bool = False  #: the server logs two more lines about the corrupted file before it gives up
+    reported: bool = False  #: the server logs two more lines about the corrupted file before it ends
     stop: Stop | None = None  #: what is wrong with the record, if the record is the problem
     record: Record | None = None  #: the record as far as it is there
     expected_size: int | None = None  #: bytes that the file should have; None where that cannot be determined
@@ -156,7 +156,7 @@ def written_by_0_1(buffer: Buffer) -> bool:
 
 
 def stored_cluster_id(path: Path | None, crc: Crc) -> str | None:
-    """Returns the cluster id in a server.dat or in what is left of it, None where the file is missing or tells none."""
+    """Returns the cluster id in a server.dat or in what is left of it, None where the file is missing or names none."""
     if path is None:
         return None
     try:

@@ -127,7 +127,7 @@ class SliceFile:
                 written = max(written - len(part), 0)
 
     def _write_first(self, parts: Sequence[bytes | memoryview]) -> None:
-        # Not by the file's own descriptor, which appends wherever it is told to write.
+        # Not by the file's own descriptor, which appends wherever it is asked to write.
         descriptor = os.open(self.data_path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
         try:
             end = os.fstat(descriptor).st_size

@@ -55,7 +55,7 @@ class StoredSubscription:
 class SubStatus(enum.StrEnum):
     """What the server makes of a recovered subscription."""
 
-    ACTIVE = "active"  #: its client is known: delivery goes on
+    ACTIVE = "active"  #: its client is known: delivery continues
     OFFLINE_DURABLE = "offline durable"  #: kept until its client comes back
     SHADOW = "shadow"  #: keeps the position of a durable queue group without members
     GHOST = "ghost"  #: member of a durable queue group without a known client: the server appends a Delete
@@ -263,7 +263,7 @@ class SubsState:
 
     #: By id, in the order of their first record.
     subscriptions: SubTable = field(default_factory=lambda: SubTable(Fold().finish(), memoryview(b"")))
-    max_id: int = 0  #: highest id ever used in the file; a standalone server goes on from there
+    max_id: int = 0  #: highest id ever used in the file; a standalone server continues from there
     records: int = 0  #: records as the server counts them for its compaction: New, Update and Msg of known ids
     dead: int = 0  #: records that a compaction would leave out, as the server counts them
     rows: int = 0  #: all good records in the file

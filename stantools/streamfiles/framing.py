@@ -235,7 +235,7 @@ def padding(size: int) -> int:
 
 
 def whole_file(name: str, content: bytes, modified: int) -> bytes:
-    """Returns a file as it stands in a tar."""
+    """Returns a file as it is in a tar."""
     return file_header(name, len(content), modified) + content + bytes(padding(len(content)))
 
 

@@ -1,4 +1,4 @@
-"""What a server is told of a stream and its consumers: configurations and states.
+"""What a server has to know of a stream and its consumers: configurations and states.
 
 Facts: jetstream-migration.md sections 5.1 and 9.
 

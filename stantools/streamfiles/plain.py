@@ -47,7 +47,7 @@ _GROUP: Final = 1 << 18
 
 
 def counts_within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns 0, 1, … for each count: [2, 0, 3] gives [0, 1, 0, 1, 2]."""
+    """Returns 0, 1, … for each count: [2, 0, 3] becomes [0, 1, 0, 1, 2]."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total, dtype=np.int64) - np.repeat(ends - counts, counts)

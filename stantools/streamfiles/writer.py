@@ -203,7 +203,7 @@ class StreamArchive:
         return name, content
 
     def _in_tar(self, name: str, size: int) -> memoryview:
-        """The block that was sealed last as it stands in a tar; it becomes so where it is, without a copy."""
+        """The block that was sealed last as it is in a tar; it becomes so where it is, without a copy."""
         end = framing.UNIT + size + framing.padding(size)
         self._file[: framing.UNIT] = np.frombuffer(framing.file_header(name, size, self._modified), np.uint8)
         self._file[framing.UNIT + size : end] = 0

@@ -422,7 +422,7 @@ class Outstanding:
         found[1](problem)
 
     def forget(self, number: int) -> None:
-        """Takes back one that could not be sent; nobody is told."""
+        """Takes back one that could not be sent, without notice."""
         if number in self._waiting:
             self._waiting[number] = (0.0, lambda _: None)
             self.settle(number, None)

@@ -22,7 +22,7 @@ _NANOSECONDS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a new subscription begins; one that is resumed goes on where it was.
+    """Where a new subscription begins; one that is resumed continues where it was.
 
     Make one with the class methods.
     """

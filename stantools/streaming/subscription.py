@@ -110,7 +110,7 @@ class Subscription:
         self._task = asyncio.create_task(self._handle())
 
     async def stop(self) -> None:
-        """Hands over nothing more; the server is not told."""
+        """Hands over nothing more; the server gets no notice."""
         task, self._task = self._task, None
         # A handler may close its own subscription.
         if task is not None and task is not asyncio.current_task():

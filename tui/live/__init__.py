@@ -1,1 +1,1 @@
-"""Servers that run: what their monitoring and their JetStream tell, kept as models. Nothing here knows the terminal."""
+"""Servers that run: what monitoring and JetStream report, kept as models. Nothing here knows the terminal."""

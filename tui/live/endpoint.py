@@ -188,7 +188,7 @@ class Endpoint:
                 )
         if response.length:
             raise http.client.IncompleteRead(bytes(body), response.length)
-        # Reading in parts does not tell it that all is read: without this, nothing more can be asked.
+        # Reading in parts does not show it that all is read: without this, nothing more can be asked.
         response.close()
         return bytes(body)
 

@@ -229,7 +229,7 @@ def read_clients(document: Document) -> Iterator[Client]:
 
 
 def read_channels(document: Document) -> Iterator[Channel]:
-    """Reads a page of `channelsz`; servers that give names only are taken at their word."""
+    """Reads a page of `channelsz`; servers that list only names are taken at their word."""
     for each in _objects(document.get("channels")):
         yield read(Channel, each)
     for name in _as_texts(document.get("names")):

@@ -200,7 +200,7 @@ class Monitor(LiveSource):
         except MonitorError as problem:
             self._fail(problem)
         else:
-            # That it was restarted, which has been told by now, says more.
+            # That it was restarted, which is known by now, says more.
             if self.problem is not None and last is not None and self.events[-1] is last:
                 self._tell("the server answers again")
             self.problem = None

@@ -94,7 +94,7 @@ class Pace:
         self._changed.set()
 
     def toggle_pause(self) -> None:
-        """Pauses, or goes on at once."""
+        """Pauses, or resumes at once."""
         self.paused = not self.paused
         self._changed.set()
 

@@ -97,7 +97,7 @@ def fields_of(taker: type, **helps: str) -> Iterator[Field]:
 
 
 def optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Returns what reads a text, and gives None where there is none."""
+    """Returns what reads a text, and returns None where there is none."""
     return lambda text: parse(text) if text else None
 
 

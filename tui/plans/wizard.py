@@ -1,4 +1,4 @@
-"""What every wizard has: a form, a plan that is made of it, what is told of both, and how it is carried out."""
+"""What every wizard has: a form, a plan that is made of it, what is shown of both, and how it is carried out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tui.rows import Column
 
 _Plan = TypeVar("_Plan")
 
-#: Things of one kind that are told one by one; of more, only how many.
+#: Things of one kind that are listed one by one; of more, only how many.
 MANY = 200
 
 

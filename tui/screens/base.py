@@ -1,4 +1,4 @@
-"""What all views share: the line at the top, the keys at the bottom, and being told when something is new."""
+"""What all views share: the line at the top, the keys at the bottom, and news of the session."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class ViewScreen(Screen[None]):
 
     @property
     def working(self) -> bool:
-        """Whether something that was begun for this view goes on in the background."""
+        """Whether something that was begun for this view continues in the background."""
         return bool(self._jobs)
 
     def facts_changed(self) -> None:
@@ -243,7 +243,7 @@ class ViewScreen(Screen[None]):
     def watch_job(
         self, job: Job[Any], done: Callable[[], None], progress: Callable[[], object] | None = None
     ) -> Job[Any]:
-        """Starts a job, and tells how far it is until it has ended. It is cancelled when the view is closed.
+        """Starts a job, and shows its progress until it has ended. It is cancelled when the view is closed.
 
         Args:
             job: A job that was not started yet.
@@ -278,7 +278,7 @@ class ViewScreen(Screen[None]):
 
 
 class Latest(Generic[_T]):
-    """A kind of work of which only the latest counts: what begins cancels what ran before, whose end is not told.
+    """A kind of work of which only the latest counts: what begins cancels what ran before, whose end is not reported.
 
     Args:
         node: The view, or a widget in it.
@@ -329,7 +329,7 @@ class Latest(Generic[_T]):
 
 
 def _fitting(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
-    """Cuts long names, the longest first, so that what was found still stands on the line."""
+    """Cuts long names, the longest first, so that what was found still fits on the line."""
     shown = list(cells)
     while (over := sum(cell_len(text_of(cell)) for cell in shown) - width) > 0:
         names = [place for place, cell in enumerate(shown) if role_of(cell) == "strong"]

@@ -58,7 +58,7 @@ class GoToScreen(ModalScreen[str | None]):
 
 
 class PromptScreen(ModalScreen[str | None]):
-    """A field at the bottom of the screen; gives what was typed, or None if it was left.
+    """A field at the bottom of the screen; returns what was typed, or None if it was left.
 
     Args:
         what: What is asked for, shown while the field is empty.

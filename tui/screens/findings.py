@@ -24,7 +24,7 @@ from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 from tui.widgets.tablepane import TablePane
 
-#: Columns from which on the explanation stands beside the table.
+#: Columns from which on the explanation is beside the table.
 _WIDE = 120
 #: How often findings that have come are taken in, in seconds.
 _TAKE = 0.05

@@ -106,7 +106,7 @@ _LAST = ("inbox", "ack_inbox", "hb_inbox")
 
 
 class HistoryRows(RowSource[HistoryRecord | StantoolsError]):
-    """Records as rows; where the file cannot be read any more the problem stands instead of them.
+    """Records as rows; where the file can no longer be read the problem takes their place.
 
     Args:
         history: The records.

@@ -85,7 +85,7 @@ class ChannelChoice(ModalScreen[Sequence[str] | None]):
     """Asks which channels went into a stream.
 
     Args:
-        candidates: Channels that it may be; empty if nothing tells.
+        candidates: Channels that it may be; empty if nothing shows.
         names: All channels of the store.
     """
 

@@ -181,7 +181,7 @@ class LiveView(TableView):
         self.table.focus()
 
     def action_pause(self) -> None:
-        """Asks nothing any more, or goes on."""
+        """Asks nothing any more, or resumes."""
         paused = not self.watching.paces[0].paused
         for pace in self.watching.paces:
             if pace.paused != paused:

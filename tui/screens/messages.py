@@ -31,7 +31,7 @@ from tui.widgets.rowtable import RowTable
 
 #: A larger message is read in the background.
 _AT_ONCE = 1 << 21
-#: From this many columns on the detail stands beside the table.
+#: From this many columns on the detail is beside the table.
 _BESIDE = 120
 
 

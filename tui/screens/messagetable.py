@@ -26,7 +26,7 @@ from tui.widgets.rowtable import RowTable
 
 #: How often the files are looked at, in seconds.
 _WATCH = 0.4
-#: What tells that the files of a channel have changed; () if its directory is gone.
+#: What shows that the files of a channel have changed; () if its directory is gone.
 _Signature = tuple[object, ...]
 _NOTE_ROLES: dict[NoteKind, Role] = {
     NoteKind.GAP: "warn",
@@ -316,7 +316,7 @@ class MessageTable(RowTable):
         self._refining.start(Job("rows", work), done, lambda: self.post_message(self.Progress()))
 
     def _watch(self) -> None:
-        """Looks whether the files have changed, and says so or goes on with them."""
+        """Looks whether the files have changed, and says so or continues with them."""
         if self._files is None or self._refining.job is not None:
             return
         now = _signature(self._files)
@@ -419,7 +419,7 @@ class MessageTable(RowTable):
         self.call_after_refresh(self._note_rows)
 
     def _to_place(self, window: Window) -> None:
-        """Goes where the view was told to look."""
+        """Goes where the view is to look."""
         place = self._place
         if not len(window):
             return

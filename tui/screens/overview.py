@@ -1,4 +1,4 @@
-"""Where we stand: the verdict, what the server would do, what is wrong, what to do next, and the channels."""
+"""The state of the store: the verdict, what the server would do, what is wrong, what to do next, and the channels."""
 
 from __future__ import annotations
 
@@ -218,9 +218,9 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
             yield [("  $ " + shlex.join(advice.command), "accent")]
 
 
-#: What is told of a clustered node also where there is little room.
+#: What is shown of a clustered node also where there is little room.
 _MATTERS = ("term", "log", "entries lost", "not in the store yet")
-#: Lines of what is told of it there.
+#: Lines that this takes there.
 _FEW = 4
 
 

@@ -181,7 +181,7 @@ class SubscriptionsScreen(TabbedView):
             yield [(f"  … and {counted(len(found) - most, 'more damaged file')}; see the findings", "dim")]
 
     def _ask(self, file: str, kind: FileKind) -> None:
-        """Begins to find out what a damaged log costs."""
+        """Begins to compute what a damaged log costs."""
         path = self._file(file)
         if file in self._asked or path is None:
             return

@@ -76,7 +76,7 @@ class TimelineScreen(ViewScreen):
         self._read()
 
     def facts_changed(self) -> None:
-        """A scan has told more about the channel: which messages are damaged, which indexes are wrong."""
+        """A scan has shown more about the channel: which messages are damaged, which indexes are wrong."""
         facts = self.session.channels.get(self.channel or "")
         if facts is not None and facts.survey is not None and facts.survey is not self._survey:
             self._read()

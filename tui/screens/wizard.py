@@ -97,7 +97,7 @@ _PATIENCE = 10.0
 
 
 class _AccountTable(RowTable):
-    """The table of an account; Enter goes on."""
+    """The table of an account; Enter continues."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "Go on", id="wizard.next"),

@@ -1,4 +1,4 @@
-"""The bytes of a record, with its fields told apart."""
+"""The bytes of a record, with its fields marked."""
 
 from __future__ import annotations
 

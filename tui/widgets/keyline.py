@@ -49,13 +49,13 @@ class _PressedLine(Line):
         self._waiting = False
 
     def on_mount(self) -> None:
-        """Is told when other keys work. The lines are there from the first layout on, so that nothing moves later."""
+        """Learns that other keys work. The lines are there from the first layout on, so that nothing moves later."""
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
         self.write()
         self._changed(self.screen)
 
     def _changed(self, screen: Screen[Any]) -> None:
-        # A view that opens tells it a dozen times.
+        # A view that opens reports it a dozen times.
         if screen is self.screen and not self._waiting:
             self._waiting = self.call_after_refresh(self.write)
 

@@ -23,7 +23,7 @@ STYLES: dict[Role, str] = {
 
 
 def content(cells: Sequence[Cell]) -> Content:
-    """Returns cells as one text, without spaces in between; line breaks that stand alone in a cell are kept."""
+    """Returns cells as one text, without spaces in between; line breaks that are alone in a cell are kept."""
     parts = [(cell if cell == "\n" else text_of(cell), STYLES[role_of(cell)]) for cell in cells]
     return Content.assemble(*parts)
 

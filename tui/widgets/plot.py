@@ -38,7 +38,7 @@ class Bars:
 
 
 class Plot(Widget, can_focus=True):
-    """Draws bars over time. The view that owns it moves the cursor; `Chosen` tells that a bar was clicked."""
+    """Draws bars over time. The view that owns it moves the cursor; `Chosen` reports that a bar was clicked."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "plot--bar",
@@ -128,7 +128,7 @@ class Plot(Widget, can_focus=True):
                 style += cursor
             segments.append(Segment(block * (each - gap), style))
             if gap:
-                # A space between wide bars tells them apart.
+                # A space between wide bars separates them.
                 segments.append(Segment(" ", self._style("")))
         return Strip(segments).simplify()
 

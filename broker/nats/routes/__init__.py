@@ -1,4 +1,4 @@
-"""Routes: links to other NATS servers, over which a message goes on to clients that are connected there.
+"""Routes: links to other NATS servers, over which a message reaches clients that are connected there.
 
 wire     the protocol between servers, without sockets
 link     one connection: handshake, whether the other end still answers

@@ -36,10 +36,10 @@ class Net(Protocol):
     max_pending: int
 
     def about(self, link: Link) -> dict[str, Any]:
-        """Returns what the other end is told in INFO."""
+        """Returns the INFO for the other end."""
 
     def credentials(self, link: Link) -> dict[str, Any]:
-        """Returns what the other end is told in CONNECT."""
+        """Returns the CONNECT for the other end."""
 
     def agrees(self, fields: Any) -> str:
         """Returns why a server cannot be one of this cluster; empty if it can."""
@@ -51,7 +51,7 @@ class Net(Protocol):
         """The other end has said who it is. Returns whether it is welcome; if not, the link was closed."""
 
     def informed(self, link: Link, fields: Any) -> None:
-        """The other end has told something new about itself, or about a third server."""
+        """The other end has sent news of itself, or of a third server."""
 
     def wished(self, link: Link, wish: Wish) -> None:
         """Clients there want something, or not any more."""

@@ -1,7 +1,7 @@
 """All routes of a server: who is connected, who wants what, and how servers find each other.
 
 Facts: high-availability.md sections R.2 to R.6. A message from a client here goes to every server where somebody wants
-it, and there to clients only: so every server has a route to every other one. Each tells the others about a newcomer.
+it, and there to clients only: so every server has a route to every other one. Each announces a newcomer to the others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REPORT: Final = 3600
 _TWICE: Final = 1.0
 #: Wishes of a lost server above which all remembered subjects are forgotten at once.
 _MANY: Final = 1024
-#: What stands for our version of the protocol between servers.
+#: Our version of the protocol between servers.
 _PROTOCOL: Final = 2
 
 
@@ -66,7 +66,7 @@ class Host(Protocol):
         """Hands over what parts of this process have sent each other."""
 
     def announce(self) -> None:
-        """Clients are to be told which servers there are."""
+        """Clients are to learn which servers there are."""
 
 
 class Mesh:
@@ -236,7 +236,7 @@ class Mesh:
     # What links say
 
     def about(self, link: Link) -> dict[str, Any]:
-        """Returns what the other end is told in INFO."""
+        """Returns the INFO for the other end."""
         host, cluster = self._host, self.cluster
         fields: dict[str, Any] = {
             "server_id": host.id,
@@ -269,7 +269,7 @@ class Mesh:
         return address(local_host if unspecified(options.host) and local_host else options.host, self._host.port)
 
     def credentials(self, link: Link) -> dict[str, Any]:
-        """Returns what the other end is told in CONNECT."""
+        """Returns the CONNECT for the other end."""
         fields: dict[str, Any] = {
             "echo": True,
             "verbose": False,
@@ -345,7 +345,7 @@ class Mesh:
                 link.send(wire.info(told))
 
     def informed(self, link: Link, fields: Any) -> None:
-        """The other end has told something new about itself, or about a third server."""
+        """The other end has sent news of itself, or of a third server."""
         other = str(fields.get("server_id", ""))
         if other == link.remote_id:
             link.remote |= fields

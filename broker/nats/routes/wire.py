@@ -207,7 +207,7 @@ def error(text: str) -> bytes:
 
 
 def wish(subject: bytes, queue: bytes, weight: int) -> bytes:
-    """Returns what tells others how many clients here want a subject; one line says all of them.
+    """Returns the lines that announce how many clients here want a subject; one line covers all of them.
 
     Args:
         subject: Subject, possibly with wildcards.

@@ -1,4 +1,4 @@
-"""A log that is rewritten while it goes on, by threads: nobody waits for the disk."""
+"""A log that threads rewrite while it is in use: nobody waits for the disk."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class FoundSlices:
     """The slices that a channel has when it is opened."""
 
     slices: list[SliceState] = field(default_factory=list)  #: those with messages, by number
-    current: SliceState | None = None  #: the last of them if it can be gone on with; None begins a new one
+    current: SliceState | None = None  #: the last of them if it can be continued; None begins a new one
     last_number: int = 0  #: the next slice gets a higher number than this
     last_sequence: int = 0  #: last sequence of the channel
     odd_paths: dict[int, Path] = field(default_factory=dict)  #: data files whose names are not what their numbers say

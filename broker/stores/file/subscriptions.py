@@ -122,7 +122,7 @@ class FileSubscriptions:
         self._gather()
         if not self._stale:
             try:
-                # An id that is not known any more is told again (filestore.md section 4.2), and counts for nothing.
+                # An id that is no longer known is recorded again (filestore.md section 4.2), and counts for nothing.
                 log.delete(subscription, len(kept.pending) if kept else -1)
             except StoreUnwritableError as error:
                 raise self._failed(error) from error

@@ -4,7 +4,7 @@ Facts: high-availability.md section C.2.
 
 Each is published with the stream's last sequence that it expects, and each answer counts: a message is stored when its
 own answer says so, and so do all before it. If an answer is missing or is an error, the outcome is *unknown*, and is
-found out by reading: what the stream holds at that sequence is ours if it has the id that only this very message had.
+settled by reading: what the stream holds at that sequence is ours if it has the id that only this very message had.
 What was not stored is sent again, behind what was. That is safe as often as it happens, since it fits in one place.
 
 A chain never says that a message is not stored unless the server has refused it, it was sent once, and everything
@@ -305,7 +305,7 @@ class Chain:
             self._break("the connection was lost")
 
     def _break(self, reason: str) -> None:
-        """Stops sending, and finds out what became of what was sent."""
+        """Stops sending, and determines what became of what was sent."""
         STREAMING.debug("Stream %s: sequence %d is unknown: %s", self.stream, self.proven + 1, reason)
         self._resolving = asyncio.get_running_loop().create_task(self._resolve())
 

@@ -85,7 +85,7 @@ class Copies(Protocol):
         """Returns an empty copy of a channel instead of the one that there is, which is kept aside or removed."""
 
     def completed_flush(self, flush: Flush, settle: Callable[[], None] | None = None) -> None:
-        """Takes note of a flush whose outcome is known; `settle` is called when the server is told."""
+        """Takes note of a flush whose outcome is known; `settle` is called when the server learns of it."""
 
 
 class JetStreamMessages:
@@ -300,7 +300,7 @@ class JetStreamMessages:
             self._spoiled = error if int(fresh[0].sequences[0]) != self._last + 1 else ""
 
     def _take_back(self) -> None:
-        """Forgets what is not stored, when the server is told."""
+        """Forgets what is not stored, when the server learns of it."""
         self._fresh.clear()
         self._flushes.clear()
         self._waiting.clear()
@@ -314,7 +314,7 @@ class JetStreamMessages:
         self._task = asyncio.get_running_loop().create_task(work)
 
     async def _catch_up_soon(self, why: str, outcome: Outcome | None = None, error: str = "") -> None:
-        """Makes the copy follow the stream, as often as it takes, and goes on then."""
+        """Makes the copy follow the stream, as often as it takes, and resumes then."""
         if why:
             STREAMING.error("The copy of channel %s is behind: %s", quote(self._channel.name), why)
         pause, most = _PAUSES
@@ -453,7 +453,7 @@ class JetStreamMessages:
             StorageError: The copy cannot be written.
             NatsError: Not all of it could be read.
         """
-        # A server may be behind with what it tells, and what is wrong with a stream is the leader's matter.
+        # A server may report an old state, and what is wrong with a stream is for the leader to mend.
         if int(state["last_seq"]) >= self._copy.last and not int(state.get("num_deleted") or 0):
             await self._fill(state, opening=True)
 
@@ -473,7 +473,7 @@ class JetStreamMessages:
             await self._fetch(self._channel.stream, state, after, common if after < common else 0)
 
     def _fits(self, first: int, last: int, *, opening: bool) -> bool:
-        """Returns whether the copy can be gone on with, as far as the numbers say."""
+        """Returns whether the copy can be continued, as far as the numbers say."""
         copy = self._copy
         if not copy.last:
             return True

@@ -46,7 +46,7 @@ class NodeDirectory:
         self._lock: Path | None = None
 
     async def open(self, node_id: str, new_id: Callable[[], str]) -> str:
-        """Locks the directory, and finds out who the node is.
+        """Locks the directory, and determines the node's identity.
 
         Args:
             node_id: What it is configured to be; empty for what it was before, or a new name.

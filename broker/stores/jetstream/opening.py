@@ -133,7 +133,7 @@ class Opening:
             found.records[subject] = content
         try:
             if subject.startswith(LEASE):
-                # Whoever goes on has a newer one.
+                # Whoever takes over has a newer one.
                 found.lease = max(found.lease, Lease.decode(content), key=lambda each: each.epoch)
                 found.gone.append(sequence)
                 del found.records[subject]

@@ -204,7 +204,7 @@ class State:
     ) -> bool:
         """Begins behind the last sequence of the stream, if that is where it ends.
 
-        A server that does not lead any more, and does not know it, tells of less than there is. So a record is written
+        A server that no longer leads, and does not know it, reports less than there is. So a record is written
         that has to be the next one.
 
         Args:
@@ -344,7 +344,7 @@ class State:
             self._remove(gone)
 
     def refused(self, error: str, *, certain: bool) -> None:
-        """Is called by the chain: nobody is told yes, and what there is to be stored is tried again by whoever asks."""
+        """Is called by the chain: nothing is confirmed, and whoever asks tries again to store what there is."""
         if self._opening is not None and not self._opening.done():
             self._opening.set_exception(StorageError(f"stream {self._names.state} takes nothing: {error}"))
             return

@@ -47,7 +47,7 @@ class Backing:
 
     streams: Streams  #: JetStream
     names: Names  #: of the cluster id
-    failed: Callable[[str], None]  #: called with the reason when the store cannot be gone on with
+    failed: Callable[[str], None]  #: called with the reason when the store cannot be used any more
     node: str = ""  #: what this server is called among those with the same streams; empty for a single one
     seconds: float = TTL  #: how long a lease is good for, where there are several
 

@@ -41,7 +41,7 @@ class Run(Contents):
         self._time_of = time_of
         self._entry = Subject(subject, 0)
         self._numbered.append(self._entry)
-        #: A row that stands for every message.
+        #: A row that represents every message.
         self._row = Segment(0)
         self._row.subjects.append(0)
         self._row.sizes.append(1)
@@ -59,7 +59,7 @@ class Run(Contents):
         self.subjects = {self._entry.name: self._entry} if self.messages else {}
 
     def locate(self, sequence: int) -> tuple[Segment, int] | None:
-        """Returns the row that stands for every message; None if there is no such message."""
+        """Returns the row that represents every message; None if there is no such message."""
         return (self._row, 0) if self.first <= sequence <= self.last else None
 
     def last_of(self, pattern: bytes) -> int:

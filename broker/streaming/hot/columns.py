@@ -60,7 +60,7 @@ class Publishes:
     """The frames that were plainly good, up to the first that was not. Row i of the table is the i-th of them."""
 
     count: int  #: how many frames were taken: rows of the table, and of `acks`
-    status: Status  #: why it ended there; not GOOD tells about the frame behind the last one taken
+    status: Status  #: why it ended there; anything but GOOD is about the frame behind the last one taken
     groups: list[Group]  #: the rows by channel, in the order in which the channels appear first
     acks: Payloads  #: the encoded PubAck of each, in bytes of its own: good beyond the call
     runs: list[Run]  #: where to send them, in the order of arrival

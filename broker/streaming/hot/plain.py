@@ -85,7 +85,7 @@ def read_publishes(
 ) -> Publishes:
     """Decodes publishes (streaming-protocol.md sections 2 and 7.2) up to the first that is not plainly good.
 
-    A publisher is known by its connection id if it gives one, else by its client id.
+    A publisher is known by its connection id if it sends one, else by its client id.
 
     Args:
         buffer: What the frames point into.

@@ -56,7 +56,7 @@ class RemovedRecord:
     offset: int  #: first byte
     length: int  #: bytes, the header included
     intact: bool  #: its content is whole and proven: salvage would keep it
-    what: str  #: what it is: `message`, what a log record tells, or the kind of damage
+    what: str  #: what it is: `message`, what a log record says, or the kind of damage
     sequence: int | None = None  #: sequence of the message that it is or is about, if known
     sub_id: int | None = None  #: id of the subscription that it is about
     client_id: str | None = None  #: the client that it is about

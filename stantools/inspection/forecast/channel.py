@@ -54,7 +54,7 @@ class LogOutcome(Generic[_S]):
     size: int = FILE_HEADER_SIZE  #: its size afterwards
     log: list[str] = field(default_factory=list)  #: lines that are logged
     changes: list[Change] = field(default_factory=list)  #: what happens to the file
-    error: str = ""  #: why the server does not start, with the words around it; "" if it goes on
+    error: str = ""  #: why the server does not start, with the words around it; "" if it starts
 
 
 def open_clients(recovery: Recovery, path: Path | None) -> tuple[str, list[Change]]:
@@ -149,7 +149,7 @@ class RecoveredChannel:
     subs_size: int = FILE_HEADER_SIZE  #: size of subs.dat after the recovery
     log: list[str] = field(default_factory=list)  #: lines that are logged
     changes: list[Change] = field(default_factory=list)  #: what happens to its files, in order
-    error: str = ""  #: why the server does not start; "" if it goes on
+    error: str = ""  #: why the server does not start; "" if it starts
     version_matters: bool = False  #: another version of the server would do otherwise
 
 

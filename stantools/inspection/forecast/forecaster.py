@@ -1,4 +1,4 @@
-"""From a recovered state to a whole forecast: what the messages give, and what happens to subscriptions."""
+"""From a recovered state to a whole forecast: which messages can be read, and what happens to subscriptions."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ _Part = tuple[RecoveredChannel | None, _Found | None]
 def _tasks(
     recovery: Recovery, start: Start, lookups: bool, progress: Progress | None, known: _Known
 ) -> Iterator[Task[_Part]]:
-    """One task for each slice; the last one of a channel gives the channel."""
+    """One task for each slice; the last one of a channel returns the channel."""
     for channel in start.channels:
         if not lookups or not channel.slices:
             yield Task(0, partial(_same, channel, None))

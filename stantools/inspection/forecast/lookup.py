@@ -1,4 +1,4 @@
-"""Which messages of a recovered channel can be read, and what the others give (filestore.md sections 5.3 and 7.7).
+"""Which messages of a recovered channel can be read, and what becomes of the others (filestore.md sections 5.3, 7.7).
 
 Everything good is taken from columns; only damaged or wrongly indexed records are looked at one by one.
 """
@@ -56,7 +56,7 @@ class _Sequences:
 
 @dataclass
 class _Answers:
-    """Collects what lookups give."""
+    """Collects the results of lookups."""
 
     readable: _Sequences = field(default_factory=_Sequences)
     failing: _Sequences = field(default_factory=_Sequences)
@@ -333,7 +333,7 @@ class _SliceLookup:
 
 
 class _Disordered:
-    """The rows of an index without order: sequence, offset and size, and what reading each record on its own gives.
+    """The rows of an index without order: sequence, offset and size, and the result of reading each record on its own.
 
     Attributes:
         order: The sequences.
@@ -359,7 +359,7 @@ class _Disordered:
         self.order, self.offsets, self.sizes, self.good, self.got = map(np.concatenate, zip(*self._parts, strict=True))
 
     def read_alone(self, row: int, source: SliceData) -> tuple[int, str]:
-        """Returns what a lookup gives that finds this row; see `SliceData.read_alone`."""
+        """Returns the result of a lookup that finds this row; see `SliceData.read_alone`."""
         if self.good[row]:
             return int(self.got[row]), ""
         if row in self.failed:
@@ -400,7 +400,7 @@ class _Cache:
         return (int(self._asked[at]), "") if self._right[at] else None
 
     def fill(self, row: int, alone: tuple[int, str] | None) -> tuple[int, str] | None:
-        """Reads ahead from a row; returns what its own sequence gives."""
+        """Reads ahead from a row; returns the result for its own sequence."""
         rows, offset = self._rows, int(self._rows.offsets[row])
         limit, at, first = offset + self._capacity, offset, row
         if offset + RECORD_HEADER_SIZE + int(rows.sizes[row]) > limit:

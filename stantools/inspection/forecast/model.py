@@ -23,12 +23,12 @@ MAX_TEXTS = 1000
 
 @dataclass
 class Lookups:
-    """What reading each message of a channel by its sequence gives."""
+    """The result of reading each message of a channel by its sequence."""
 
-    readable: Ranges = field(default_factory=Ranges)  #: sequences that give the message of that sequence
-    failing: Ranges = field(default_factory=Ranges)  #: sequences that give an error
+    readable: Ranges = field(default_factory=Ranges)  #: sequences at which their own message is read
+    failing: Ranges = field(default_factory=Ranges)  #: sequences that cannot be read
     errors: dict[int, str] = field(default_factory=dict)  #: the error texts, of the first `MAX_TEXTS` of them
-    #: Sequences that give a message with another sequence, and which.
+    #: Sequences at which a message with another sequence is read, and which.
     wrong: dict[int, int] = field(default_factory=dict)
 
     def found(self) -> Ranges:
@@ -101,8 +101,8 @@ class ChannelForecast:
     last_seq: int = 0  #: last sequence
     count: int = 0  #: messages as the server counts them
     bytes: int = 0  #: bytes as the server counts them
-    lookups: Lookups = field(default_factory=Lookups)  #: what reading from the first to the last sequence gives
-    #: What reading each message on its own gives, without reading ahead; None if it is the same.
+    lookups: Lookups = field(default_factory=Lookups)  #: result of reading from the first to the last sequence
+    #: Result of reading each message on its own, without reading ahead; None if it is the same.
     alone: Lookups | None = None
     missing: Ranges = field(default_factory=Ranges)  #: sequences between first and last that are not there
     delivered: Sequence[tuple[int, int]] = ()  #: what a subscriber from the start gets, in order of delivery
@@ -210,9 +210,9 @@ def _sizes_json(sizes: dict[str, tuple[int | None, int | None]]) -> dict[str, di
 def complete(channel: ChannelForecast) -> None:
     """Fills in what follows from the lookups: missing sequences, what is delivered, where it stalls.
 
-    A subscriber that reads from the first message on skips missing sequences. At a sequence that gives an error,
-    delivery stops for good. Where a sequence gives another message than its own, that one is delivered, and delivery
-    goes on with the next sequence.
+    A subscriber that reads from the first message on skips missing sequences. At a sequence that cannot be read,
+    delivery stops for good. Where reading a sequence returns another message than its own, that one is delivered, and
+    delivery continues with the next sequence.
     """
     lookups = channel.lookups
     if lookups.readable.pairs() == [(channel.first_seq, channel.last_seq)]:

@@ -133,7 +133,7 @@ class ServerOptions:
 
 
 def own_server(store: Datastore, *, version: str = SERVER_VERSIONS[0], workers: int = 2) -> ServerOptions:
-    """Returns the options of a start by the user who asks; what the store does not tell is the server's default.
+    """Returns the options of a start by the user who asks; what the store does not show is the server's default.
 
     The cluster id is the store's own: a start with another one fails anyway.
 

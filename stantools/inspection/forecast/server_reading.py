@@ -21,7 +21,7 @@ from stantools.format.layout import FILE_HEADER_SIZE, MESSAGE_OVERHEAD, RECORD_H
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.mapping import Buffer, Window
 
-#: What reading at the very end of a file gives.
+#: The result of reading at the very end of a file.
 END_TEXT = "EOF"
 
 

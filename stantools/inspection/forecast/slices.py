@@ -71,7 +71,7 @@ class SliceOutcome:
     slice: Slice | None = None  #: the slice, None if it holds no message
     log: list[str] = field(default_factory=list)  #: lines that are logged
     changes: list[Change] = field(default_factory=list)  #: what happens to its files
-    error: str = ""  #: why the server does not start; "" if it goes on
+    error: str = ""  #: why the server does not start; "" if it starts
     opened: str = ""  #: the file that was opened last, which the server's error names; "" if none was
     version_matters: bool = False  #: another version of the server would do otherwise
 
@@ -167,7 +167,7 @@ class _Step:
     outcome: SliceOutcome
 
     def read_index(self, index: Buffer) -> None:
-        """Uses the index, or finds out why not."""
+        """Uses the index, or determines why not."""
         found, options, crc = self.found, self.recovery.options, self.recovery.crc
         scanned = scan_index(index, crc)
         count, stop = scanned.rows, scanned.stop

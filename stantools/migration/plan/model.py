@@ -41,7 +41,7 @@ class TargetKind(enum.StrEnum):
 
 
 class ConsumerKind(enum.StrEnum):
-    """How a consumer gives its messages away."""
+    """How a consumer hands out its messages."""
 
     PULL = "pull"
     PUSH = "push"

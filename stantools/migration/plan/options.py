@@ -89,7 +89,7 @@ class PlanOptions:
 
     target: TargetRef = field(default_factory=TargetRef)  #: where it goes
     way: Way = Way.ARCHIVE  #: how
-    stream_prefix: str = ""  #: prefix of the names of streams, where no override gives one
+    stream_prefix: str = ""  #: prefix of the names of streams, where no override sets one
     subject_prefix: str = ""  #: what subjects begin with, such as `stan.`
     consumers: Consumers = Consumers.PULL  #: what becomes of durables
     push_prefix: str = "deliver"  #: what deliver subjects of push consumers begin with
@@ -112,7 +112,7 @@ class PlanOptions:
             raise UsageError(f"the prefix of deliver subjects: {problem}", "choose another one, such as `deliver`")
 
     def override_for(self, channel: str) -> tuple[Override, str]:
-        """Returns what holds for a channel, and the pattern that its stream comes from ("" if none gives one)."""
+        """Returns what holds for a channel, and the pattern that its stream comes from ("" if there is none)."""
         if not self.overrides:
             return Override(">"), ""
         matching = [each for each in self.overrides if subject_matches(each.pattern, channel)]

@@ -270,7 +270,7 @@ class ExpectedStream:
 
         Args:
             js: The server.
-            messages: Compare the messages themselves, not only what the server tells of the stream.
+            messages: Compare the messages themselves, not only what the server reports of the stream.
             after: Of the messages compare only those with higher sequences.
             progress: Told the number of messages as they are compared.
 

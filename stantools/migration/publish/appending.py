@@ -45,7 +45,7 @@ class UnfinishedError(RefusedError):
 
 @dataclass(frozen=True)
 class Mark:
-    """What is being written to a stream, as its description tells it."""
+    """What is being written to a stream, according to its description."""
 
     first: int  #: the first sequence
     last: int  #: the last one

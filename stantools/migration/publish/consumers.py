@@ -6,7 +6,7 @@ last step its description says that it is not finished, so that after an interru
 belongs to its users and is left alone. Between the two there is a pause, as servers write a consumer's state a tenth of
 a second late, and must not be able to forget it once it is finished.
 
-A pull consumer gives what it is asked for. A push consumer is sent messages without being asked, and must be stopped at
+A pull consumer sends what it is asked for. A push consumer is sent messages without being asked, and must be stopped at
 the right one: it may have `max_ack_pending` messages open, and gets no more acknowledgements than that they and what is
 open make up what it should be sent. When all that has come, it is left without a listener; then the rest is
 acknowledged.

@@ -111,7 +111,7 @@ class Afterwards:
 
 
 def message_id(message: dict[str, Any]) -> str:
-    """Returns the id of a message as the API gives it, empty if it has none."""
+    """Returns the id of a message as the API has it, empty if it has none."""
     for line in base64.b64decode(message.get("hdrs") or b"").split(b"\r\n"):
         name, colon, value = line.partition(b":")
         if colon and name.lower() == MESSAGE_ID.lower().encode():

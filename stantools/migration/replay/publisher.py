@@ -93,7 +93,7 @@ class Publisher(ABC):
         self.routes = plan.routes  #: channel -> where it goes
         self._to = to
         self._texts = {channel: header_text(channel) for channel in self.routes}
-        self.say: Callable[[str], None] = lambda _: None  #: tells the user something
+        self.say: Callable[[str], None] = lambda _: None  #: shows the user a message
         self.again = 0  #: messages that the target had already, from an earlier attempt
         self.published = 0  #: the number behind the last message that was handed over to the connection
         self._said: set[str] = set()

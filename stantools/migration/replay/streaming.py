@@ -87,7 +87,7 @@ class StreamingPublisher(Publisher):
         self._session = session
 
     async def _still_there(self, session: Session) -> None:
-        """Asks whether the server still knows the session; its state tells."""
+        """Asks whether the server still knows the session; its state shows the answer."""
         ping = session.ping()
         if ping is None:
             return

@@ -143,7 +143,7 @@ class SubjectRules:
 
 
 def replay_problem(subject: bytes) -> str:
-    """Says why nothing can be replayed to a subject, "" if it can: the sentence goes on from its name."""
+    """Says why nothing can be replayed to a subject, "" if it can: the sentence continues from its name."""
     if subject.startswith(_RESERVED):
         return "belongs to the server: publishing there would be a request to it"
     return subject_problem(subject)

@@ -137,7 +137,7 @@ def account_problems(
     """Compares the limits of an account with what is to be made.
 
     Args:
-        account: The account's info as the API gives it.
+        account: The account's info, as the API returns it.
         demands: The streams.
         there: Infos of those that are there already and will be replaced or gone on with.
     """

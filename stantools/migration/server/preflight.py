@@ -148,7 +148,7 @@ async def _server_room(
 ) -> list[Problem]:
     """Finds out whether a single server may store all that is wanted (`max_file` and `max_mem` of its configuration).
 
-    It tells no client, but compares max_bytes of a stream with what it may store beside what others have reserved,
+    It reports this to no client, but compares max_bytes of a stream with what it may store beside what is reserved,
     and only then refuses five replicas, which need a cluster (2.9.10 to 2.15.1). So nothing comes of the question.
     What other accounts use without having reserved it, and how full the disk is, stays unknown. Limits of the account
     are compared by themselves; there every replica counts, so they would make the answer another one.

@@ -40,7 +40,7 @@ def state_differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> 
         found: What the server says.
 
     Returns:
-        What differs, in words; empty if nothing does. In an empty stream only the last sequence tells anything:
+        What differs, in words; empty if nothing does. In an empty stream only the last sequence means anything:
         servers do not agree about what the first one is (jetstream-migration.md section 5.3).
     """
     names = ["messages", "last_seq", "consumer_count"]
@@ -192,7 +192,7 @@ async def restore(
             it, is deleted first.
 
     Returns:
-        The stream's state as the server tells it.
+        The stream's state, as the server reports it.
 
     Raises:
         RefusedError: A stream of this name is there, or is being restored by us already.

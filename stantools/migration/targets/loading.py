@@ -73,7 +73,7 @@ class ApplyOptions:
     #: Streams that are worked on at the same time. More than one restore at a time has been seen to crash nats-server
     #: 2.15.1, and is hardly faster.
     parallel: int = 1
-    prove: bool = True  #: compare every message; else only the numbers that the server tells
+    prove: bool = True  #: compare every message; otherwise only the numbers that the server reports
     compression: str = "stored"  #: of the archive on its way: `stored` or `snappy`
     attempts: int = 3  #: how often a stream is tried when the connection breaks
     chunk_timeout: float = 30.0  #: seconds in which a piece of an archive must be taken
@@ -162,7 +162,7 @@ class _Job:
             await self._limit(found)
 
     async def see_what_is_there(self) -> None:
-        """Notes what the stream holds after a failure, as far as the server tells."""
+        """Notes what the stream holds after a failure, as far as the server reports it."""
         if not self._js.connection.connected:
             return
         with contextlib.suppress(StantoolsError):
@@ -354,7 +354,7 @@ async def prove(
 
 
 async def still_as_planned(js: JetStream, stream: PreparedStream) -> list[Finding]:
-    """Looks whether a stream that was proven before has changed, by what the server tells of it and its consumers."""
+    """Looks whether a stream that was proven before has changed, by what the server reports of it and its consumers."""
     proof = await stream.expected(published=True).prove(js, messages=False)
     # Limits go on removing messages, also from what consumers still have to deliver.
     moving = ("stream-state", "consumer-position") if stream.plan.limited else ()

@@ -92,7 +92,7 @@ class ServerDestination:
         ending: Ending,
         watch: Watch,
     ) -> Cutover:
-        """Loads streams, goes on with what a running server appends to the store, and finishes them when it ends.
+        """Loads streams, follows what a running server appends to the store, and finishes them when it ends.
 
         Args:
             source: The store.

@@ -97,7 +97,7 @@ class StoreDirectory(FileDestination):
         begun: Collection[str] = (),
         quiet: float = QUIET_SECONDS,
     ) -> list[Note]:
-        """Returns what stands against placing streams, and what should be known. Changes nothing.
+        """Returns what prevents placing streams, and what the user should know. Changes nothing.
 
         Args:
             streams: The streams.

@@ -1,6 +1,6 @@
 """The publishing kernels in Python: always there, and the reference for the compiled ones.
 
-Use them through `stantools.nats.publishing.kernels`. `ValueError` only tells of wrong use.
+Use them through `stantools.nats.publishing.kernels`. `ValueError` only means wrong use.
 """
 
 from __future__ import annotations

@@ -112,18 +112,18 @@ class Layout:
 
     @property
     def read_columns(self) -> tuple[str, ...]:
-        """The columns that have to be read: also those of directories, and the one that tells of damage."""
+        """The columns that have to be read: also those of directories, and the one that reports damage."""
         needed = [*self.file_columns, *map(_source, self.by), *self.health_columns]
         return tuple(name for name in self._all_columns() if name in needed)
 
     @property
     def health_columns(self) -> tuple[str, ...]:
-        """The column that tells of damage."""
+        """The column that reports damage."""
         return _HEALTH[self.table][:1]
 
     @property
     def good(self) -> tuple[str, ...]:
-        """What the column that tells of damage says where there is none."""
+        """What the column that reports damage says where there is none."""
         return tuple(str(each) for each in _HEALTH[self.table][1:])
 
     @property

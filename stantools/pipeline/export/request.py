@@ -80,7 +80,7 @@ class Exporting:
         return not is_directory and self._told()[0] is not None
 
     def _told(self) -> tuple[str | None, str | None]:
-        """Returns the format and the compression that the name tells."""
+        """Returns the format and the compression that the name implies."""
         *_, before, last = ["", "", *Path(self.to.lower()).suffixes]
         if last in _COMPRESSIONS and before in _FORMATS and before != ".parquet":
             return _FORMATS[before], _COMPRESSIONS[last]

@@ -102,7 +102,7 @@ def export_to_directory(export: Export, *, work: Work | None = None, progress: P
         parts = [ExportPart(number, split, options, layout, directory, attempts) for number, split in splits]
         inside = work.inside(progress)
         write = write_split if inside is None else partial(write_split, progress=inside)
-        # Here each alone: what fails is told before others are begun.
+        # Here each alone: what fails is reported before others are begun.
         cost = None if work.here else _cost
         for number, done in each(work, write, parts, cost=cost):
             if progress and not inside:
@@ -260,7 +260,7 @@ def _write_text(run: _Run, write: Callable[[Any], object], written: Written, wor
 
 
 def read_with_progress(split: Split, options: TableOptions, progress: Progress | None) -> Iterator[pa.RecordBatch]:
-    """Reads a split, and tells bytes of it as they are done, its cost in all."""
+    """Reads a split, and reports its bytes as they are done, up to its cost."""
     counter, told = ReadCounter(), 0
     for batch in read_split(split, options, counter):
         read = min(counter.data_bytes + counter.index_bytes, split.cost)

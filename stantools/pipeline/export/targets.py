@@ -1,7 +1,7 @@
 """Where an export goes: a new directory, or a single file, that is there as a whole or not at all.
 
 A directory is built and renamed as `stantools.store.atomic` does it. A file is built beside its place as
-`.<name>.stantools-partial`, synced and renamed; a lock on it tells a run that was killed, whose rest the next one
+`.<name>.stantools-partial`, synced and renamed; a lock on it shows whether its run was killed, whose rest the next one
 replaces, from one that is still at work. What exists is replaced only when that is asked for, and of directories only
 complete exports: those with our manifest.
 """

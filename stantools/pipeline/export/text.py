@@ -29,7 +29,7 @@ from stantools.pipeline.tables.arrow import pa, pc
 #: Arrow's text has 32-bit offsets; a batch of more bytes than this gets 64-bit ones, so that base64 fits as well.
 _LARGE_FROM: Final = 512 << 20
 
-#: What stands between quotes as it is.
+#: What is quoted as it is.
 _NOT_PLAIN_JSON: Final = r"[^ !#-\[\]-~]"
 _NOT_PLAIN_CSV: Final = r'[",\r\n]'
 _csv_strange = re.compile(_NOT_PLAIN_CSV).search

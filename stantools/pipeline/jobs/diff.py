@@ -125,7 +125,7 @@ def _by_name(options: TableOptions) -> tuple[dict[str, StoreRef], Sequence[Faile
 
 @dataclass
 class DiffPlan:
-    """What is to be compared: made without Spark, so that a wrong path is told at once."""
+    """What is to be compared: made without Spark, so that a wrong path is reported at once."""
 
     failed: list[Failed]  #: what has no counterpart or cannot be read
     options: TableOptions  #: channels to compare (none compares all, and clients and identity), and the key
@@ -189,7 +189,7 @@ def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> JobRe
 
 
 def _open_pairs(work: Work, plan: DiffPlan, result: JobResult[PairDifference], progress: _Progress) -> list[_OpenPair]:
-    """Surveys all channels and decides what of each store counts; what cannot be read is told in the result."""
+    """Surveys all channels and decides what of each store counts; what cannot be read is in the result."""
     surveys = survey_stores(work, plan.channels, progress=progress)
     taking = SourceOptions(plan.options.channels)
     opened: list[_OpenPair] = []

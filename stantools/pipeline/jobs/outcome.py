@@ -1,4 +1,4 @@
-"""What jobs over many stores have in common: what could not be read is told, and the rest is done."""
+"""What jobs over many stores have in common: what could not be read is reported, and the rest is done."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class SalvagedStore:
 
     @property
     def exit_code(self) -> ExitCode:
-        """As the local verb gives it."""
+        """As the local verb returns it."""
         if self.is_wrong:
             return ExitCode.FINDINGS
         if not self.report["summary"]["lossy"]:
@@ -386,7 +386,7 @@ class _NewStore:
         return FoundStore(StoreRef(str(self.root), self.polynomial), place, entries, names)
 
     def start(self) -> Start:
-        """In a task: finds out how a server would start with it."""
+        """In a task: forecasts how a server would start with it."""
         return check_start(open_datastore(self.root, Crc(self.polynomial)), self.cluster_id)
 
 

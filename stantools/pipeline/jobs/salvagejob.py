@@ -40,7 +40,7 @@ class StoreWork:
 
 @dataclass
 class SalvageJob:
-    """What is to be done: made without Spark, so that what cannot be is told at once."""
+    """What is to be done: made without Spark, so that what is impossible is reported at once."""
 
     options: SalvageOptions  #: how to salvage
     out: Path | None = None  #: the directory of the new stores; None writes nothing

@@ -1,7 +1,7 @@
 """Where the salvaged stores of a job go, and which of them an earlier run of it has finished.
 
 A store goes to a directory of its own name. Stores whose directories have the same name get as much of their path in
-front of it as tells them apart (`node1-data`, `node2-data`), and where even that does not help, digits of a hash.
+front of it as distinguishes them (`node1-data`, `node2-data`), and where even that does not help, digits of a hash.
 
 What was finished is remembered in `.stantools-salvage` beside the new stores: a file for each, with what was said of
 it, and what the old store looked like. A store that has not changed since is not salvaged again.
@@ -121,7 +121,7 @@ def _lines(directory: Path, *, deeper: int, prefix: str = "") -> Iterator[bytes]
 
 @dataclass(frozen=True)
 class Request:
-    """What a store is salvaged with; the same of the same store gives the same."""
+    """What a store is salvaged with; the same of the same store has the same result."""
 
     options: SalvageOptions  #: how
     polynomial: int  #: its CRC polynomial

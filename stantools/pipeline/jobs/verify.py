@@ -1,6 +1,6 @@
 """`pipeline verify`: what `inspection.verify` finds in one store, for many, in tasks.
 
-Every store's verdict is the one that the local verb gives: the same functions make it, of the same surveys. Slices
+Every store's verdict is that of the local verb: the same functions make it, of the same surveys. Slices
 without a store, an archive for instance, are verified as far as that makes sense: what is missing around them is no
 finding.
 """
@@ -57,7 +57,7 @@ class StoreVerdict:
 
 @dataclass
 class VerifyPlan:
-    """What is to be done: made without Spark, so that a wrong path is told at once."""
+    """What is to be done: made without Spark, so that a wrong path is reported at once."""
 
     stores: list[StoreRef] = field(default_factory=list)
     items: list[ChannelRef | Task[RootReport | ChannelReport]] = field(default_factory=list)  #: roots and channels

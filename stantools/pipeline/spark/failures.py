@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from stantools.errors import StantoolsError, StoreUnwritableError
 
 _ARROW = "\n  -> "
-#: The last line of a traceback, for an exception of ours; the remedy stands in a line of its own.
+#: The last line of a traceback, for an exception of ours; the remedy has a line of its own.
 _OURS = re.compile(r"^(?P<class>stantools(?:\.\w+)+): (?P<message>.*?)(?:\n  -> (?P<remedy>.*?))?\s*\Z", re.M | re.S)
 _LAST_LINE = re.compile(r"^(?P<class>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?\s*\Z", re.M)
 _FROM_PYTHON = re.compile(r"^\[PYTHON_(?:EXCEPTION|DATA_SOURCE_ERROR)\][^:]*: ", re.M)
@@ -116,7 +116,7 @@ def _text(problem: BaseException) -> str:
             trace = said.get("traceback") or said.get("msg")  # of a task; of a data source beside the driver
             if trace:
                 return str(trace)
-    # By Connect there are no parameters: what the worker said stands between Spark's own words and the Java stack.
+    # By Connect there are no parameters: what the worker said is between Spark's own words and the Java stack.
     text = str(problem).partition("\n\nJVM stacktrace:")[0]
     return _SQLSTATE.sub("", _FROM_PYTHON.sub("", text))
 

@@ -181,7 +181,7 @@ class JetStreamWriter(_Writer, DataSourceArrowWriter):
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leaves streams as they are: they say that they are not complete, and the same job goes on with them."""
+        """Leaves streams as they are: they say that they are not complete, and the same job continues them."""
 
 
 class JetStreamStreamWriter(_Writer, DataSourceStreamArrowWriter):

@@ -189,7 +189,7 @@ class SinkOptions:
         """Returns where messages are put aside; None for the system's place."""
         if self.spool_dir:
             return self.spool_dir
-        # Spark tells its Python workers so where its temporary files belong.
+        # This is how Spark tells its Python workers where its temporary files belong.
         folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
         return next((folder for folder in folders if Path(folder).is_dir() and folder), None)
 

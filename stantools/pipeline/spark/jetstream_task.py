@@ -3,7 +3,7 @@
 Tasks are repeated when they fail, and may run twice at the same time. Nothing has to be done about that here: every
 message goes to its own sequence or nowhere, so that a second run finds what the first has done
 (`stantools.migration.publish.appending`). All streams of a job look incomplete until the last task is done; then the
-driver looks at every one and gives it its configuration. Where a job fails, streams stay as they are, incomplete, and
+driver looks at every one and sets its configuration. Where a job fails, streams stay as they are, incomplete, and
 the same job again goes on.
 
 A failure that would only come again (rows out of order, a limit of the server) is no failure of the task, which Spark
@@ -61,7 +61,7 @@ class WrittenChannel:
 
 @dataclass(frozen=True)
 class Written:
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     channels: tuple[WrittenChannel, ...] = ()  #: what is in its streams
     left_out: dict[str, int] = field(default_factory=dict)  #: rows that were no messages, by their status
@@ -117,7 +117,7 @@ def commit(options: SinkOptions, messages: Sequence[Written]) -> None:
 
 
 def check_server(options: SinkOptions) -> None:
-    """Connects and asks for JetStream, so that what cannot work is told before anything is done.
+    """Connects and asks for JetStream, so that what cannot work is reported before anything is done.
 
     Raises:
         StantoolsError: It cannot be used.
@@ -185,7 +185,7 @@ class _Publisher:
         self._stack.close()
 
     def submit(self, spool: Spool) -> Iterator[WrittenChannel]:
-        """Begins to publish a channel, and waits for others, which it gives, where too many are under way."""
+        """Begins to publish a channel; where too many are under way, waits for others and yields them."""
         self._under_way.append((self._call(self._write(spool)), spool))
         while len(self._under_way) > self._options.parallel:
             yield self._next()

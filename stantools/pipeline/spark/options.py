@@ -1,4 +1,4 @@
-"""What `format("stan")` is told, by `spark.read` and by `readStream`: options, and the columns of a schema.
+"""What `format("stan")` takes, by `spark.read` and by `readStream`: options, and the columns of a schema.
 
 The options of the tables are those of `TableOptions`; streams have those of `StreamOptions` on top of them.
 """
@@ -67,7 +67,7 @@ def source_options(values: Mapping[str, str]) -> TableOptions:
     """Reads the options of a batch read or of a stream, passing over what is for Spark alone.
 
     Args:
-        values: As Spark gives them.
+        values: As Spark passes them.
 
     Raises:
         UsageError: A name is not known, or a value makes no sense.

@@ -71,7 +71,7 @@ class _Watch:
         self._waiting_since: float | None = None
 
     def look(self, context: Any) -> None:
-        """Asks a driver on this side. One that is just ending does not answer; then nothing is told."""
+        """Asks a driver on this side. One that is just ending does not answer; then nothing is reported."""
         with contextlib.suppress(Exception):
             tracker = context.statusTracker()
             active = set(tracker.getActiveStageIds())

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 FORMAT = "stan"
 
-#: Bytes that one task reads at most, about, where payloads are not asked for: what it gives is a fiftieth of that.
+#: Bytes that one task reads at most, about, where payloads are not asked for: its result is a fiftieth of that.
 _LARGEST = 512 << 20
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"

@@ -69,7 +69,7 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows stores.
 
     Args:
-        values: The options, as Spark gives them.
+        values: The options, as Spark passes them.
         schema: The columns that are wanted.
 
     Raises:

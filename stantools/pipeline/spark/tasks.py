@@ -50,7 +50,7 @@ _RESULT = "item long, value binary"
 
 #: Tasks that this process has begun.
 _begun = 0
-#: Memory of its own with which a process gives back what it does not use; less is not worth asking for it again.
+#: Memory of its own from which on a process releases what it does not use; less is not worth asking for it again.
 _MUCH = 128 << 20
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _STATM = Path("/proc/self/statm")
@@ -148,7 +148,7 @@ def _task_count(costs: Sequence[int], cores: int, *, weighed: bool) -> int:
 def _run_waves(
     spark: SparkSession, function: Callable[[T], R], waves: list[list[_Task[T]]]
 ) -> Iterator[tuple[int, bytes]]:
-    """Runs one Spark job a wave, two at a time, and gives the rows of each when it is done."""
+    """Runs one Spark job a wave, two at a time, and yields the rows of each when it is done."""
     results: queue.Queue[list[tuple[int, bytes]] | BaseException] = queue.Queue()
     tag = f"stantools-{uuid.uuid4()}"
     stopped = threading.Event()
@@ -191,7 +191,7 @@ def _collect(spark: SparkSession, function: Callable[[T], R], wave: list[_Task[T
 
 
 def _run_task(function: Callable[[T], R], task: _Task[T]) -> Iterator[pa.RecordBatch]:
-    """In a worker: runs a function over the items of a task and gives one row an item."""
+    """In a worker: runs a function over the items of a task and yields one row an item."""
     import pyarrow as pa
 
     for number, item in task.items:
@@ -213,7 +213,7 @@ def frame_of(
         items: They travel with the function; each is unpacked where its task runs only.
         schema: Of the rows.
     """
-    # Packed here, so that what cannot be pickled is told before anything runs.
+    # Packed here, so that what cannot be pickled is reported before anything runs.
     from pyspark import cloudpickle
 
     dumps = cast("Callable[[Any], bytes]", cloudpickle.dumps)
@@ -262,7 +262,7 @@ def begin_task() -> None:
 
 
 def _private_bytes() -> int:
-    """Returns the memory that belongs to this process alone, 0 where that is not told."""
+    """Returns the memory that belongs to this process alone, 0 where that is not known."""
     try:
         _, resident, shared = map(int, _STATM.read_text(encoding="ascii").split()[:3])
     except (OSError, ValueError):

@@ -34,7 +34,7 @@ from stantools.store.mapping import mapped
 
 #: No slice is cut where it is read.
 _UNCUT = 1 << 62
-#: Index records of which the data is copied to summarise a slice: the last messages tell whether it is encrypted.
+#: Index records of which the data is copied to summarise a slice: the last messages show whether it is encrypted.
 _LAST = 8
 
 
@@ -245,7 +245,7 @@ class _StoreCopy:
                     self.file(f"{directory.name}/{SUBS_FILE}")
 
     def channel(self, name: str, *, whole: bool) -> None:
-        """Copies a channel; of its live slices only what tells their first and last message if not `whole`."""
+        """Copies a channel; of its live slices only what shows their first and last message if not `whole`."""
         (self._directory / name).mkdir()
         entries = self._remote.entries(join_url(self._store.root, name))
         for entry in entries:

@@ -1,6 +1,6 @@
 """What is new in stores since an offset, and safe to read.
 
-`Follower.latest` tells how far a stream can go, `Follower.work` what has to be read between two offsets. Both go by
+`Follower.latest` returns how far a stream can go, `Follower.work` what has to be read between two offsets. Both go by
 the files alone, so that a batch that is planned again after a restart is the same. What is remembered between two
 looks only saves time: a channel whose files are as they were costs four looks at names, so that stores of ten
 thousand channels can be followed; a channel directory is listed again only if something changed in it.

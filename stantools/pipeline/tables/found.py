@@ -1,4 +1,4 @@
-"""Stores and slices that were found: their channels and files by name and size, as listings tell them.
+"""Stores and slices that were found: their channels and files by name and size, as listed.
 
 Of slices that lie outside of a store, the heads are read to find the channel that each belongs to.
 """
@@ -110,7 +110,7 @@ def _wanted(name: str, patterns: tuple[str, ...]) -> bool:
     return not patterns or any(subject_matches(pattern, name) for pattern in patterns)
 
 
-#: Bytes of a slice that are looked at to find its channel: most slices tell it at once, a damaged one later.
+#: Bytes of a slice that are looked at to find its channel: most slices name it at once, a damaged one later.
 HEADS = (1 << 14, 1 << 20, 64 << 20)
 
 

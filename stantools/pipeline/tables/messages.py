@@ -237,7 +237,7 @@ class _PieceReader:
             yield batch
 
     def _previous(self, start: int) -> _Neighbour | None:
-        """The message before a piece, as far as the index tells."""
+        """The message before a piece, as far as the index knows it."""
         if start <= FILE_HEADER_SIZE:
             return None
         with unchecked_records(self._piece.slice, self._data) as records:

@@ -78,7 +78,7 @@ class SliceRef:
 
     @property
     def name(self) -> str:
-        """What stands in the column `slice`: the path of the data file below the store (`orders/msgs.1.dat`)."""
+        """The value of the column `slice`: the path of the data file below the store (`orders/msgs.1.dat`)."""
         root, data = self.store.root, self.data
         if "://" in root and (chain := root.find("::", root.find("://"))) > 0:
             # In a chain of URLs, such as that of a zip file, the path ends where the next one begins.

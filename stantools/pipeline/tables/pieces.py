@@ -1,6 +1,6 @@
 """Cutting a slice into pieces that can be read independently of each other, and leaving out what is not wanted.
 
-Together the pieces of a slice have to give exactly the rows that reading it in one go gives. Reading goes from record
+Together the pieces of a slice have to yield exactly the rows of reading it in one go. Reading goes from record
 to record, so a piece may begin only where that way leads to. Where the index names every record without a gap, it is
 the way. Without such an index a place is looked for from which so many good bytes follow that it cannot lie within the
 payload of a message: payloads may hold whole store files. A reader that comes to the end of its piece notices if it was

@@ -62,7 +62,7 @@ class Offsets:
             self.aside.setdefault(root, {}).update(files)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as Spark keeps it; equal offsets give equal texts."""
+        """Returns it as Spark keeps it; equal offsets have equal texts."""
         content: dict[str, Any] = {
             "stores": {
                 root: {name: ":".join(map(str, channels[name])) for name in sorted(channels)}

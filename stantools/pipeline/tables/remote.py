@@ -26,7 +26,7 @@ _Result = TypeVar("_Result")
 
 #: Bytes that are copied at once.
 _BLOCK = 4 << 20
-#: Bytes of the head of a file that are enough to tell a polynomial.
+#: Bytes of the head of a file that are enough to recognise a polynomial.
 _SAMPLE = 1 << 16
 _CHANNELS_SAMPLED = 8
 _FILE_URL = re.compile(r"file:(?://(?:localhost)?(?=/))?", re.IGNORECASE)

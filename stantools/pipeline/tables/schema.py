@@ -95,7 +95,7 @@ _COLUMNS: dict[Table, dict[str, tuple[pa.DataType, str]]] = {
         "detail": (pa.string(), "what was found"),
         "remedy": (pa.string(), "what helps"),
     },
-    # One row a slice, told from its index where that can be trusted.
+    # One row a slice, from its index where that can be trusted.
     Table.SLICES: {
         "store": _STORE,
         "channel": _CHANNEL,

@@ -1,4 +1,4 @@
-"""What the index of a slice tells about its data file, as far as a table may rely on it.
+"""What the index of a slice says about its data file, as far as a table may rely on it.
 
 A table shows what lies in the data files, so an index is used to find places in them, and to leave parts out that
 cannot hold what is wanted. For that it is not enough that the server would believe it: its records have to follow each
@@ -88,7 +88,7 @@ def agrees(data: Buffer, record: np.void, channel: bytes, crc: Crc) -> bool | No
     """Compares an index record with the data file.
 
     Returns:
-        None if the record in the data file is damaged, so that it tells nothing.
+        None if the record in the data file is damaged, so that it says nothing.
     """
     found = message_at(data, int(record["offset"]), channel, crc)
     if found is None:

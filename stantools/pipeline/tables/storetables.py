@@ -1,6 +1,6 @@
 """The tables that are not about single messages: raw records, subscriptions, clients, findings and slices of stores.
 
-Each has a function that gives the rows of one part of a store, as the local verb shows them: `stantools records`,
+Each has a function that yields the rows of one part of a store, as the local verb shows them: `stantools records`,
 `subs`, `clients`, `verify` and `info`. A row is a mapping by the names of the columns. The tables are as long as stores
 have subscriptions, findings or slices, so that this is fast enough; that of raw records is for looking at single files.
 
@@ -368,7 +368,7 @@ def _slice_findings(here: LocalPart) -> Iterator[Finding]:
 
 
 def _slices(here: LocalPart) -> Iterator[Row]:
-    """Says what one slice holds, told from its index where that can be trusted.
+    """Says what one slice holds, from its index where that can be trusted.
 
     Never raises for what is in its files.
     """
@@ -418,7 +418,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-#: Table -> what gives its rows.
+#: Table -> what yields its rows.
 READERS = {
     Table.RECORDS: _records,
     Table.SUBSCRIPTIONS: _subscriptions,

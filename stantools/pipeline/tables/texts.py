@@ -100,7 +100,7 @@ class Given:
         return {field: self.value(name) for field, name in alone if name in self._texts}
 
     def secret(self, name: str) -> Secret:
-        """Returns the secret that an option gives, or says where to find: `name`, `nameEnv` or `nameFile`.
+        """Returns the secret that an option holds, or the place it names: `name`, `nameEnv` or `nameFile`.
 
         Raises:
             UsageError: More than one was given.

@@ -1,4 +1,4 @@
-"""One channel that a server may be writing: from where a stream goes on, how far, and what it missed.
+"""One channel that a server may be writing: from where a stream continues, how far, and what it missed.
 
 A position names a slice, a place in it and the last message before. Slices below it are done. Of the slices above it
 all but the last one with messages are whole; the last one is read as far as `safe_end` says. What can have happened to
@@ -110,7 +110,7 @@ class ChannelWatch:
         return Position(self.top, *mark) if mark else Position(self.top, FILE_HEADER_SIZE, UNKNOWN)
 
     def resume(self, at: Position, until: int | None = None) -> tuple[Position | None, list[Lost]]:
-        """Returns from where it goes on after a position, and what cannot be read any more.
+        """Returns from where it continues after a position, and what can no longer be read.
 
         Args:
             at: The position.
@@ -165,7 +165,7 @@ class ChannelWatch:
         return found
 
     def advance(self, at: Position, allowance: Allowance, until: Position | None = None) -> Position:
-        """Returns how far it goes on from a position.
+        """Returns how far it gets from a position.
 
         Args:
             at: The position.

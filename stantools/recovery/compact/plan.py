@@ -24,7 +24,7 @@ from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import StoredSubscription, SubStatus, classify, read_subs
 
-#: Findings that stand in no one's way: the data is whole, and the indexes are recreated anyway.
+#: Findings that are in no one's way: the data is whole, and the indexes are recreated anyway.
 HARMLESS = frozenset(
     {
         "case-collision",

@@ -22,7 +22,7 @@ from stantools.recovery.merge.model import MergedNode, MessageConflict, Version
 from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, Step
 from stantools.store.ranges import Ranges
 
-#: Conflicts of a channel that are told one by one.
+#: Conflicts of a channel that are listed one by one.
 _MANY = 1000
 #: Time, reply and data.
 _Content = tuple[int, bytes, bytes]

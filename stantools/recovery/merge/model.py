@@ -196,7 +196,7 @@ class MergePlan(SalvagePlan):
         return [path for each in self.nodes for path in (each.files.data, each.files.raft) if path]
 
     def account(self) -> dict[str, Any]:
-        """Returns what only a merge has to tell, with stable names."""
+        """Returns what only a merge reports, with stable names."""
         log = self.log
         return {
             "nodes": [each.as_json() for each in self.nodes],
@@ -214,7 +214,7 @@ class MergePlan(SalvagePlan):
         }
 
     def channel_json(self, channel: ChannelPlan) -> dict[str, Any]:
-        """Returns what is told of a channel, with stable names."""
+        """Returns the report on a channel, with stable names."""
         name = channel.name.decode("utf-8", "surrogateescape")
         return {
             "name": name,

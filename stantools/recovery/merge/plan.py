@@ -66,7 +66,7 @@ def plan_merge(
 
 @dataclass
 class _Channel:
-    """What is found out of a channel before the logs are looked through for what is missing."""
+    """What is known of a channel before the logs are searched for what is missing."""
 
     name: bytes
     union: Union  #: what the stores have
@@ -122,7 +122,7 @@ class _Merge:
         self.plan = MergePlan(Path(os.path.commonpath(roots)), self._crc, options, server, note, nodes=self._nodes)
 
     def _name(self, files: NodeFiles, report: NodeReport | None, store: Datastore | None) -> str:
-        """Returns the id of a node, or the name of its directory where nothing tells the id."""
+        """Returns the id of a node, or the name of its directory where nothing names the id."""
         server = find_identity(store, "?")[0] if store and store.server else None
         known = text(server.node_id) if server else ""
         return known or (report.node_id if report else "") or files.path.absolute().name
@@ -197,7 +197,7 @@ class _Merge:
         node.messages = found.messages
         for each in found.dropped:
             if not each.file.endswith((CLIENTS_FILE, SUBS_FILE)):
-                # Lost sequences are told once all nodes were looked at.
+                # Lost sequences are reported once all nodes were looked at.
                 lost = each.loss and not each.sequences and not self._log_nodes
                 self.plan.dropped.append(replace(each, file=f"{node.name}: {each.file}", loss=lost))
         about_logs = (CLIENTS_FILE, SUBS_FILE, ": subscription ", "more subscriptions")

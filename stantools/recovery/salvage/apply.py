@@ -328,7 +328,7 @@ class _Copier:
         return self._last_step[self._channel.steps[number].path] == number
 
     def write(self, step: Step) -> Moved:
-        """Carries out one step and tells where it went."""
+        """Carries out one step and reports where it went."""
         note = ""
         if isinstance(step, Copy):
             self._copy(step)

@@ -29,7 +29,7 @@ class Start:
 
     works: bool  #: it starts with all of the store
     error: str | None = None  #: why not, if so
-    #: What the server has to be told besides the directory, for the store to be what it is: those that the server's
+    #: The options that the server needs besides the directory, for the store to be what it is: those that the server's
     #: defaults would do for are left out.
     options: tuple[str, ...] = ()
 
@@ -90,7 +90,7 @@ def check_new_store(plan: SalvagePlan, result: SalvageResult, *, progress: Progr
 
 
 def check_start(store: Datastore, cluster_id: str, *, workers: int = 1) -> Start:
-    """Forecasts the start of a server on a new store, and finds out how it has to be started.
+    """Forecasts the start of a server on a new store, and determines how it has to be started.
 
     Args:
         store: The store.

@@ -188,7 +188,7 @@ class ChannelPlan:
 class SalvagePlan:
     """A whole salvage."""
 
-    #: What it is called where it is told of.
+    #: Its name in reports.
     VERB: ClassVar[str] = "salvage"
 
     source: Path  #: the store to be salvaged

@@ -50,7 +50,7 @@ class _Source:
     runs: list[RecordRun] = field(default_factory=list)  #: good records, those of the channel's own directory first
     rewrites: list[Repaired] = field(default_factory=list)  #: messages whose record header must be recreated
     subs: SubsState | None = None  #: the fold of its subs.dat
-    #: Sequences whose messages are damaged beyond proof, or of which only an index tells.
+    #: Sequences whose messages are damaged beyond proof, or that only an index mentions.
     lost: Ranges = field(default_factory=Ranges)
     #: What only the index of a slice names, by the number of the slice.
     named: list[tuple[int, Ranges]] = field(default_factory=list)
@@ -284,7 +284,7 @@ def _leave_lost_sequences(survey: ChannelSurvey, source: _Source, plan: SalvageP
 
 
 def _held_something(survey: SliceSurvey, neighbours: Neighbours) -> bool:
-    """Returns whether a damaged range may have held a message, where neither sequences nor the index tell."""
+    """Returns whether a damaged range may have held a message, where neither sequences nor the index show it."""
     damage, before, after = neighbours.damage, neighbours.before, neighbours.after
     if damage.repair or damage.kind == DamageKind.ZEROS or damage.sequence is not None:
         return False

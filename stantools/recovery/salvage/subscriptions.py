@@ -20,7 +20,7 @@ from stantools.format.layout import SubFlag
 from stantools.store.logwriter import encode_live
 from stantools.store.sublog import STATUSES, StoredSubscription, SubsState, SubStatus, SubTable
 
-#: So many changes of a channel's subscriptions are told one by one; the others are counted.
+#: This many changes of a channel's subscriptions are listed one by one; the others are counted.
 _TOLD = 1000
 
 

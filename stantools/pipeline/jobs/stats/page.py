@@ -158,7 +158,7 @@ def distribution(histogram: Mapping[int, int], marks: Mapping[int, str]) -> Mark
     """
     doubled: dict[int, int] = {}
     for bucket, count in histogram.items():
-        # One bar for each power of two: the eye needs no more. 0 stands in front of 1.
+        # One bar for each power of two: the eye needs no more. 0 comes before 1.
         power = bounds_of(bucket)[0].bit_length() - 1
         doubled[power] = doubled.get(power, 0) + count
     if not doubled:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stantools.pipeline.tables.options import TableOptions
     from stantools.pipeline.tables.planning import Plan
 
-#: Seconds in the unit in which a rate is said: the first that gives at least one message.
+#: Seconds in the unit for stating a rate: the first that holds at least one message.
 _RATES = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "day"))
 _KEY = ("store", "channel", "kind", "bucket", "width")
 #: Kinds whose rows are added up by Spark; the others are few.
