@@ -210,7 +210,7 @@ class _Process:
             audience = self._streams(nats, options.streams, store, stack) if options.streams is not None else None
             server = self._streaming(store, bus, driver, audience)
             await nats.start(before_listening=lambda: self._monitor(nats, server, stack))
-            self._leave_traces(f"nats://{address(_reachable(nats.host), nats.port)}", stack)
+            self._leave_traces(f"nats://{_reachable(nats.host, nats.port)}", stack)
         if self._link is not None:
             await self._link.connect()
             stack.push_async_callback(self._link.close)
@@ -247,7 +247,7 @@ class _Process:
         server = NodeServer(node.server, directory, node.node_id, self._fatal)
         stack.push_async_callback(server.stop)
         port = await server.start(self._ended)
-        url = f"nats://{address(_reachable(self._options.nats.host), port)}"
+        url = f"nats://{_reachable(self._options.nats.host, port)}"
         self._options = replace(self._options, connection=replace(self._options.connection, urls=url))
         return node
 
@@ -409,7 +409,7 @@ class _Process:
         assert monitoring.loading is not None
         monitoring.loading.add_done_callback(lambda _: gc.freeze())
         scheme = "https" if options.https else "http"
-        self._monitoring_urls = (f"{scheme}://{_reachable(options.host)}:{monitoring.port}",)
+        self._monitoring_urls = (f"{scheme}://{_reachable(options.host, monitoring.port)}",)
 
     def _leave_traces(self, url: str, stack: contextlib.AsyncExitStack) -> None:
         """Writes the files by which others find this process."""
@@ -489,9 +489,9 @@ class _Process:
                 NATS.info("%s", line)
 
 
-def _reachable(host: str) -> str:
-    """Returns the host of a URL for an address that is listened on."""
-    return "127.0.0.1" if unspecified(host) else host
+def _reachable(host: str, port: int) -> str:
+    """Returns host and port of a URL that leads to a socket that listens."""
+    return address("127.0.0.1" if unspecified(host) else host, port)
 
 
 def _stop(server: StreamingServer, driver: LoopDriver) -> None:

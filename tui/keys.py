@@ -1,7 +1,7 @@
 """The user's settings: which keys do what, and the theme.
 
 A TOML file: `[keys]` assigns other keys to ids of bindings (`"app.quit" = "ctrl+x,q"`; see the help page), and
-`[display]` a `theme`. What is wrong in it is told and skipped: a browser for broken stores starts in any case.
+`[display]` a `theme`. What is wrong in it is reported and skipped: a browser for broken stores starts in any case.
 """
 
 from __future__ import annotations
