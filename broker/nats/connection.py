@@ -52,7 +52,7 @@ _FULL: Final = 8 * 1024 * 1024
 _STALL: Final = 0.005
 _LONG_STALL: Final = 0.02
 _NO_HEADERS: Final = Malformed("", "message headers not supported")
-#: Seconds that a closed connection gets to take what was sent to it.
+#: Seconds that a closed connection gets to take what was sent to it, and what comes from it meanwhile is dropped.
 _LINGER: Final = 2.0
 
 
@@ -133,7 +133,7 @@ class Connection(Session, asyncio.BufferedProtocol):
 
         Args:
             reason: Why.
-            error: Text that the client is told.
+            error: Text that is sent to the client.
             abort: Do not wait until it has taken what was sent.
         """
         if self.closed:
@@ -144,12 +144,19 @@ class Connection(Session, asyncio.BufferedProtocol):
         # The client may have been too slow for that.
         if not self._end(reason):
             return
+        transport = self._transport
         if abort:
-            self._transport.abort()
+            transport.abort()
+            return
+        if error and transport.can_write_eof():
+            # To close at once would reset the connection if more came, and the client might not read the error.
+            transport.write_eof()
+            transport.resume_reading()
         else:
-            self._transport.close()
-            if self._transport.get_write_buffer_size():
-                asyncio.get_running_loop().call_later(_LINGER, self._transport.abort)
+            transport.close()
+            if not transport.get_write_buffer_size():
+                return
+        asyncio.get_running_loop().call_later(_LINGER, transport.abort)
 
     def _end(self, reason: Reason) -> bool:
         if self.closed:
@@ -178,6 +185,7 @@ class Connection(Session, asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         """Handles what came."""
         if self.closed:
+            self._left, self._large = b"", None
             return
         self.active = True
         self.last_activity = time.time_ns()

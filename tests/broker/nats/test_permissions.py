@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import select
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ import pytest
 from broker.nats.auth import Authenticator, AuthorizationError, Credentials, Permit
 from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
 from tests import servers
-from tests.broker.nats.serving import Raw, serving
+from tests.broker.nats.serving import PATIENCE, Raw, serving
 
 PONG = b"PONG\r\n"
 CLOSED = b"(closed)"
@@ -225,6 +229,34 @@ def test_who_says_nothing_has_to_go() -> None:
         authorization = Authorization(user="u", password="p", timeout=0.05)
         async with serving(authorization=authorization) as server, await Raw.connect(server.port) as client:
             assert await client.rest() == b"-ERR 'Authentication Timeout'\r\n"
+
+    asyncio.run(scenario())
+
+
+def test_who_goes_on_sending_reads_why_it_was_refused() -> None:
+    """nats-py sends PING behind CONNECT, which may come when the connection is closed already."""
+
+    def refused(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
+            client.recv(1 << 16)  # INFO
+            client.sendall(connect())
+            ended = select.poll()
+            ended.register(client, select.POLLRDHUP)
+            assert ended.poll(PATIENCE * 1000)
+            for _ in range(3):
+                client.sendall(b"PING\r\n")
+            said = client.recv(1 << 16)
+            assert client.recv(1) == b""
+            # The server does not wait for ever until the client closes.
+            with contextlib.suppress(ConnectionError):
+                while ended.poll(PATIENCE * 1000)[0][1] & select.POLLHUP == 0:
+                    client.sendall(b"PING\r\n" * 100_000)
+                    time.sleep(0.01)
+            return said
+
+    async def scenario() -> None:
+        async with serving(authorization=Authorization(user="u", password="p")) as server:
+            assert await asyncio.to_thread(refused, server.port) == b"-ERR 'Authorization Violation'\r\n"
 
     asyncio.run(scenario())
 
