@@ -34,6 +34,7 @@ from stantools.pipeline.tables.model import ReadCounter  # noqa: E402
 from stantools.pipeline.tables.planning import plan  # noqa: E402
 from stantools.pipeline.tables.read import read_split  # noqa: E402
 from stantools.pipeline.tables.schema import SCHEMAS  # noqa: E402
+from tests.pipeline.conftest import TEST_CONF  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -329,7 +330,7 @@ def test_spark_finds_the_formats_that_are_installed(spark: SparkSession, store: 
     entry = root / "stantools" / "pipeline" / "spark" / "entry"
     program = (
         "import sys\nfrom pyspark.sql import SparkSession\n"
-        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
+        f"spark = SparkSession.builder.master('local[1]').config(map={TEST_CONF}).getOrCreate()\n"
         "print(spark.read.format('stan').option('path', sys.argv[1]).option('columns', 'seq').load().count())\n"
         "try: spark.range(1).write.format('jetstream').mode('append').save()\n"
         "except Exception as problem: print(problem)\n"
