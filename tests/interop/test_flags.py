@@ -162,17 +162,6 @@ def test_what_a_process_leaves_and_says(tmp_path: Path) -> None:
             second.ack(1)
             assert client.close() == ""
         assert fetch(f"{broker.monitoring}/streaming/serverz")["cluster_id"] == "mine"
-
-
-def test_ports_of_an_ipv6_address_are_urls(tmp_path: Path) -> None:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("this machine has no IPv6")
-    with Broker(tmp_path, "-a", "::1", "--ports_file_dir", tmp_path, http=True) as broker:
-        ports = json.loads(next(tmp_path.glob("*.ports")).read_text())
-        assert ports == {"nats": [f"nats://[::1]:{broker.port}"], "monitoring": [f"http://[::1]:{broker.http_port}"]}
-        assert fetch(f"{ports['monitoring'][0]}/streaming/serverz")["cluster_id"] == "test-cluster"
         assert broker.stop() == 0
         assert not ports.exists()
         assert (tmp_path / "pid").exists()
@@ -213,6 +202,17 @@ def test_ports_of_an_ipv6_address_are_urls(tmp_path: Path) -> None:
         ("TRC", r"127\.0\.0\.1:\d+ - cid:\d+ .*->> \[PONG\]"),
     ):
         assert any(each == level and re.fullmatch(pattern, text) for each, text in texts), pattern
+
+
+def test_ports_of_an_ipv6_address_are_urls(tmp_path: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with Broker(tmp_path, "-a", "::1", "--ports_file_dir", tmp_path, http=True) as broker:
+        ports = json.loads(next(tmp_path.glob("*.ports")).read_text())
+        assert ports == {"nats": [f"nats://[::1]:{broker.port}"], "monitoring": [f"http://[::1]:{broker.http_port}"]}
+        assert fetch(f"{ports['monitoring'][0]}/streaming/serverz")["cluster_id"] == "test-cluster"
 
 
 @pytest.mark.parametrize(
