@@ -97,7 +97,7 @@ def _show_results(results: Sequence[StreamResult]) -> None:
         rate = f"{each.messages / each.seconds:,.0f}/s" if each.seconds and each.messages else None
         compared = f"{each.proven} compared" if each.proven or each.prove_seconds else None
         failed = each.outcome is Outcome.FAILED
-        verdict = "failed" if failed else f"{len(each.findings)} differences" if each.findings else compared
+        verdict = "failed" if failed else counted(len(each.findings), "difference") if each.findings else compared
         rows.append((_short(each.stream), each.outcome.value, each.messages, format_size(each.bytes), rate, verdict))
     if rows:
         headers = ("stream", "what was done", "messages", "size", "loaded", "proof")
