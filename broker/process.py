@@ -365,7 +365,7 @@ class _Process:
         driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
         driver.hold_back, driver.let_go = nats.hold_back, nats.flush
         driver.server = streams = self._stream_server = StreamsServer(
-            StreamsBus(nats), place, SystemClock(), driver, limits
+            StreamsBus(nats), place, SystemClock(), driver, limits, preview=options.preview
         )
         stack.callback(streams.stop)
         stack.callback(driver.stop)
@@ -373,6 +373,8 @@ class _Process:
         NATS.info("  Max Memory:      %s", format_size(limits.memory))
         NATS.info("  Max Storage:     %s", format_size(limits.file))
         NATS.info('  Store Directory: "%s"', place.path)
+        if options.preview:
+            NATS.info("  Clients of the preview are answered, too")
         streams.start()
         if not options.from_channels:
             return None

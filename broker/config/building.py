@@ -226,7 +226,8 @@ def streams_options(settings: Settings) -> StreamsOptions | None:
 
         store_dir = f"{gettempdir()}/nats"
     limits = {name: max(settings.number(f"jetstream.{name}"), 0) for name in ("max_mem", "max_file")}
-    return StreamsOptions(Path(store_dir), **limits, from_channels=settings.switch("jetstream.from_channels"))
+    from_channels, preview = settings.switch("jetstream.from_channels"), settings.switch("jetstream.preview")
+    return StreamsOptions(Path(store_dir), **limits, from_channels=from_channels, preview=preview)
 
 
 def _connection(settings: Settings, options: BrokerOptions) -> ConnectionOptions:

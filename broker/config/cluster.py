@@ -41,7 +41,7 @@ _OURS: Final = frozenset(
 _PLAIN: Final = (Kind.BOOL, Kind.INT, Kind.STRING, Kind.DURATION)
 #: Of the part `cluster`, what is taken as it is in the file.
 _OF_ROUTES: Final = ("tls", "permissions", "accounts", "pool_size", "compression", "ping_interval", "ping_max")
-_OF_JETSTREAM_NOT: Final = ("enabled", "enable", "store_dir", "storedir", "streams_from_channels")
+_OF_JETSTREAM_NOT: Final = ("enabled", "enable", "store_dir", "storedir", "streams_from_channels", "preview_api")
 #: Options of the command line that change the part `tls`.
 _TLS: Final = {"verify": "verify", "cert": "cert_file", "key": "key_file", "ca": "ca_file"}
 #: What there may be in a map. Everything else in it that a variable refers to is there for the variable only.

@@ -1,4 +1,7 @@
-"""What clients say of messages: acknowledgements and the subjects they come on (jetstream-server.md section 14)."""
+"""What clients say of messages: acknowledgements and the subjects they come on.
+
+Facts: jetstream-server.md sections 14 and 22.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ PREFIX: Final = b"$JS.ACK."
 _TOKENS: Final = 9
 #: With domain and account behind the prefix.
 _LONG: Final = (11, 12)
+#: Of the preview, which knows neither time nor pending.
+_SHORT: Final = 7
 
 
 class Kind(enum.Enum):
@@ -44,19 +49,22 @@ class Place:
     consumer: str  #: name of the consumer
     sequence: int  #: stream sequence
     number: int  #: consumer sequence
+    short: bytes = b""  #: how a subject begins that ends with these; empty for one of today
 
 
-def place(subject: bytes) -> Place | None:
-    """Reads the subject of an acknowledgement; None if it is none."""
+def place(subject: bytes, *, preview: bool = False) -> Place | None:
+    """Reads the subject of an acknowledgement, which may be one of the preview; None if it is none."""
     tokens = subject.split(b".")
     if len(tokens) in _LONG:
         tokens[2:4] = []
-    elif len(tokens) != _TOKENS:
+    elif len(tokens) != _TOKENS and not (preview and len(tokens) == _SHORT):
         return None
     sequence, number = tokens[5], tokens[6]
     if not (sequence.isdigit() and number.isdigit() and len(sequence) < 20 and len(number) < 20):
         return None
-    return Place(tokens[2].decode(errors="replace"), tokens[3].decode(errors="replace"), int(sequence), int(number))
+    stream, consumer = tokens[2].decode(errors="replace"), tokens[3].decode(errors="replace")
+    short = b".".join(tokens[:2]) if len(tokens) == _SHORT else b""
+    return Place(stream, consumer, int(sequence), int(number), short)
 
 
 def verb(payload: bytes) -> Verb:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.log import NATS
 from broker.stores.interface import StorageError
-from broker.streams.acks import Kind, Verb
+from broker.streams.acks import Kind, Place, Verb
 from broker.streams.consumer import Consumer
 from broker.streams.consumerconfig import ConsumerConfig
 from broker.streams.delivery import Delivery
 from broker.streams.errors import ApiError, store_failed
 from broker.streams.headers import status
+from broker.streams.options import PREVIEW
 from broker.streams.pulling import PullDelivery
 from broker.streams.pushing import PushDelivery
 from broker.streams.requests import BOOL, OBJECT, STRING, members, time_text, valid_name
@@ -51,10 +52,19 @@ class Consumers:
         clock: Tells the time.
         advisories: Tells others.
         wake: Called when something is to be sent: `run` is to be called soon.
+        short: How subjects of acknowledgements begin, by dialect of the preview; none if that is not offered.
     """
 
-    def __init__(self, bus: Bus, clock: Clock, advisories: Advisories, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        advisories: Advisories,
+        wake: Callable[[], None],
+        short: Mapping[str, bytes],
+    ) -> None:
         self._bus, self._clock, self._advisories, self._wake = bus, clock, advisories, wake
+        self._short = short
         self._by_stream: dict[Stream, dict[str, Consumer]] = {}
         self._deliveries: dict[Consumer, Delivery] = {}
         #: Those that send to a subject.
@@ -132,8 +142,14 @@ class Consumers:
         delivery = self._deliveries[consumer] = kind(consumer, self._bus, now)
         if isinstance(delivery, PushDelivery):
             self._by_subject.setdefault(consumer.config.deliver_subject.encode(), {})[delivery] = None
+        self._say_as_made(delivery)
         self.touch(delivery)
         return delivery
+
+    def _say_as_made(self, delivery: Delivery) -> None:
+        """Has messages that nobody asks for say what those expect who made the consumer."""
+        if isinstance(delivery, PushDelivery):
+            delivery.short = self._short.get(delivery.consumer.config.metadata.get(PREVIEW, ""), b"")
 
     def _stop(self, consumer: Consumer) -> Delivery:
         delivery = self._deliveries.pop(consumer)
@@ -167,6 +183,7 @@ class Consumers:
         if moved:
             self._start(consumer)
         else:
+            self._say_as_made(delivery)
             self.touch(delivery)
         self._review(consumer.stream)
         return consumer
@@ -302,18 +319,18 @@ class Consumers:
             self._wake()
         return list(changed)
 
-    def ask(self, consumer: Consumer, reply: bytes, body: bytes) -> None:
-        """Takes a request for messages."""
+    def ask(self, consumer: Consumer, reply: bytes, body: bytes, short: bytes = b"") -> None:
+        """Takes a request for messages; what is in `short` is as with `PullDelivery.ask`."""
         delivery = self._deliveries[consumer]
         if isinstance(delivery, PullDelivery):
-            delivery.ask(reply, body, self._clock.wall())
+            delivery.ask(reply, body, self._clock.wall(), short)
             self.touch(delivery)
         else:
             self._bus.publish(reply, b"", header=status("409 Consumer is push based"))
 
-    def acknowledged(self, consumer: Consumer, verb: Verb, reply: bytes, sequence: int, number: int) -> bool:
+    def acknowledged(self, consumer: Consumer, verb: Verb, reply: bytes, place: Place) -> bool:
         """Takes an acknowledgement. Returns whether it is answered."""
-        now = self._clock.wall()
+        now, sequence, number = self._clock.wall(), place.sequence, place.number
         delivery = self._deliveries[consumer]
         about = partial(self._advisories.about_message, consumer, sequence, number)
         waiting = consumer.pending.get(sequence)
@@ -335,9 +352,9 @@ class Consumers:
             case Kind.PROGRESS:
                 consumer.in_progress(sequence, now)
         if verb.kind is Kind.NEXT and reply and isinstance(delivery, PullDelivery):
-            delivery.ask(reply, verb.text.encode(), now)
+            delivery.ask(reply, verb.text.encode(), now, place.short)
         self.touch(delivery)
-        return verb.kind is not Kind.NEXT
+        return verb.kind is not Kind.NEXT and not place.short
 
     def flow_answered(self, consumer: Consumer, subject: bytes) -> None:
         """Takes an answer to a flow control request."""

@@ -39,7 +39,8 @@ class Delivery(ABC):
         self.consumer, self._bus = consumer, bus
         self.alarm = 0  #: when (ns since 1970) `run` is called at the latest; 0 for no time
         self.used = now  #: when it was last asked for messages, or could send some
-        self._ack = b"$JS.ACK.%b.%b." % (consumer.stream.name.encode(), consumer.name.encode())
+        self._names = b"%b.%b" % (consumer.stream.name.encode(), consumer.name.encode())
+        self._ack = b"$JS.ACK.%b." % self._names
         #: Nothing is sent before this time: the rate is limited, a receiver is slow, or the pace is the original one.
         self._not_before = 0
         self._last: tuple[int, int] | None = None
@@ -87,7 +88,7 @@ class Delivery(ABC):
             self._last = (now, time)
         return False
 
-    def _pass_on(self, to: bytes, group: bytes, now: int, room: int | None) -> int:
+    def _pass_on(self, to: bytes, group: bytes, now: int, room: int | None, short: bytes) -> int:
         """Sends the next message.
 
         Args:
@@ -95,6 +96,7 @@ class Delivery(ABC):
             group: To one of this queue group; empty for all.
             now: Nanoseconds since 1970.
             room: Bytes that it may have; None for any.
+            short: How the subject of its acknowledgement begins if it is one of the preview; empty otherwise.
 
         Returns:
             Its bytes; 0 if there is none for now, -1 if it is too large.
@@ -124,7 +126,10 @@ class Delivery(ABC):
             header = with_lines(header, *self._lines)
         left = consumer.num_pending - (count == 1)
         number = consumer.delivered[0] + 1
-        ack = b"%b%d.%d.%d.%d.%d" % (self._ack, count, sequence, number, message.time, left)
+        if short:
+            ack = b"%b.%b.%d.%d.%d" % (short, self._names, count, sequence, number)
+        else:
+            ack = b"%b%d.%d.%d.%d.%d" % (self._ack, count, sequence, number, message.time, left)
         size = len(message.subject) + len(ack) + len(header) + len(payload)
         if room is not None and size > room:
             return -1

@@ -13,6 +13,8 @@ from typing import Any, Final
 #: The version of nats-server whose JetStream this is; clients go by it. And the level of its API.
 VERSION: Final = "2.11.0"
 LEVEL: Final = 1
+#: Of what clients of the preview have made: the name in its metadata of which dialect they speak.
+PREVIEW: Final = "preview_api"
 _REQUIRED: Final = b"Nats-Required-Api-Level:"
 
 
@@ -24,6 +26,7 @@ class StreamsOptions:
     max_mem: int = 0  #: bytes of messages in memory; 0 for three quarters of the machine's memory
     max_file: int = 0  #: bytes of messages in files; 0 for three quarters of what is free
     from_channels: bool = False  #: each channel is a stream, too
+    preview: bool = False  #: requests of the preview of 2019 and 2020 are answered, too
 
 
 def beyond(header: bytes) -> bool:

@@ -46,20 +46,22 @@ class PullDelivery(Delivery):
         """Returns whether a request waits, or a message for its acknowledgement."""
         return bool(self._requests) or bool(self.consumer.pending)
 
-    def ask(self, reply: bytes, body: bytes, now: int) -> None:
+    def ask(self, reply: bytes, body: bytes, now: int, short: bytes = b"") -> None:
         """Takes a request.
 
         Args:
             reply: Where messages go.
             body: What is wanted.
             now: Nanoseconds since 1970.
+            short: How subjects of acknowledgements begin if it is one of the preview; empty otherwise.
         """
         self.used = now
+        request = Request(reply, short=short)
         try:
-            request = Request.read(reply, body, now)
+            request = Request.read(reply, body, now, short)
             self._admit(request, now)
         except RefusedError as refused:
-            self._say(reply, status(str(refused)))
+            self._say(request, status(str(refused)))
         else:
             self._requests[request] = None
             self._hasty += request.no_wait
@@ -122,7 +124,7 @@ class PullDelivery(Delivery):
                 continue
             if self._held_up(request.reply, now):
                 return False
-            bytes_sent = self._pass_on(request.reply, b"", now, request.room)
+            bytes_sent = self._pass_on(request.reply, b"", now, request.room, request.short)
             if not bytes_sent:
                 break
             if bytes_sent < 0:
@@ -136,7 +138,7 @@ class PullDelivery(Delivery):
         if self._hasty and not self.consumer.stopped and self._not_before <= now:
             for request in [each for each in self._requests if each.no_wait and (each.served or not each.expires)]:
                 self._forget(request)
-                self._say(request.reply, status("404 No Messages"))
+                self._say(request, status("404 No Messages"))
         return False
 
     def _chosen(self, now: int) -> Request | None:
@@ -175,18 +177,18 @@ class PullDelivery(Delivery):
             if request.heartbeat and request.beat <= now:
                 number, sequence = self.consumer.delivered
                 beat = status("100 Idle Heartbeat", Nats_Last_Consumer=number, Nats_Last_Stream=sequence)
-                self._say(request.reply, beat)
+                self._say(request, beat)
                 request.beat = now + request.heartbeat
             self._look_later(request)
 
     def _end(self, request: Request, line: str) -> None:
         self._forget(request)
         left = {"Nats_Pending_Messages": request.batch, "Nats_Pending_Bytes": request.room or 0}
-        self._say(request.reply, status(line, **left))
+        self._say(request, status(line, **left))
 
-    def _say(self, reply: bytes, header: bytes) -> None:
-        if reply and header != status(""):
-            self._bus.publish(reply, b"", header=header)
+    def _say(self, request: Request, header: bytes) -> None:
+        if request.reply and not request.short and header != status(""):
+            self._bus.publish(request.reply, b"", header=header)
 
     def next_event(self) -> int:
         """Returns when a request ends, a heartbeat or a message is due."""
@@ -196,6 +198,6 @@ class PullDelivery(Delivery):
     def close(self, reason: str) -> None:
         """Tells those who wait that there will be nothing more."""
         for request in self._requests:
-            self._say(request.reply, status(reason))
+            self._say(request, status(reason))
         self._requests.clear()
         self._hasty = 0

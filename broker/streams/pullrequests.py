@@ -49,17 +49,20 @@ class Request:
     pin: str = ""  #: says that its client is the one that is pinned
     least_pending: int = 0  #: it gets something only while at least so many are to be delivered; 0 and less for always
     least_unacknowledged: int = 0  #: or while at least so many wait for their acknowledgement
+    #: How subjects of acknowledgements begin if it is one of the preview, which knows no statuses; empty otherwise.
+    short: bytes = b""
 
     @classmethod
-    def read(cls, reply: bytes, body: bytes, now: int) -> Request:
+    def read(cls, reply: bytes, body: bytes, now: int, short: bytes = b"") -> Request:
         """Reads the body of a request.
 
         Raises:
             RefusedError: It is not valid; the text is the status.
         """
         text = body.strip()
-        if not text.startswith(b"{"):
-            return cls(reply, int(text) if text.isdigit() and 0 < len(text) < 10 and int(text) else 1)
+        if short or not text.startswith(b"{"):
+            count = int(text) if text.isdigit() and 0 < len(text) < 10 and int(text) else 1
+            return cls(reply, count, short=short)
         try:
             wanted = members(parse(text), _KINDS, "JSApiConsumerGetNextRequest")
         except ApiError as error:

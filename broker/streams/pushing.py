@@ -33,6 +33,7 @@ class PushDelivery(Delivery):
         self._question = b""
         self._beat = 0
         self.active = False  #: somebody has
+        self.short = b""  #: how subjects of acknowledgements begin if they are of the preview; empty otherwise
 
     @property
     def waiting(self) -> int:
@@ -63,7 +64,7 @@ class PushDelivery(Delivery):
         while not self._portion(sent, size):
             if self._held_up(self._to, now) or (self._question and self._on_the_way > self._window):
                 break
-            bytes_sent = self._pass_on(self._to, self._group, now, None)
+            bytes_sent = self._pass_on(self._to, self._group, now, None, self.short)
             if not bytes_sent:
                 break
             sent, size = sent + 1, size + bytes_sent

@@ -22,10 +22,13 @@ from broker.streams.copying import Copies
 from broker.streams.errors import ApiError, store_failed
 from broker.streams.headers import status
 from broker.streams.options import beyond
+from broker.streams.preview import DIALECTS, Preview, said_of_publish
 from broker.streams.requests import dumps, rows
 from broker.streams.transfers import Transfers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.ports import Clock, Driver
     from broker.stores.streams.interface import StreamStore
     from broker.streams.configuration import StreamConfig
@@ -53,16 +56,21 @@ class StreamsServer:
         clock: Tells the time.
         driver: Who calls `commit` and `run_timers`.
         limits: What streams may take.
+        preview: Clients of the preview are answered, too.
     """
 
-    def __init__(self, bus: Bus, place: Place, clock: Clock, driver: Driver, limits: Limits) -> None:
+    def __init__(
+        self, bus: Bus, place: Place, clock: Clock, driver: Driver, limits: Limits, *, preview: bool = False
+    ) -> None:
         self._bus, self._place, self._clock, self._driver = bus, place, clock, driver
         self.account = Account(place, clock, limits)  #: the streams
         advisories = Advisories(bus, clock)
-        self.consumers = Consumers(bus, clock, advisories, driver.commit_soon)
+        short = {name: dialect.acks for name, dialect in DIALECTS.items()} if preview else {}
+        self.consumers = Consumers(bus, clock, advisories, driver.commit_soon, short)
         self.transfers = Transfers(bus, place, clock, driver, self.account, self._adopt)
         self.copies = Copies(self.account.streams, clock, driver.commit_soon)
         self.api = Api(self.account, self.consumers, self.transfers, clock, advisories, self._attend, self._forget)
+        self._preview = Preview(self.api, self.account, self.consumers, bus) if preview else None
         self._heard: dict[str, dict[str, object]] = {}
         #: Streams to be flushed, and the acknowledgements that wait for it.
         self._dirty: dict[Stream, None] = {}
@@ -83,6 +91,10 @@ class StreamsServer:
         self._bus.listen(PREFIX + b">", self._requested)
         self._bus.listen(acks.PREFIX + b">", self._acknowledged)
         self._bus.listen(_FLOW + b">", self._flow_answered)
+        if self._preview is not None:
+            self._bus.listen(DIALECTS["P0"].acks + b".>", self._acknowledged)
+            for pattern, call in self._preview.calls.items():
+                self._bus.listen(pattern, partial(self._preview_requested, call))
         self._wake_later(self._looked + LOOK)
 
     def stop(self) -> None:
@@ -206,8 +218,8 @@ class StreamsServer:
             self.copies.changed(stream)
         flushed, self._dirty = self._dirty, {}
         waiting, self._acks = self._acks, []
-        for _, reply, answer in waiting:
-            self._bus.publish(reply, answer)
+        for stream, reply, answer in waiting:
+            self._bus.publish(reply, answer if self._preview is None else said_of_publish(stream, answer))
         for stream in flushed:
             echoes, stream.echoes = stream.echoes, []
             for to, header, payload in echoes:
@@ -236,10 +248,25 @@ class StreamsServer:
             for block, payload in self.api.answers(subject, header, body):
                 if reply:
                     self._bus.publish(reply, payload, header=block)
-            # Whatever it was, consumers may see it.
-            for stream in self.account.streams.values() if subject.startswith(_CHANGES) else ():
-                if stream.unflushed:
-                    self._dirty[stream] = None
+            if subject.startswith(_CHANGES):
+                self._look_for_changes()
+        self._driver.commit_soon()
+
+    def _look_for_changes(self) -> None:
+        """Whatever a request has changed, consumers may see it."""
+        for stream in self.account.streams.values():
+            if stream.unflushed:
+                self._dirty[stream] = None
+
+    def _preview_requested(
+        self, call: Callable[[bytes, bytes, bytes], bytes], buffer: Buffer, frames: Frames, begin: int, end: int
+    ) -> None:
+        self._flush()
+        for subject, reply, _, body in rows(buffer, frames, begin, end):
+            answer = call(subject, reply, body)
+            if reply and answer:
+                self._bus.publish(reply, answer)
+        self._look_for_changes()
         self._driver.commit_soon()
 
     def _next_wanted(self, rest: bytes, reply: bytes, header: bytes, body: bytes) -> None:
@@ -259,14 +286,14 @@ class StreamsServer:
 
     def _acknowledged(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         for subject, reply, _, payload in rows(buffer, frames, begin, end):
-            place = acks.place(subject)
+            place = acks.place(subject, preview=self._preview is not None)
             consumer = self._consumer(place.stream, place.consumer) if place is not None else None
             if place is None or consumer is None or consumer.config.ack_policy == "none":
-                if reply:
+                if reply and not (place and place.short):
                     self._bus.publish(reply, b"", header=status("503"))
                 continue
             verb = acks.verb(payload)
-            answered = self.consumers.acknowledged(consumer, verb, reply, place.sequence, place.number)
+            answered = self.consumers.acknowledged(consumer, verb, reply, place)
             if consumer.stream.unflushed:
                 self._dirty[consumer.stream] = None
             if reply and answered:

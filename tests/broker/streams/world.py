@@ -114,17 +114,18 @@ class World:
 
     Args:
         folder: Where they are kept; None for nowhere.
+        preview: Clients of the preview are answered, too.
     """
 
-    def __init__(self, folder: Path | None = None, limits: Limits = _PLENTY) -> None:
-        self.time, self.folder, self.limits = Time(), folder, limits
+    def __init__(self, folder: Path | None = None, limits: Limits = _PLENTY, *, preview: bool = False) -> None:
+        self.time, self.folder, self.limits, self.preview = Time(), folder, limits, preview
         self.begin()
 
     def begin(self) -> None:
         """Starts it."""
         self.bus, self.wishes = Lists(), Wishes()
         self.place = StreamsDirectory(self.folder) if self.folder else Nowhere()
-        self.server = StreamsServer(self.bus, self.place, self.time, self.wishes, self.limits)
+        self.server = StreamsServer(self.bus, self.place, self.time, self.wishes, self.limits, preview=self.preview)
         self.server.start()
 
     def crash(self) -> None:
