@@ -58,8 +58,7 @@ def new_directory(target: Path, *, untouched: str = "", like: Path | None = None
     """
     target = absolute(target)
     _check_target(target)
-    with _building(target, untouched) as partial:
-        content = partial / CONTENT
+    with building(target, untouched) as content:
         yield content
         with writing(target, untouched):
             if like is not None:
@@ -101,13 +100,12 @@ def replacement_directory(target: Path, backup: Path) -> Iterator[Path]:
         raise StoreUnwritableError(f"{backup}: is not beside {target}; {untouched}", "name a sibling of it")
     if os.path.lexists(backup):
         raise StoreUnwritableError(f"{backup}: exists already; {untouched}", "choose another name for the backup")
-    with _building(target, untouched) as partial:
-        content = partial / CONTENT
+    with building(target, untouched) as content:
         yield content
         with writing(target, untouched):
             _adopt(content, target.stat())
             sync_tree(content)
-            _mark(partial, {"old": _identity(target), "backup": backup.name})
+            _mark(content.parent, {"old": _identity(target), "backup": backup.name})
             exchange(target, content)
 
 
@@ -211,7 +209,17 @@ def _check_target(target: Path) -> None:
 
 
 @contextmanager
-def _building(target: Path, untouched: str) -> Iterator[Path]:
+def building(target: Path, untouched: str = "") -> Iterator[Path]:
+    """Makes a directory beside a place, to build in what the block renames; what is left in it is removed.
+
+    Args:
+        target: The place, without links.
+        untouched: A sentence for error messages on what is as it was before.
+
+    Raises:
+        StoreUnwritableError: It cannot be written.
+        RefusedError: Another run is writing there.
+    """
     partial = _partial_of(target)
     with writing(target, untouched):
         lock = _begin(partial, target)
@@ -219,7 +227,7 @@ def _building(target: Path, untouched: str) -> Iterator[Path]:
         try:
             with writing("", untouched):
                 (partial / CONTENT).mkdir()
-                yield partial
+                yield partial / CONTENT
         finally:
             _conclude(partial, target)
     finally:
@@ -304,22 +312,12 @@ def _locked(partial: Path, target: Path) -> Iterator[None]:
 
 
 def _lock(partial: Path, target: Path) -> int:
-    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
-    lock_or_refuse(descriptor, target, partial)
-    return descriptor
-
-
-def lock_or_refuse(descriptor: int, target: Path, partial: Path) -> None:
-    """Locks what is built, until the descriptor is closed.
-
-    Args:
-        descriptor: What is built, open; closed if it is refused.
-        target: What it becomes.
-        partial: What it is called meanwhile.
+    """Locks a directory to build in, until the descriptor that is returned is closed.
 
     Raises:
         RefusedError: Another run has locked it.
     """
+    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -329,6 +327,7 @@ def lock_or_refuse(descriptor: int, target: Path, partial: Path) -> None:
             raise RefusedError(
                 f"{target}: another run is writing there (in {partial})", "wait until it has ended"
             ) from error
+    return descriptor
 
 
 def _conclude(partial: Path, target: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""Export: the tables of a store as Parquet, ndjson or csv."""
+"""Export: the tables of a store as Parquet, ndjson, csv or databases."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ExportWizard(Wizard[Export]):
     def __init__(self, source: SourceStore) -> None:
         fields = fields_of(
             Exporting,
-            to="a new directory, or a file if the name ends in .parquet, .ndjson or .csv (.gz, .zst)",
+            to="a new directory, or a file if the name ends in .parquet, .ndjson, .csv (.gz, .zst), .sqlite or .duckdb",
             table="which table",
             channels="only channels that match, with * and >; several with blanks",
             sequences="only these sequences of each channel: 10:20, 10: or :20",
@@ -74,7 +74,7 @@ class ExportWizard(Wizard[Export]):
             overwrite="replace an earlier export, when the new one is complete",
         )
         super().__init__(source, *fields)
-        self.form.fields["to"].value = source.beside(".messages")
+        self.form.fields["to"].value = source.beside("-messages")
 
     def look(self, job: Job[Preview], preview: Preview) -> Export:
         """Finds out what has to be read."""

@@ -1,24 +1,27 @@
-"""One file of an export. Rows are gathered first, then encoded many at a time.
+"""One file of an export. Rows are gathered first, then encoded, or put into a database, many at a time.
 
 Parquet is written so that readers can leave parts out: everything but the payloads has minima and maxima for each row
 group and page. Numbers, which mostly rise, are stored as differences, texts once for each row group. Payloads have no
 dictionary either: looking for equal ones would take longer than all the rest. Spark reads these encodings since 3.3.
+
+A database has the rows in a table of the same name. Nobody sees it before it is complete, so it needs no journal.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, Final, Protocol
 
 from stantools.pipeline.export import text
 from stantools.pipeline.export.model import Compression, Format, Layout
 from stantools.pipeline.tables.arrow import pa
-from stantools.store.durable import fsync_file, writing
+from stantools.store.durable import fsync_file, unwritable, writing
 
 #: So many bytes of rows are turned into text, and compressed, at once.
 _TEXT_BYTES: Final = 4 << 20
@@ -28,6 +31,10 @@ _GROUP_ROWS: Final = 1 << 20
 _SYNC_FROM: Final = 1 << 20
 
 _DIFFERENCES: Final = "DELTA_BINARY_PACKED"
+#: Kind of column -> its type in SQLite, if that is not text.
+_SQLITE_TYPES: Final = {"int32": "INTEGER", "int64": "INTEGER", "bool": "INTEGER", "binary": "BLOB"}
+#: What DuckDB may keep in memory; it would take most of the machine's.
+_DUCKDB_MEMORY: Final = "512MB"
 #: What zlib calls the format of gzip.
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
@@ -38,11 +45,11 @@ class Sink(Protocol):
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Writes rows."""
 
-    def close(self) -> None:
-        """Writes what comes at the end."""
+    def close(self) -> int:
+        """Writes what comes at the end; returns the size of the file in bytes."""
 
     def abandon(self) -> None:
-        """Lets it end without one."""
+        """Closes the file without that."""
 
 
 class File:
@@ -67,16 +74,10 @@ class File:
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_rows = 0
         self._size: int | None = None
-        self._full = layout.row_group_bytes if layout.format is Format.PARQUET else _TEXT_BYTES
+        in_columns = layout.format in (Format.PARQUET, Format.DUCKDB)
+        self._full = layout.row_group_bytes if in_columns else _TEXT_BYTES
         with _writing(path):
-            self._output: Any
-            self._sink: Sink
-            if layout.format is Format.PARQUET:
-                self._output = pa.OSFile(os.fspath(path), "wb")
-                self._sink = ParquetSink(self._output, layout)
-            else:
-                self._output = path.open("wb")
-                self._sink = TextSink(self._output, layout)
+            self._sink = _SINKS.get(layout.format, TextSink)(path, layout)
 
     def __enter__(self) -> File:
         return self
@@ -117,9 +118,7 @@ class File:
         if self._size is None:
             self.flush()
             with _writing(self.path):
-                self._sink.close()
-                self._size = self._output.tell()
-                self._output.close()
+                self._size = self._sink.close()
                 if self._size >= _SYNC_FROM:
                     fsync_file(self.path)
         return self._size
@@ -127,24 +126,19 @@ class File:
     def abandon(self) -> None:
         """Closes a file that nobody will look at."""
         self._gathered = []
-        self._sink.abandon()
         with suppress(OSError):  # what made us give up may be why it cannot be closed
-            self._output.close()
+            self._sink.abandon()
 
 
 class ParquetSink:
-    """Writes Parquet, a row group for what is gathered.
+    """Writes Parquet, a row group for what is gathered."""
 
-    Args:
-        output: Open file.
-        layout: What it holds.
-    """
-
-    def __init__(self, output: pa.NativeFile, layout: Layout) -> None:
+    def __init__(self, path: Path, layout: Layout) -> None:
         import pyarrow.parquet as pq
 
         schema = layout.file_schema
-        self._writer = pq.ParquetWriter(output, schema, **parquet_settings(schema, layout.compression))
+        self._output = pa.OSFile(os.fspath(path), "wb")
+        self._writer = pq.ParquetWriter(self._output, schema, **parquet_settings(schema, layout.compression))
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Writes a row group.
@@ -155,17 +149,21 @@ class ParquetSink:
         table = pa.Table.from_batches(batches)
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
-    def close(self) -> None:
-        """Writes the footer.
+    def close(self) -> int:
+        """Writes the footer; returns the size of the file.
 
         Raises:
             OSError: It cannot be written.
         """
         self._writer.close()
+        size: int = self._output.tell()
+        self._output.close()
+        return size
 
     def abandon(self) -> None:
-        """Lets it end without a footer, which it would write, and complain on stderr, when it is collected."""
+        """Closes the file without a footer, which would be written, with complaints on stderr, when it is collected."""
         self._writer.is_open = False
+        self._output.close()
 
 
 def parquet_settings(schema: pa.Schema, compression: Compression) -> dict[str, Any]:
@@ -181,18 +179,13 @@ def parquet_settings(schema: pa.Schema, compression: Compression) -> dict[str, A
 
 
 class TextSink:
-    """Writes ndjson or csv, compressed piece by piece, which every program reads as one.
+    """Writes ndjson or csv, compressed piece by piece, which every program reads as one."""
 
-    Args:
-        output: Open file.
-        layout: What it holds.
-    """
-
-    def __init__(self, output: BinaryIO, layout: Layout) -> None:
-        self._output = output
+    def __init__(self, path: Path, layout: Layout) -> None:
+        self._output = path.open("wb")
         self._layout = layout
         if first := text.heading(layout.file_schema, layout.format):
-            output.write(compressed(first, layout.compression))
+            self._output.write(compressed(first, layout.compression))
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Writes rows.
@@ -203,11 +196,121 @@ class TextSink:
         for batch in batches:
             self._output.write(compressed(text.encode(batch, self._layout.format), self._layout.compression))
 
-    def close(self) -> None:
-        """Does nothing: text has no end."""
+    def close(self) -> int:
+        """Closes the file, which needs no end; returns its size.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        size = self._output.tell()
+        self._output.close()
+        return size
 
     def abandon(self) -> None:
-        """Does nothing either."""
+        """Closes the file."""
+        self._output.close()
+
+
+class _Database:
+    """A database that is being written: a connection, and its errors as ours."""
+
+    _END = ""  #: what writes all that is still in memory
+
+    def __init__(self, path: Path, connect: Callable[..., Any], error: type[Exception], **settings: Any) -> None:
+        path.open("wb").close()  # what keeps it from being created is said in the system's words
+        path.unlink()
+        self._path, self._error = path, error
+        with self._said():
+            self._connection = connect(os.fspath(path), **settings)
+
+    def close(self) -> int:
+        """Writes what is left in memory; returns the size of the file.
+
+        Raises:
+            StoreUnwritableError: It cannot be written.
+        """
+        with self._said():
+            self._connection.execute(self._END)
+            self._connection.close()
+        return self._path.stat().st_size
+
+    def abandon(self) -> None:
+        """Closes the database."""
+        with suppress(self._error):
+            self._connection.close()
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except self._error as error:
+            # Of the system's reasons they know a full disk.
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            full = errno.ENOSPC if "is full" in said or os.strerror(errno.ENOSPC) in said else 0
+            raise unwritable(OSError(full, os.strerror(full) if full else said), self._path) from error
+
+
+class SqliteSink(_Database):
+    """Writes a SQLite database: times as the text that csv has, lists as json."""
+
+    _END = "COMMIT"
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        import sqlite3
+
+        super().__init__(path, sqlite3.connect, sqlite3.Error, isolation_level=None)
+        schema = layout.file_schema
+        columns = ", ".join(f'"{each.name}" {_SQLITE_TYPES.get(text.kind_of(each.type), "TEXT")}' for each in schema)
+        self._insert = f"INSERT INTO {layout.table} VALUES ({', '.join('?' * len(schema))})"
+        with self._said():
+            for each in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
+                self._connection.execute(f"PRAGMA {each}")
+            self._connection.execute(f"CREATE TABLE {layout.table} ({columns})")
+            self._connection.execute("BEGIN")
+
+    def write(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Writes rows.
+
+        Raises:
+            StoreUnwritableError: They cannot be written.
+        """
+        with self._said():
+            for batch in batches:
+                self._connection.executemany(self._insert, zip(*map(text.values, batch.columns), strict=True))
+
+
+class DuckdbSink(_Database):
+    """Writes a DuckDB database, with the types of Arrow's columns."""
+
+    _END = "CHECKPOINT"
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        import duckdb
+
+        super().__init__(path, duckdb.connect, duckdb.Error, config={"memory_limit": _DUCKDB_MEMORY})
+        self._table = layout.table.value
+        self._run(f"CREATE TABLE {self._table} AS FROM gathered", layout.file_schema.empty_table())
+
+    def write(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Writes rows.
+
+        Raises:
+            StoreUnwritableError: They cannot be written.
+        """
+        self._run(f"INSERT INTO {self._table} FROM gathered", pa.Table.from_batches(batches))
+
+    def _run(self, statement: str, rows: pa.Table) -> None:
+        with self._said():
+            self._connection.register("gathered", rows)
+            self._connection.execute(statement)
+            self._connection.unregister("gathered")
+
+
+_SINKS: Final[dict[Format, Callable[[Path, Layout], Sink]]] = {
+    Format.PARQUET: ParquetSink,
+    Format.SQLITE: SqliteSink,
+    Format.DUCKDB: DuckdbSink,
+}
 
 
 def compressed(data: bytes | memoryview, compression: Compression) -> Any:

@@ -24,6 +24,8 @@ class Format(enum.StrEnum):
     PARQUET = "parquet"
     NDJSON = "ndjson"
     CSV = "csv"
+    SQLITE = "sqlite"
+    DUCKDB = "duckdb"
 
 
 class Compression(enum.StrEnum):
@@ -40,7 +42,16 @@ COMPRESSIONS = {
     Format.PARQUET: (Compression.SNAPPY, Compression.ZSTD, Compression.GZIP, Compression.NONE),
     Format.NDJSON: (Compression.NONE, Compression.ZSTD, Compression.GZIP),
     Format.CSV: (Compression.NONE, Compression.ZSTD, Compression.GZIP),
+    Format.SQLITE: (Compression.NONE,),
+    Format.DUCKDB: (Compression.NONE,),
 }
+
+#: Files of lines, which can be compressed as a whole and written to a stream.
+TEXTS = (Format.NDJSON, Format.CSV)
+#: Files that hold the table under its name, always one for all of it.
+DATABASES = (Format.SQLITE, Format.DUCKDB)
+#: How the formats are called in sentences.
+NAMES = {Format.PARQUET: "Parquet", Format.SQLITE: "SQLite", Format.DUCKDB: "DuckDB"}
 
 _TEXT_SUFFIX = {Compression.NONE: "", Compression.ZSTD: ".zst", Compression.GZIP: ".gz"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,8 +21,20 @@ if TYPE_CHECKING:
 #: The target that is standard output.
 STDOUT: Final = "-"
 #: How a name that ends so is to be written.
-_FORMATS: Final = {".parquet": "parquet", ".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv"}
+_FORMATS: Final = {
+    ".parquet": "parquet",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".csv": "csv",
+    ".sqlite": "sqlite",
+    ".sqlite3": "sqlite",
+    ".duckdb": "duckdb",
+}
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
+#: What a name of a file ends in; a number, as of a date, is none.
+_ENDING: Final = re.compile(r"\.(?!\d+$)\w+")
+#: Package -> the extra that brings it.
+_EXTRAS: Final = {"pyarrow": "arrow", "duckdb": "duckdb"}
 
 
 @dataclass(frozen=True)
@@ -29,13 +42,16 @@ class Exporting:
     """What the user asked for."""
 
     to: str = option(
-        "A new directory of files; a single file, if the name ends in .parquet, .ndjson or .csv; or stdout.",
+        "A new directory of files; a single file, if the name ends in .parquet, .ndjson, .csv, .sqlite or .duckdb, "
+        "or in something else and --format is given; or stdout.",
         default="",
         required=True,
         metavar="DIR|FILE|-",
     )
     format: str | None = option(
-        "Kind of files; by default what the name of --to says, otherwise parquet.", choices=("parquet", "ndjson", "csv")
+        "Kind of files; by default what the name of --to says, otherwise parquet. sqlite and duckdb are databases with "
+        "one table.",
+        choices=("parquet", "ndjson", "csv", "sqlite", "duckdb"),
     )
     table: str = option("Which table.", default=Table.MESSAGES.value, choices=tuple(each.value for each in Table))
     columns: str = option("Only these columns, in this order; all if not given.", default="", metavar="A,B,…")
@@ -76,13 +92,14 @@ class Exporting:
         """It is a single file, or stdout; not a directory, which a slash at the end makes clear."""
         if self.to == STDOUT:
             return True
-        is_directory = self.directory or self.to.endswith("/") or self.target.is_dir()
-        return not is_directory and self._told()[0] is not None
+        if self.directory or self.to.endswith("/") or self.target.is_dir():
+            return False
+        return self.format in ("sqlite", "duckdb") or bool(_ENDING.fullmatch(self.target.suffix))
 
     def _told(self) -> tuple[str | None, str | None]:
         """Returns the format and the compression that the name implies."""
         *_, before, last = ["", "", *Path(self.to.lower()).suffixes]
-        if last in _COMPRESSIONS and before in _FORMATS and before != ".parquet":
+        if last in _COMPRESSIONS and _FORMATS.get(before) in ("ndjson", "csv"):
             return _FORMATS[before], _COMPRESSIONS[last]
         return _FORMATS.get(last), None
 
@@ -91,21 +108,41 @@ class Exporting:
 
         Raises:
             UsageError: It makes no sense.
-            StantoolsError: It needs pyarrow, which is missing.
+            StantoolsError: It needs a package that is missing.
         """
         if not self.to.strip("/"):
             raise UsageError(f"--to {self.to!r}: names no directory of its own", "name a new directory or file, or -")
-        from stantools.pipeline.export.model import COMPRESSIONS, Compression, Format, Layout
+        from stantools.pipeline.export.model import (
+            COMPRESSIONS,
+            DATABASES,
+            NAMES,
+            TEXTS,
+            Compression,
+            Format,
+            Layout,
+        )
         from stantools.pipeline.tables.options import check_columns
 
         named_format, named_compression = self._told()
+        if self.single and self.to != STDOUT and not self.format and not named_format:
+            raise UsageError(
+                f"--to {self.to}: {self.target.suffix} says no format",
+                f"end it in one of {', '.join(_FORMATS)}, or add --format; a directory of this name is --to {self.to}/",
+            )
         if self.format and named_format and self.single and self.to != STDOUT and self.format != named_format:
             raise UsageError(
                 f"--to {self.to}: is named as {named_format}, and --format says {self.format}", "leave --format out"
             )
         format = Format(self.format or named_format or (Format.NDJSON if self.to == STDOUT else Format.PARQUET))
-        if self.to == STDOUT and format is Format.PARQUET:
-            raise UsageError("Parquet cannot be written to a stream", "name a file or a directory, or choose ndjson")
+        if self.to == STDOUT and format not in TEXTS:
+            raise UsageError(
+                f"{NAMES[format]} cannot be written to a stream", "name a file or a directory, or choose ndjson"
+            )
+        if format in DATABASES and not self.single:
+            raise UsageError(
+                f"--to {self.to}: is a directory, and {NAMES[format]} is one file that one process writes",
+                f"use stantools export, and name a file: --to {self.to.rstrip('/')}.{format}",
+            )
         if named_compression and self.single and self.compression not in (None, named_compression):
             raise UsageError(
                 f"--to {self.to}: is named as {named_compression}, and --compression says {self.compression}",
@@ -118,10 +155,13 @@ class Exporting:
         if layout.by and self.single:
             raise UsageError("--by makes directories, and --to names a single file", "name a directory: --to DIR/")
         layout.check()
-        if format is Format.PARQUET:
-            require_arrow("Parquet")
+        otherwise = "choose csv or ndjson, plain or with gzip"
+        if format in (Format.PARQUET, Format.DUCKDB):
+            require("pyarrow", NAMES[format], otherwise)
         elif compression is Compression.ZSTD:
-            require_arrow("zstd compression")
+            require("pyarrow", "zstd compression", otherwise)
+        if format is Format.DUCKDB:
+            require("duckdb", "a DuckDB database", "choose sqlite, which needs nothing")
         return layout
 
     def planned(self, stores: tuple[str, ...], reading: TableOptions, tasks: int) -> Export:
@@ -135,7 +175,7 @@ class Exporting:
         Raises:
             StoreUnreadableError: There is nothing that can be read.
             UsageError: Something makes no sense.
-            StantoolsError: It needs pyarrow, which is missing.
+            StantoolsError: It needs a package that is missing.
         """
         from stantools.pipeline.tables.planning import plan
 
@@ -176,19 +216,21 @@ class Exporting:
         return options
 
 
-def require_arrow(what: str) -> None:
-    """Checks that pyarrow is installed, without loading it.
+def require(package: str, what: str, otherwise: str = "") -> None:
+    """Checks that an optional package is installed, without loading it.
 
     Args:
+        package: The package.
         what: Needs it.
+        otherwise: What else the user can do, if there is anything.
 
     Raises:
         StantoolsError: It is not.
     """
-    if importlib.util.find_spec("pyarrow") is None:
+    if importlib.util.find_spec(package) is None:
+        install = f"install the extra: pip install 'stantools[{_EXTRAS[package]}]'"
         raise StantoolsError(
-            f"{what} needs pyarrow, which is not installed",
-            "install the extra: pip install 'stantools[arrow]'; or choose csv or ndjson, plain or with gzip",
+            f"{what} needs {package}, which is not installed", f"{install}; or {otherwise}" if otherwise else install
         )
 
 

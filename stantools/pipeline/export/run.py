@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stantools.errors import StoreUnwritableError
 from stantools.pipeline.export import targets, text
 from stantools.pipeline.export.files import File, compressed
-from stantools.pipeline.export.model import Format, Layout, Result, Written, WrittenFile
+from stantools.pipeline.export.model import TEXTS, Layout, Result, Written, WrittenFile
 from stantools.pipeline.export.parts import write_part
 from stantools.pipeline.export.request import Export
 from stantools.pipeline.tables.model import ReadCounter, Split
@@ -79,7 +79,7 @@ def export_to_directory(export: Export, *, work: Work | None = None, progress: P
     """Writes a table into a directory, which appears when it is complete.
 
     Args:
-        export: What is exported; its target is on a file system that all who work for it see.
+        export: What is exported; its target is on a file system that all who work for it see under this path.
         work: Runs it; two threads if not given.
         progress: Told bytes of input as they are done.
 
@@ -89,8 +89,7 @@ def export_to_directory(export: Export, *, work: Work | None = None, progress: P
         RefusedError: What is to be replaced is no export, or another run is writing there.
     """
     work = work or Threads(2)
-    # Tasks have other working directories.
-    target = export.exporting.target if work.here else export.exporting.target.absolute()
+    target = export.exporting.target
     layout, options = export.layout, export.options
     targets.check_outside(target, export.plan)
     written = Written()
@@ -178,7 +177,7 @@ def export_to_file(export: Export, *, workers: int = 2, progress: Progress | Non
     written = Written()
     run = _Run(export, progress)
     with targets.new_file(target, overwrite=export.exporting.overwrite) as path:
-        if layout.format is Format.PARQUET:
+        if layout.format not in TEXTS:
             with File(path, layout) as file, closing(run.ordered(workers)) as batches:
                 for batch in batches:
                     written.count(layout.table, batch)

@@ -1,9 +1,7 @@
 """Where an export goes: a new directory, or a single file, that is there as a whole or not at all.
 
-A directory is built and renamed as `stantools.store.atomic` does it. A file is built beside its place as
-`.<name>.stantools-partial`, synced and renamed; a lock on it shows whether its run was killed, whose rest the next one
-replaces, from one that is still at work. What exists is replaced only when that is asked for, and of directories only
-complete exports: those with our manifest.
+Both are built beside their place, synced and renamed, as `stantools.store.atomic` does it. What exists is replaced only
+when that is asked for, and of directories only complete exports: those with our manifest.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ def new_file(target: Path, *, overwrite: bool) -> Iterator[Path]:
         overwrite: Replace a file that is there.
 
     Yields:
-        Where to write it: an empty file.
+        Where to write it: nothing is there yet, and what else is put beside it goes away.
 
     Raises:
         StoreUnwritableError: There is something at the target, or it cannot be written.
@@ -81,20 +79,14 @@ def new_file(target: Path, *, overwrite: bool) -> Iterator[Path]:
     """
     check_file(target, overwrite=overwrite)
     target = target.parent.resolve() / target.name
-    content = target.with_name(f".{target.name}{atomic.SUFFIX}")
-    lock = _create(content, target)
-    try:
+    with atomic.building(target) as place:
+        content = place / target.name
         yield content
         with writing(target):
             fsync_file(content)
             check_file(target, overwrite=overwrite)
             content.replace(target)
             fsync_directory(target.parent)
-    except BaseException:
-        content.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(lock)
 
 
 @contextmanager
@@ -108,7 +100,7 @@ def writer(path: Path) -> Iterator[Callable[[Any], None]]:
         StoreUnwritableError: It cannot be written.
     """
     with writing(path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def write(data: Any) -> None:
         with writing(path):
@@ -232,18 +224,6 @@ def _explained(target: Path, overwrite: bool) -> Iterator[None]:
         if not overwrite and read_manifest(target):
             error.remedy = f"{error.remedy}, or add --overwrite: it is an earlier export"
         raise
-
-
-def _create(content: Path, target: Path) -> int:
-    """Creates an empty file that is ours as long as the descriptor is open."""
-    while True:
-        with writing(target):
-            descriptor = os.open(content, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        atomic.lock_or_refuse(descriptor, target, content)
-        if content.exists() and os.path.samestat(os.fstat(descriptor), content.stat()):
-            os.ftruncate(descriptor, 0)
-            return descriptor
-        os.close(descriptor)  # the other run has renamed it between our two steps
 
 
 def _remove(old: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rows as text, a batch at a time: ndjson and csv.
+"""Rows as text, a batch at a time: ndjson and csv; and values as a database without moments and lists takes them.
 
 Each column becomes a column of text, and the columns are joined into lines. With pyarrow nothing handles a message by
 itself: Arrow's kernels, or work on whole buffers, do it. What needs care (quotes, control characters, characters beyond
@@ -77,11 +77,35 @@ def _cells(values: list[Any], kind: str, format: Format) -> Iterable[str]:
     elif kind == "list":
         texts = map(_compact, known) if mark else map(_csv_cell, map(_compact, known))
     elif kind == "timestamp":
-        moments = np.datetime_as_string(np.array(known, "M8[us]")).tolist()
-        texts = (f"{mark}{each}Z{mark}" for each in moments)
+        texts = _moments(known, mark)
     else:
         texts = map(_compact if kind == "bool" else str, known)
     return texts if len(known) == len(values) else [null if each is None else next(texts) for each in values]
+
+
+def _moments(known: list[int], mark: str) -> Iterator[str]:
+    return (f"{mark}{each}Z{mark}" for each in np.datetime_as_string(np.array(known, "M8[us]")).tolist())
+
+
+def values(column: pa.Array) -> list[Any]:
+    """Returns the values of a column, moments as the text that csv has and lists as json; null is None."""
+    kind = kind_of(column.type)
+    if kind == "list":
+        return [None if each is None else _compact(each) for each in column.to_pylist()]
+    if kind != "timestamp":
+        listed: list[Any] = column.to_pylist()
+        return listed
+    if pc:
+        texts: list[Any] = _times(column, "").to_pylist()
+        return texts
+    moments = column.to_pylist()
+    made = _moments([each for each in moments if each is not None], "")
+    return [None if each is None else next(made) for each in moments]
+
+
+def kind_of(type: pa.DataType) -> str:
+    """Returns the name of a type without what is in brackets: `string`, `int64`, `timestamp`, `list` and so on."""
+    return re.split(r"[\[<]", str(type) if pc else type.name)[0]
 
 
 def _csv_cell(text: str) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import StoreUnreadableError
+from stantools.escaping import fill_in, store_names
 from stantools.format.crc import Crc
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
@@ -32,6 +33,7 @@ from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.listing import LocalPlace
 from stantools.pipeline.tables.model import Failed, Mode, StorePart, Table, plain_text
 from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.remote import is_remote
 from stantools.pipeline.tables.schema import SCHEMAS
 from stantools.store.clientlog import ClientsState
 from stantools.store.directory import (
@@ -320,19 +322,22 @@ def _findings(here: LocalPart) -> Iterator[Row]:
         StoreUnreadableError: The root cannot be listed.
     """
     for each in _found(here):
-        yield _finding_row(here.store, each)
+        yield _finding_row(here.part.store.root, each)
 
 
 def unreadable_finding(part: Failed) -> Row:
     """Returns the finding for a store that cannot be read at all."""
-    return _finding_row(
-        plain_text(part.root), finding("file-unreadable", part.message, file=part.file, channel=part.channel)
-    )
+    return _finding_row(part.root, finding("file-unreadable", part.message, file=part.file, channel=part.channel))
 
 
-def _finding_row(store: str, each: Finding) -> Row:
+def _finding_row(root: str, each: Finding) -> Row:
+    """Returns the row of a finding; commands in its remedy name this store, unless it is one that they cannot read."""
+    names: dict[str, str] = {}
+    if not is_remote(root):
+        places = {"CHANNEL": each.channel, "FILE": each.file and os.path.join(root, each.file)}  # noqa: PTH118
+        names = {**store_names(root), **{word: place for word, place in places.items() if place}}
     return {
-        "store": store,
+        "store": plain_text(root),
         "code": each.code,
         "severity": each.severity.value,
         "file": plain_text(each.file),
@@ -341,7 +346,7 @@ def _finding_row(store: str, each: Finding) -> Row:
         "channel": plain_text(each.channel),
         "seq": int64(each.seq),
         "detail": plain_text(each.detail),
-        "remedy": plain_text(each.remedy),
+        "remedy": plain_text(fill_in(each.remedy, names)),
     }
 
 

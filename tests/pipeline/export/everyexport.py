@@ -1,4 +1,4 @@
-"""Exports every table of some stores as text, with or without pyarrow: `everyexport.py with|without OUT STORE…`."""
+"""Exports every table as text and SQLite, with or without pyarrow: `everyexport.py with|without OUT STORE…`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEY = b"testkey"
 
 def main(way: str, out: Path, stores: tuple[str, ...]) -> None:
     from stantools.pipeline.export import run
-    from stantools.pipeline.export.model import Compression, Format, Layout
+    from stantools.pipeline.export.model import TEXTS, Compression, Format, Layout
     from stantools.pipeline.export.request import Export, Exporting
     from stantools.pipeline.tables.model import Table
     from stantools.pipeline.tables.options import TableOptions
@@ -29,8 +29,8 @@ def main(way: str, out: Path, stores: tuple[str, ...]) -> None:
             planned = plan(options)
             # What is compressed is the same text: once the largest table and once a small one.
             compressed = [Compression.GZIP] if table in (Table.MESSAGES, Table.CLIENTS) else []
-            for format in (Format.CSV, Format.NDJSON):
-                for compression in (Compression.NONE, *compressed):
+            for format in (Format.CSV, Format.NDJSON, Format.SQLITE):
+                for compression in (Compression.NONE, *(compressed if format in TEXTS else [])):
                     layout = Layout(table, format, compression)
                     target = out / f"{table}{'-opened' if key else ''}{layout.suffix}"
                     run.export_to_file(export_of(layout, target))

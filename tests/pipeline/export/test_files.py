@@ -16,12 +16,14 @@ import pytest
 
 from stantools.errors import StoreUnwritableError, UsageError
 from stantools.pipeline.export.files import File
-from stantools.pipeline.export.model import COMPRESSIONS, Compression, Format, Layout, Written
+from stantools.pipeline.export.model import COMPRESSIONS, DATABASES, Compression, Format, Layout, Written
 from stantools.pipeline.tables.model import Table
 from stantools.pipeline.tables.schema import MESSAGES, SCHEMAS
 
 PARQUET = [pytest.param(each, id=each.value) for each in COMPRESSIONS[Format.PARQUET]]
 TEXT = [pytest.param(each, id=each.value) for each in COMPRESSIONS[Format.NDJSON]]
+#: Formats whose writers say why in the system's words; databases have their own.
+FILES = [each for each in Format if each not in DATABASES]
 
 
 def write(path: Path, layout: Layout, batches: list[pa.RecordBatch]) -> int:
@@ -92,7 +94,7 @@ def test_columns_in_the_order_that_was_asked_for(tmp_path: Path, messages) -> No
     assert pq.read_table(tmp_path / "x").to_pylist() == [{"seq": n, "channel": "orders"} for n in (1, 2)]
 
 
-@pytest.mark.parametrize("format", list(Format))
+@pytest.mark.parametrize("format", FILES)
 def test_what_cannot_be_written(tmp_path: Path, messages, format: Format) -> None:
     layout = Layout(Table.MESSAGES, format, COMPRESSIONS[format][0])
     with pytest.raises(StoreUnwritableError, match="missing/x: cannot be written: No such file"):
@@ -111,13 +113,33 @@ def test_what_cannot_be_written(tmp_path: Path, messages, format: Format) -> Non
     file.abandon()
 
 
-@pytest.mark.parametrize("format", list(Format))
+@pytest.mark.parametrize("format", FILES)
 def test_no_space(tmp_path: Path, messages, format: Format) -> None:
     layout = Layout(Table.MESSAGES, format, COMPRESSIONS[format][0])
     (tmp_path / "x").symlink_to("/dev/full")
     with pytest.raises(StoreUnwritableError, match="No space left on device") as caught:
         write(tmp_path / "x", layout, messages(3, 1000, 500))
     assert "free some space" in caught.value.remedy
+
+
+@pytest.mark.parametrize("format", DATABASES)
+def test_a_database_that_cannot_be_written(tmp_path: Path, messages, format: Format) -> None:
+    if format is Format.DUCKDB:
+        pytest.importorskip("duckdb")
+    layout = Layout(Table.MESSAGES, format, Compression.NONE)
+    with pytest.raises(StoreUnwritableError, match="missing/x: cannot be written: No such file"):
+        File(tmp_path / "missing" / "x", layout)
+    file = File(tmp_path / "x", layout)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+    try:
+        with pytest.raises(StoreUnwritableError, match="x: cannot be written: "):
+            for batch in messages(20, 2000, 500):
+                file.write(batch)
+            file.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    file.abandon()
 
 
 def test_a_file_that_is_given_up_is_not_finished_later(

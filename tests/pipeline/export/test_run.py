@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +21,7 @@ import pytest
 
 from stantools.errors import StoreUnreadableError, StoreUnwritableError
 from stantools.pipeline.export import run, targets, text
-from stantools.pipeline.export.model import Compression, Format, Layout
+from stantools.pipeline.export.model import DATABASES, Compression, Format, Layout
 from stantools.pipeline.export.request import Export, Exporting
 from stantools.pipeline.tables.model import Mode, Table
 from stantools.pipeline.tables.options import TableOptions
@@ -118,7 +120,7 @@ def test_single_files_and_streams(stores: Read, tmp_path: Path, workers: int) ->
 def test_every_table_in_every_format(sample: Read, tmp_path: Path, table: Table) -> None:
     options = replace(sample.options, table=table)
     tables = read(options)
-    for format in Format:
+    for format in (each for each in Format if each not in DATABASES):
         layout = Layout(table, format, Compression.ZSTD)
         result = run.export_to_directory(tables.export(layout, tmp_path / format))
         assert result.written.rows == tables.rows.num_rows and result.clean
@@ -221,6 +223,7 @@ def killed_at(step: int, *arguments: object) -> bool:
     [
         ("out", 4, 50),
         ("x.ndjson", 1, 50),
+        ("x.sqlite", 1, 50),
         pytest.param("out", 1, 1, marks=pytest.mark.slow),
         pytest.param("x.ndjson", 1, 1, marks=pytest.mark.slow),
         pytest.param("x.parquet", 1, 1, marks=pytest.mark.slow),
@@ -250,6 +253,9 @@ def count(target: Path) -> int:
         return ds.dataset(target, format="parquet").count_rows()
     if target.suffix == ".parquet":
         return pq.read_metadata(target).num_rows
+    if target.suffix == ".sqlite":
+        with closing(sqlite3.connect(target)) as connection:
+            return connection.execute("SELECT count(*) FROM messages").fetchone()[0]
     return len([json.loads(line) for line in target.read_text().splitlines()])
 
 
@@ -262,7 +268,8 @@ def test_no_room(sample: Read, tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip("a small file system cannot be mounted here")
     try:
-        for layout, export in ((ALL, run.export_to_directory), (NDJSON, run.export_to_file), (ALL, run.export_to_file)):
+        into_file = [(each, run.export_to_file) for each in (NDJSON, ALL, Layout(format=Format.SQLITE))]
+        for layout, export in ((ALL, run.export_to_directory), *into_file):
             layout = replace(layout, compression=Compression.NONE)
             with pytest.raises(StoreUnwritableError, match="No space left on device") as caught:
                 export(sample.export(layout, place / "out"))

@@ -127,11 +127,14 @@ def test_something_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
 
 def test_the_rest_of_a_killed_run_is_replaced_and_a_running_one_is_not(tmp_path: Path) -> None:
     rest = tmp_path / ".x.stantools-partial"
-    rest.write_text("a long rest of another run")
-    with rest.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(RefusedError, match="another run is writing there"):
-            save(tmp_path / "x", "one")
+    (rest / "content").mkdir(parents=True)
+    (rest / "state.json").write_text('{"made_by": "stantools"}')
+    (rest / "content" / "x").write_text("a long rest of another run")
+    descriptor = os.open(rest, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(RefusedError, match="another run is writing there"):
+        save(tmp_path / "x", "one")
+    os.close(descriptor)
     save(tmp_path / "x", "one")
     assert (tmp_path / "x").read_text() == "one" and names(tmp_path) == ["x"]
 

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from stantools.cli.main import cli
+from stantools.escaping import fill_in, store_names
 from stantools.inspection.records import kind_of
 from tests.conftest import golden_cases, load_expected
 from tests.pipeline.tables.tablerows import table
@@ -29,10 +30,17 @@ def without(row: Row, *names: str) -> Row:
     return {name: value for name, value in row.items() if name not in names}
 
 
+def named(remedy: str, root: Path, finding: Row) -> str:
+    """A remedy with the places that it is for, as they can be pasted."""
+    names = {"CHANNEL": finding["channel"], "FILE": finding["file"] and str(root / finding["file"])}
+    return fill_in(remedy, {**store_names(root), **{word: name for word, name in names.items() if name}})
+
+
 def findings(root: Path, polynomial: str) -> None:
     expected = local("verify", root, "--crc-poly", polynomial)["findings"]
     rows = table(root, "findings", crcPoly=polynomial)
-    assert [without(row, "store") for row in rows] == expected
+    assert [without(row, "store", "remedy") for row in rows] == [without(each, "remedy") for each in expected]
+    assert [row["remedy"] for row in rows] == [named(each["remedy"], root, each) for each in expected]
     assert {row["store"] for row in rows} <= {str(root)}
 
 
