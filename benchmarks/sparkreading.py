@@ -65,7 +65,10 @@ def starting(options: Options, drivers: Drivers) -> str:
             for name, command in (
                 ("python -c 'import pyspark.sql'", python("-c", "import pyspark.sql")),
                 ("`stantools verify`, whole command", stantools("verify", store)),
-                ("`stantools pipeline verify`, whole command", stantools("pipeline", "verify", store)),
+                (
+                    "`stantools pipeline verify`, whole command",
+                    stantools("pipeline", "verify", "--engine", "spark", store),
+                ),
             ):
                 begin = time.perf_counter()
                 run(command)

@@ -99,10 +99,11 @@ def verify(spark: SparkSession, *stores: Path) -> int:
 def stats(spark: SparkSession, *stores: Path) -> int:
     """Runs the job `stats`; returns how many messages were counted."""
     from stantools.pipeline.jobs.stats.summary import run_stats
+    from stantools.pipeline.spark.tasks import SparkWork
     from stantools.pipeline.tables.planning import plan
 
     options = _options(stores)
-    return sum(channel.messages for channel in run_stats(spark, plan(options), options).channels)
+    return sum(channel.messages for channel in run_stats(SparkWork(spark), plan(options), options).channels)
 
 
 def export(spark: SparkSession, target: Path, *stores: Path, by_spark: bool = False) -> int:

@@ -10,9 +10,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.progress import Progress
@@ -75,6 +75,9 @@ class Work(Protocol):
     def inside(self, progress: Progress | None) -> Progress | None:
         """Returns what an item reports while it is being done; None where that is elsewhere, and nobody would hear."""
 
+    def limited(self, items: int | None) -> Self:
+        """Returns the same work with at most so many items at a time; None leaves it as it is."""
+
     def map(
         self,
         function: Callable[[T], R],
@@ -130,6 +133,10 @@ class Threads:
                 progress(count)
 
         return advance
+
+    def limited(self, items: int | None) -> Self:
+        """Returns work with as many threads."""
+        return self if items is None else replace(self, workers=items)
 
     def map(
         self,

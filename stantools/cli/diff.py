@@ -1,4 +1,4 @@
-"""`stantools diff`: what two stores, or a store and a stream, do not have in common; many stores on Spark."""
+"""`stantools diff`: what two stores, or a store and a stream, do not have in common; many stores in tasks."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def job(stores: str, others: str, channels: tuple[str, ...], reading: TableOptio
             raise UsageError(f"{path} is a stream, and stores are compared here", "compare it with: stantools diff")
     first, second = (reading.of((path,), channels=channels) for path in (stores, others))
     plan = plan_diff(*match_stores(first, second), first)
-    with Progress("diff", plan.bytes) as shown, cluster.work("diff", shown) as work:
+    with Progress("diff", plan.bytes) as shown, cluster.work("diff", plan.bytes, shown) as work:
         result = run_diff(work, plan, progress=shown.advance)
     for each in result.stores:
         _tell_damage((each.pair.first.root, each.pair.second.root), each.found.damaged)

@@ -1,4 +1,4 @@
-"""`stantools export`: the tables of stores as Parquet, ndjson or csv, here or on Spark."""
+"""`stantools export`: the tables of stores as Parquet, ndjson, csv or databases, here or on Spark."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ _MANY = 20
 @given(workers=WORKERS.like(help="Parts that are read and written at the same time."))
 @dry_run_option
 def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions, workers: int, dry_run: bool) -> int:
-    r"""Write messages, or another table, of STORES as Parquet, ndjson or csv.
+    r"""Write messages, or another table, of STORES as Parquet, ndjson, csv, or a SQLite or DuckDB database.
 
     STORES are stores, directories in which stores lie at any depth, single slices, directories of .bak slices, glob
     patterns, or URLs that fsspec can open. The columns are those of the Spark tables; `data` is base64 in text files.
-    Damaged places are rows with a `status` that says what they are.
+    A database is one file, with one table that is called as TABLE. Damaged places are rows with a `status` that says
+    what they are.
 
     A directory holds one file for each part of the input, named in the order of the table, and a manifest
     _stantools-export.json with counts. It appears when it is complete and on disk; so does a single file. An earlier
@@ -52,6 +53,7 @@ def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions
     \b
       stantools export STORE --to messages --by channel,date
       stantools export STORE --channel orders --to orders.csv.gz
+      stantools export STORE --to messages.duckdb
       stantools export STORE --table subscriptions --to - | jq .
 
     Exit code 0: everything was intact. 1: done, and damage was met or something could not be read. 3: it cannot be
@@ -93,7 +95,7 @@ def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions
 def job(
     stores: tuple[str, ...], exporting: Exporting, writer: str, reading: TableOptions, cluster: Cluster, dry_run: bool
 ) -> int:
-    r"""Write messages, or another table, of STORES as Parquet, ndjson or csv, on Spark.
+    r"""Write messages, or another table, of STORES as Parquet, ndjson or csv, in tasks.
 
     The files are those of `stantools export`, with the same columns, names and manifest, and so is the report. --to is
     a directory on a file system that the driver and all workers see under the same path. It appears when it is
@@ -109,19 +111,26 @@ def job(
     Exit codes: as for `stantools export`.
     """
     from stantools.pipeline.export.run import export_to_directory
-    from stantools.pipeline.jobs.export import export_by_spark
 
     url = "://" in exporting.to
+    by_spark = url or writer == "spark"
     if exporting.to == STDOUT:
         raise UsageError("a cluster does not write to stdout", "name a directory, or use: stantools export")
     if url and writer == "tasks":
         raise UsageError("tasks write into directories, not to URLs", "leave --writer out")
+    if by_spark and cluster.engine == "local":
+        raise UsageError("only Spark writes to URLs, and by --writer spark", "leave --engine out")
+    if exporting.to and not url:  # tasks have other working directories
+        exporting = replace(exporting, to=os.path.abspath(exporting.to))  # noqa: PTH100
     export = replace(exporting, directory=True).planned(stores, reading, cluster.partitions or os.cpu_count() or 1)
 
     def write(shown: Progress) -> Result:
-        with cluster.work("export", shown) as work:
-            if url or writer == "spark":
-                return export_by_spark(work.spark, export)
+        if by_spark:
+            from stantools.pipeline.jobs.export import export_by_spark
+
+            with cluster.session("export", shown) as spark:
+                return export_by_spark(spark, export)
+        with cluster.work("export", export.size, shown) as work:
             return export_to_directory(export, work=work, progress=shown.advance)
 
     return _carry_out(export, None if dry_run else write)

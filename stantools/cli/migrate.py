@@ -515,10 +515,11 @@ def job(
         reading.of(stores, channels=planning.channels), planning.generation, planning.archived, planning.keep_encrypted
     )
     found, failed = sources.find()
-    with cluster.work("migrate") as work:
+    size = sum(store.size for store in found)
+    with cluster.work("migrate", size) as work:
         if asked.out is None and not asked.compare:
-            check_speculation(work.spark, how.way)
-        with Progress("plan", sum(store.size for store in found)) as shown:
+            check_speculation(work, how.way)
+        with Progress("plan", size) as shown:
             planned, unread = plan_stores(work, found, sources, options, progress=shown.advance)
         failed += unread
         if not planned:
@@ -545,9 +546,9 @@ def job(
                 console.note("nothing was done")
                 return ExitCode.CLEAN
             there = _there(connecting) if asked.out is None else frozenset()
-            work = replace(work, partitions=_partitions(asked.out, how, applying, cluster))
+            limited = work.limited(_at_a_time(asked.out, how, applying, cluster))
             with StreamsProgress("migrate", migration.messages) as watch:
-                result = migration.apply(work, there, watch)
+                result = migration.apply(limited, there, watch)
     result.failed = failed
     show_stores(result)
     return pipeline.ended(result)
@@ -585,8 +586,8 @@ def _there(connecting: ConnectOptions) -> frozenset[str]:
     return run(ask())
 
 
-def _partitions(out: Path | None, how: ApplyOptions, applying: Applying, cluster: Cluster) -> int | None:
-    """Returns how many streams are worked on at the same time, None for as many as the cluster can."""
+def _at_a_time(out: Path | None, how: ApplyOptions, applying: Applying, cluster: Cluster) -> int | None:
+    """Returns how many streams are worked on at the same time, None for as many as can be."""
     from stantools.migration.plan.model import Way
 
     given = click.get_current_context().get_parameter_source("parallel") is not click.core.ParameterSource.DEFAULT

@@ -1,12 +1,14 @@
-"""`stantools pipeline`: the heavy verbs over many stores, on Spark; what its jobs have in common.
+"""`stantools pipeline`: the heavy verbs over many stores, on Spark or here; what its jobs have in common.
 
 A job is `job` in the module of the verb of the same name, beside the verb's own `command`, and is imported only when it
-runs. Both take the same options and print the same; a job has the library do it on Spark.
+runs. Both take the same options and print the same; a job has the library do it on Spark, or by threads of this process
+(`stantools.work`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,16 +21,19 @@ from stantools.cli.options import CRC_POLY, NO_CRC, folded, options_of
 from stantools.cli.options import command as command_of
 from stantools.cli.verbs import CONTEXT, LateGroup, summaries
 from stantools.errors import UsageError
+from stantools.notation import format_size
 from stantools.options import KEY, Option, option
 from stantools.secret import Secret
+from stantools.work import Threads, Work
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from stantools.cli.progress import Progress
     from stantools.pipeline.jobs.migrate import MigrateResult
     from stantools.pipeline.jobs.outcome import JobResult
     from stantools.pipeline.jobs.stats.summary import Stats
     from stantools.pipeline.spark.progress import Tasks
-    from stantools.pipeline.spark.tasks import SparkWork
     from stantools.pipeline.tables.model import Failed
     from stantools.pipeline.tables.options import TableOptions
 
@@ -46,6 +51,9 @@ JOBS = {
 
 #: Stores of which the findings, or what was lost, are printed.
 NAMED = 10
+#: Bytes to be read from which Spark may be worth its start; with less even the slowest job is done in this process
+#: before Spark has begun (benchmarks/RESULTS.md, "Pipeline: start of Spark").
+SPARK_PAYS = 2 << 30
 #: Seconds without any executor until it is said, and again after.
 _IDLE_SECONDS = 20.0
 
@@ -80,12 +88,14 @@ def _print_submit_file(ctx: click.Context, _param: click.Parameter, value: bool)
 
 
 _HELP = """\
-Run the heavy verbs over many stores at once, on Spark: on all cores here, or on a cluster.
+Run the heavy verbs over many stores at once: on Spark, on all cores here or on a cluster, or by threads of one process.
 
 STORES are stores, directories in which stores lie at any depth, single slices, directories of .bak slices, glob
 patterns, or URLs that fsspec can open; every machine that works must be able to read them under the same name. What
 comes out is what the verb of the same name says of each store, and the exit codes are the same; what cannot be read
 is named, and the rest is done.
+
+What is too little for Spark to pay is done here, with the same result; --engine decides otherwise.
 
 Spark is pyspark 4.1 or later (pip install 'stantools[spark]') with Java 17 or 21, found by JAVA_HOME or PATH. On a
 cluster, the workers' Python (PYSPARK_PYTHON) needs what stantools depends on; the package itself is brought along.
@@ -122,6 +132,12 @@ def job(name: str, *formats: str) -> Callable[[_F], click.Command]:
 class Cluster:
     """Where a job runs."""
 
+    engine: str = option(
+        "What does the work: threads of this process (local), or Spark. auto: Spark if --master, --remote, --conf or "
+        f"spark-submit name it, or if there are {SPARK_PAYS >> 30} GiB to read or more.",
+        default="auto",
+        choices=("auto", "local", "spark"),
+    )
     master: str | None = option(
         "Where Spark runs: local[2], spark://HOST:PORT, yarn, k8s://…; by default local[*,4]: all cores here, "
         "and up to 4 attempts of a task whose worker dies.",
@@ -138,18 +154,51 @@ class Cluster:
     )
 
     def __post_init__(self) -> None:
-        from stantools.pipeline.spark.session import check_packages
-
-        check_packages()
         for each in self.conf:
             key, separator, _ = each.partition("=")
             if not separator or not key.strip():
                 raise UsageError(f"--conf {each}: is not KEY=VALUE", "for example: --conf spark.executor.memory=2g")
             if not key.strip().startswith("spark."):
                 raise UsageError(f"--conf {each}: Spark's settings begin with spark.", f"did you mean spark.{each}?")
+        if self.engine == "local" and (self.master or self.remote or self.conf):
+            raise UsageError("--engine local does not use Spark, which other options describe", "leave out one of them")
+        if self._on_spark():
+            from stantools.pipeline.spark.session import check_packages
+
+            check_packages()
+
+    def _on_spark(self) -> bool:
+        """Returns whether Spark is asked for, however much there is to do."""
+        from stantools.pipeline.spark.session import active_session, submitted
+
+        if self.engine != "auto":
+            return self.engine == "spark"
+        return bool(self.master or self.remote or self.conf) or submitted() or active_session() is not None
 
     @contextlib.contextmanager
-    def work(self, name: str, progress: Progress | None = None) -> Iterator[SparkWork]:
+    def work(self, name: str, size: int, progress: Progress | None = None) -> Iterator[Work]:
+        """Begins a job where it is to run, and says where that is.
+
+        Args:
+            name: The job.
+            size: Bytes that it has to read.
+            progress: Called with how many of Spark's tasks are done.
+        """
+        if not self._on_spark() and (self.engine == "local" or size < SPARK_PAYS):
+            if self.engine == "auto":
+                console.note(
+                    f"running in this process: {format_size(size)} take less time than Spark takes to start; "
+                    f"it can pay from {format_size(SPARK_PAYS)} on, and --engine spark uses it anyway"
+                )
+            yield Threads(os.cpu_count() or 1)
+            return
+        from stantools.pipeline.spark.tasks import SparkWork
+
+        with self.session(name, progress) as spark:
+            yield SparkWork(spark, self.partitions)
+
+    @contextlib.contextmanager
+    def session(self, name: str, progress: Progress | None = None) -> Iterator[SparkSession]:
         """Opens a session for a job, shows how far its tasks are, and closes the session if it was not there before.
 
         What Spark raises meanwhile is turned into exceptions of ours.
@@ -160,19 +209,21 @@ class Cluster:
         """
         from stantools.pipeline.spark.failures import clear_errors
         from stantools.pipeline.spark.progress import watching
-        from stantools.pipeline.spark.session import session
-        from stantools.pipeline.spark.tasks import SparkWork
+        from stantools.pipeline.spark.session import active_session, session, submitted
 
-        where, verbose = self.remote or self.master, console.is_verbose()
-        if verbose:
-            console.note(f"starting Spark on {where or 'the master it was submitted to, or on all cores here'}")
+        if active_session() is None:
+            where = (
+                self.remote or self.master or ("the master it was submitted to" if submitted() else "all cores here")
+            )
+            console.note(f"waiting for Spark to start on {where}, which takes ten seconds or more")
+        quiet = not console.is_verbose()
         conf = {key.strip(): value for key, _, value in (each.partition("=") for each in self.conf)}
         with (
-            session(self.master, name=f"stantools {name}", conf=conf, remote=self.remote, quiet=not verbose) as spark,
+            session(self.master, name=f"stantools {name}", conf=conf, remote=self.remote, quiet=quiet) as spark,
             clear_errors(),
             watching(spark, _Watch(progress).told),
         ):
-            yield SparkWork(spark, self.partitions)
+            yield spark
 
 
 class _Watch:

@@ -151,9 +151,9 @@ def job(
     from stantools.pipeline.jobs.salvagejob import plan_job
 
     planned = plan_job(reading.of(stores, channels=options.patterns), options, out, dry_run=dry_run, force=force)
-    for each in planned.passed:
-        console.note(console.escape(each))
-    with cluster.work("salvage") as work:
+    with cluster.work("salvage", sum(store.size for store in planned.stores)) as work:
+        for each in planned.passed:
+            console.note(console.escape(each))
         result = run_salvage(work, planned, Progress)
     for warning in result.warnings:
         console.warning(warning)

@@ -1,4 +1,4 @@
-"""`stantools pipeline stats`: what came when, of what size, in many stores, on Spark."""
+"""`stantools pipeline stats`: what came when, of what size, in many stores."""
 
 from __future__ import annotations
 
@@ -84,10 +84,11 @@ def job(stores: tuple[str, ...], counting: Counting, reading: TableOptions, clus
     Exit code 0: done. 1: done, and something is damaged or cannot be read.
     """
     from stantools.cli.progress import Progress
-    from stantools.pipeline.jobs.stats.summary import run_stats
+    from stantools.pipeline.export.request import require
     from stantools.pipeline.tables.options import Bounds
     from stantools.pipeline.tables.planning import plan
 
+    require("pyarrow", "pipeline stats")
     _check_outputs(counting)
     options = reading.of(
         stores,
@@ -100,8 +101,10 @@ def job(stores: tuple[str, ...], counting: Counting, reading: TableOptions, clus
     if counting.channels and not any(split.cost for split in planned.splits) and not planned.unreadable:
         raise options.no_channel()
     total = sum(split.cost for split in planned.splits)
-    with Progress("stats", total) as shown, cluster.work("stats", shown) as work:
-        stats = run_stats(work.spark, planned, options, progress=shown.advance)
+    from stantools.pipeline.jobs.stats.summary import run_stats  # loads Arrow
+
+    with Progress("stats", total) as shown, cluster.work("stats", total, shown) as work:
+        stats = run_stats(work, planned, options, progress=shown.advance)
     show(stats.as_json, lambda: _print(stats), _COLUMNS, map(_row, stats.channels))
     _write(stats, counting.directory, counting.report)
     return pipeline.ended(stats)

@@ -41,10 +41,10 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "migrate": "Move channels into JetStream streams and durables into consumers, exactly, with proof.",
         "diff": "Compare every message of a store with another store, or with a JetStream stream.",
         "replay": "Publish messages again: to NATS subjects, to streams, or to a streaming server.",
-        "export": "Write messages and other tables as Parquet, ndjson or csv.",
+        "export": "Write messages and other tables as Parquet, ndjson, csv, SQLite or DuckDB.",
     },
     "How do I do that with a thousand stores?": {
-        "pipeline": "Verify, compare, count, export, salvage, migrate many stores on Spark, here or on a cluster.",
+        "pipeline": "Verify, compare, count, export, salvage, migrate many stores, here or on Spark.",
     },
     "What do my old clients talk to until then?": {
         "broker": "Run the reference broker: clients of NATS Streaming connect to it unchanged.",

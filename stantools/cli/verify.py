@@ -1,4 +1,4 @@
-"""`stantools verify`: a full scan with findings, of one store, or of many on Spark."""
+"""`stantools verify`: a full scan with findings, of one store, or of many in tasks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def job(stores: tuple[str, ...], channels: tuple[str, ...], reading: TableOption
     from stantools.pipeline.jobs.verify import plan_verify, run_verify
 
     plan = plan_verify(reading.of(stores, channels=channels))
-    with Progress("verify", plan.bytes) as shown, cluster.work("verify", shown) as work:
+    with Progress("verify", plan.bytes) as shown, cluster.work("verify", plan.bytes, shown) as work:
         result = run_verify(work, plan, progress=shown.advance, on_finding=shown.found)
     rows = (row for each in result.stores for row in finding_rows(each.verdict.findings, of=[each.root]))
     show(result.as_json, lambda: _print_stores(result), ("store", *FINDING_COLUMNS), rows)
@@ -188,6 +188,7 @@ def _print_stores(result: JobResult[StoreVerdict]) -> None:
     click.echo(table_text(headers, map(_line, result.stores), right=headers[1:6]))
     unclean = [store for store in result.stores if not store.verdict.clean]
     for store in unclean[: pipeline.NAMED]:
+        console.set_store(click.get_current_context(), store.root)
         pipeline.print_heading(store.root, "\n")
         print_findings(store.verdict.findings)
     console.left_out(len(unclean) - pipeline.NAMED, "store", tail=" with findings: see -o json\n")

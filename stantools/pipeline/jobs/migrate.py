@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.migration.journal import (
@@ -37,13 +37,11 @@ from stantools.migration.workflow import exit_code, refuse_problems
 from stantools.nats.stream_names import digits
 from stantools.notation import counted
 from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources, find_obstacles, prepared_stream
+from stantools.pipeline.spark.tasks import SparkWork
 from stantools.pipeline.tables.model import Failed
 from stantools.recovery.salvage.model import ChannelPlan
 from stantools.store.durable import writing
 from stantools.work import Failure, Work
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 #: What a job over many stores ends with: the worst first.
 _WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FINDINGS, ExitCode.LOSS, ExitCode.CLEAN)
@@ -266,13 +264,15 @@ def _plain(result: StreamResult) -> StreamResult:
     return replace(result, outcome=Outcome.FAILED, error=plain)
 
 
-def check_speculation(spark: SparkSession, way: Way) -> None:
+def check_speculation(work: Work, way: Way) -> None:
     """Refuses to restore where Spark runs tasks twice at the same time: two restores of a stream harm each other.
 
     Raises:
         RefusedError: It would be so.
     """
-    if way is Way.ARCHIVE and spark.conf.get("spark.speculation", "false") == "true":
+    if not isinstance(work, SparkWork) or way is not Way.ARCHIVE:
+        return
+    if work.spark.conf.get("spark.speculation", "false") == "true":
         raise RefusedError(
             "spark.speculation is on: a stream could be restored by two tasks at the same time",
             "switch it off for this job: --conf spark.speculation=false; or publish: --via publish",

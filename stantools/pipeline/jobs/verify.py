@@ -57,7 +57,7 @@ class StoreVerdict:
 
 @dataclass
 class VerifyPlan:
-    """What is to be done: made without Spark, so that a wrong path is reported at once."""
+    """What is to be done: made before Spark starts, so that a wrong path is reported at once."""
 
     stores: list[StoreRef] = field(default_factory=list)
     items: list[ChannelRef | Task[RootReport | ChannelReport]] = field(default_factory=list)  #: roots and channels

@@ -22,9 +22,9 @@ import threading
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from stantools.pipeline.spark.failures import is_sparks, telling, translated
 from stantools.progress import Progress
@@ -75,6 +75,10 @@ class SparkWork:
 
     def inside(self, progress: Progress | None) -> None:
         """Returns None: tasks are elsewhere."""
+
+    def limited(self, items: int | None) -> Self:
+        """Returns work with as many tasks, which do their items one after the other."""
+        return self if items is None else replace(self, partitions=items)
 
     def map(
         self,

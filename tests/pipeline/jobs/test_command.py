@@ -108,14 +108,16 @@ def test_what_is_missing_for_spark_is_named_at_once(store: Path, tmp_path: Path)
     assert connect.returncode == ExitCode.USAGE
     assert "say: --remote sc://localhost" in connect.stderr
 
-    java = alone("verify", store, JAVA_HOME=str(tmp_path), PATH=str(tmp_path))
+    java = alone("verify", "--engine", "spark", store, JAVA_HOME=str(tmp_path), PATH=str(tmp_path))
     assert java.returncode == ExitCode.UNREACHABLE
     assert "Spark needs Java 17 to 25, and there is none: JAVA_HOME is" in java.stderr
     assert "apt install openjdk-17" in java.stderr
+    here = alone("verify", store, JAVA_HOME=str(tmp_path), PATH=str(tmp_path))
+    assert (here.returncode, here.stderr.split(":")[1]) == (ExitCode.CLEAN, " running in this process")
 
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").write_text("__version__ = '3.5.1'\n")
-    old = alone("verify", store, PYTHONPATH=str(tmp_path))
+    old = alone("verify", "--engine", "spark", store, PYTHONPATH=str(tmp_path))
     assert old.returncode == ExitCode.UNREACHABLE
     assert "pyspark 3.5.1 is too old: 4.1 or later is needed\n  -> pip install 'stantools[spark]'" in old.stderr
 

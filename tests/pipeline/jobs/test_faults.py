@@ -23,7 +23,7 @@ def run(*words: str) -> Any:
 def test_a_package_that_is_missing(job: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
-    more = ["--to", "x"] if job == "export" else []
+    more = ["--engine", "spark", *(["--to", "x"] if job == "export" else [])]
     result = run("pipeline", job, "nowhere", "nowhere", *more)
     assert result.exit_code == ExitCode.UNREACHABLE
     assert f"the Python package {package} is not installed" in result.output

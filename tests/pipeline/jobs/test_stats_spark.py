@@ -12,8 +12,10 @@ from click.testing import CliRunner
 from stantools.cli.main import cli
 from stantools.pipeline.jobs.stats.summary import run_stats, summarise
 from stantools.pipeline.jobs.stats.sums import sums_of
+from stantools.pipeline.spark.tasks import SparkWork
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import plan
+from stantools.work import Threads
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -25,7 +27,10 @@ def test_golden_stores_on_spark(spark: Any, golden: Path, tmp_path: Path) -> Non
     planned = plan(options)
     assert len(planned.splits) > 2
     here = summarise(row for split in planned.splits for b in sums_of(split, options) for row in b.to_pylist())
-    assert run_stats(spark, planned, options) == here
+    for work in (SparkWork(spark), Threads(2)):
+        told: list[int] = []
+        assert run_stats(work, planned, options, progress=told.append) == here
+        assert sum(told) == sum(split.cost for split in planned.splits)
 
     report, tables = tmp_path / "page.html", tmp_path / "tables"
     arguments = ["pipeline", "stats", *paths, "-o", "json", "--report", str(report), "--to", str(tables)]

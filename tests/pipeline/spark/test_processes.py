@@ -82,7 +82,8 @@ def test_by_itself_it_is_quiet_and_leaves_nothing(store: Path, tmp_path: Path) -
     )
     assert done.returncode == ExitCode.FINDINGS, done.stderr
     assert verdict(done.stdout) == expected(store)
-    assert done.stderr == ""
+    waiting = "stantools: waiting for Spark to start on {}, which takes ten seconds or more\n"
+    assert done.stderr == waiting.format("local[2]")
     assert list(tmp_path.iterdir()) == [temporary]
     assert not [path.name for path in temporary.iterdir() if path.name.startswith(("stantools", "blockmgr", "spark"))]
 
@@ -110,12 +111,13 @@ def test_a_cluster_without_executors_is_told_and_ctrl_c_ends_the_waiting(store: 
             start_new_session=True,
         )
         assert job.stderr is not None
-        warning = job.stderr.readline()
+        waiting, warning = job.stderr.readline(), job.stderr.readline()
         children = descendants(job.pid)
         job.send_signal(signal.SIGINT)
         begin = time.monotonic()
         said = job.communicate(timeout=60)[1]
         assert time.monotonic() - begin < 40
+    assert f"waiting for Spark to start on {cluster.url}" in waiting
     assert "tasks have been waiting for" in warning
     assert "no executor takes them" in warning
     assert job.returncode == ExitCode.INTERRUPTED
@@ -153,7 +155,7 @@ def test_what_does_not_start_is_explained(conf: str, message: str, remedy: str, 
     assert message in done.stderr
     assert remedy in done.stderr
     assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) <= 3
+    assert len(done.stderr.splitlines()) <= 4
 
 
 _SHIPPED = """

@@ -1,19 +1,18 @@
-"""What statistics say, of each channel and of each hour: made on Spark.
+"""What statistics say, of each channel and of each hour.
 
-Every task sums up what it reads, Spark adds the sums up, the driver puts them together.
+Every task sums up what it reads; the sums are put together as they come.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import ExitCode
 from stantools.pipeline.jobs.stats.sums import (
     HOUR,
-    SCHEMA,
     Kind,
     bucket_of,
     fitting_width,
@@ -21,21 +20,19 @@ from stantools.pipeline.jobs.stats.sums import (
     sums_of,
     widened,
 )
-from stantools.pipeline.spark.failures import clear_errors
-from stantools.pipeline.spark.tasks import frame_of
-from stantools.pipeline.tables.model import Failed
+from stantools.pipeline.tables.model import Failed, Split
+from stantools.progress import Progress
+from stantools.work import Work
+from stantools.work import each as in_tasks
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    import pyarrow as pa
 
     from stantools.pipeline.tables.options import TableOptions
     from stantools.pipeline.tables.planning import Plan
 
 #: Seconds in the unit for stating a rate: the first that holds at least one message.
 _RATES = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "day"))
-_KEY = ("store", "channel", "kind", "bucket", "width")
-#: Kinds whose rows are added up by Spark; the others are few.
-_ADDED = (Kind.TIME.value, Kind.SIZE.value, Kind.INTERVAL.value)
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
@@ -148,7 +145,7 @@ def summarise(sums: Iterable[Mapping[str, Any]]) -> Stats:
     """Puts sums together, whichever order they come in.
 
     Args:
-        sums: Rows as `sums.SCHEMA` has them; rows of hours and histograms may have been added up before.
+        sums: Rows as `sums.SCHEMA` has them.
     """
     stats = Stats()
     channels: dict[tuple[str, str], ChannelStats] = {}
@@ -234,50 +231,31 @@ def digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
 
 
-def run_stats(
-    spark: SparkSession, plan: Plan, options: TableOptions, *, progress: Callable[[int], object] | None = None
-) -> Stats:
+def run_stats(work: Work, plan: Plan, options: TableOptions, *, progress: Progress | None = None) -> Stats:
     """Makes the statistics of what was planned.
 
     Args:
-        spark: The session.
+        work: Runs the tasks.
         plan: What is read (`tables.planning.plan`).
         options: How.
-        progress: Told the bytes of everything when all is done.
+        progress: Told the number of bytes as they are done.
 
     Raises:
         StantoolsError: Spark cannot do it.
     """
-    if not plan.splits:
-        return summarise(())
-    with clear_errors():
-        stats = summarise(_rows(_added(_sums(spark, plan, options))))
-    if progress:
-        progress(sum(split.cost for split in plan.splits))
-    return stats
+    return summarise(_rows(work, plan, options, progress))
 
 
-def _sums(spark: SparkSession, plan: Plan, options: TableOptions) -> DataFrame:
-    """One partition a split, one row a sum."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return frame_of(spark, functools.partial(sums_of, options=options), plan.splits, from_arrow_schema(SCHEMA))
-
-
-def _added(sums: DataFrame) -> DataFrame:
-    """Adds up the rows of times and histograms; those of pieces stay as they are."""
-    from pyspark.sql import functions as f
-
-    # One aggregation keeps the work of the tasks in one pass: pieces have a key of their own each.
-    def own(name: str) -> Column:
-        return f.when(f.col("kind").isin(*_ADDED), None).otherwise(f.col(name)).alias(name)
-
-    kept = [name for name in SCHEMA.names if name not in (*_KEY, "messages", "bytes")]
-    keys = [*map(f.col, _KEY), *map(own, kept)]
-    added = sums.groupBy(*keys).agg(f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"))
-    return added.select(*SCHEMA.names)
+def _rows(work: Work, plan: Plan, options: TableOptions, progress: Progress | None) -> Iterator[dict[str, Any]]:
+    for number, batches in in_tasks(
+        work, functools.partial(_sums, options), plan.splits, cost=lambda split: split.cost
+    ):
+        if progress:
+            progress(plan.splits[number].cost)
+        for batch in batches:
+            yield from batch.to_pylist()
 
 
-def _rows(frame: DataFrame) -> Iterator[dict[str, Any]]:
-    for batch in frame.toArrow().to_batches():
-        yield from batch.to_pylist()
+def _sums(options: TableOptions, split: Split) -> list[pa.RecordBatch]:
+    """In a task: sums up what is read."""
+    return list(sums_of(split, options))
