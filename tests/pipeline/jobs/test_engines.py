@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 from stantools.cli import pipeline
 from stantools.cli.main import cli
 from stantools.errors import ExitCode, RefusedError
+from stantools.pipeline.jobs.verify import plan_verify
+from stantools.pipeline.tables.options import TableOptions
 from stantools.store.sample import SampleOptions, write_sample
 from tests.trees import tree
 
@@ -32,14 +34,8 @@ JOBS = {
     "export": ("--to", "OUT/files", "--by", "channel", "--file-size", "20kB"),
     "salvage": ("--out", "OUT/new", "--cluster-id", "x"),
     "migrate": (
-        "--out",
-        "OUT/backups",
-        "--plans",
-        "OUT/plans",
-        "--yes",
-        "--accept-loss",
-        "--stream-prefix",
-        "{store}-",
+        *("--out", "OUT/backups", "--plans", "OUT/plans", "--yes", "--accept-loss"),
+        *("--stream-prefix", "{store}-", "--subject-prefix", "{store}"),
     ),
 }
 
@@ -104,7 +100,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_little_is_done_here_and_more_on_spark(nobody: None, stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = stores / "stores" / "whole"
-    size = sum(path.stat().st_size for path in store.glob("*/msgs.*"))
+    size = plan_verify(TableOptions((str(store),))).bytes
     monkeypatch.setattr(pipeline, "SPARK_PAYS", size + 1)
     here = run("verify", store)
     assert here.exit_code == ExitCode.CLEAN
@@ -126,7 +122,7 @@ def test_here_it_needs_nothing_of_spark(nobody: None, stores: Path, monkeypatch:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in missing else find(name, *more))
     for job in ("verify", "stats"):
         assert run(job, stores / "stores" / "whole").exit_code == ExitCode.CLEAN
-        assert "pyspark is not installed" in run(job, stores / "stores", "--engine", "spark").stderr.replace("and ", "")
+        assert "pyspark and pandas are not installed" in run(job, stores / "stores", "--engine", "spark").stderr
     missing.add("pyarrow")
     assert run("verify", stores / "stores" / "whole").exit_code == ExitCode.CLEAN
     stats = run("stats", stores / "stores" / "whole")
