@@ -27,9 +27,9 @@ from stantools.errors import StantoolsError
 from stantools.nats.errors import NatsError
 
 if TYPE_CHECKING:
-    from broker.stores.jetstream.naming import Names
     from broker.stores.jetstream.ports import Streams
     from broker.streaming.server import StreamingServer
+    from stantools.nats.channel_streams import Names
 
 LEADER: Final = "Leader"
 FOLLOWER: Final = "Follower"

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from broker.config.options import BrokerOptions, ChannelsOptions, NodeOptions
     from broker.monitoring.server import MonitoringServer
     from broker.stores.interface import Lock, Remote, Store
-    from broker.stores.jetstream.naming import Names
     from broker.stores.jetstream.store import Backing
     from broker.streaming.ports import Audience, Bus, Member
     from broker.streams.options import StreamsOptions
     from broker.streams.server import StreamsServer
+    from stantools.nats.channel_streams import Names
 
 EXIT_FAILURE: Final = 1
 #: Objects (and rounds) until the collector looks again. Little here is in cycles, and each look is a delay.
@@ -309,7 +309,7 @@ class _Process:
     def _streams_of(self, channels: ChannelsOptions) -> tuple[Link, Names]:
         """Returns how JetStream is reached, and what the streams of the channels are called."""
         from broker.bus.jetstream import Link
-        from broker.stores.jetstream.naming import Names
+        from stantools.nats.channel_streams import Names
 
         cluster_id = self._options.streaming.cluster_id
         link = Link(self._options.connection, cluster_id, channels.domain)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,17 +131,20 @@ class Reopening:
             )
         return ReadOptions(source.crc_poly, True, key)
 
-    def taking(self, source: SourceRef) -> SourceOptions:
+    def taking(self, plan: Plan) -> SourceOptions:
         """Returns what is taken of the store."""
         from stantools.migration.source import SourceOptions
 
-        return SourceOptions(source.patterns, source.generation, source.archived, self.keep_encrypted, self.workers)
+        source = plan.source
+        return SourceOptions(
+            source.patterns, source.generation, source.archived, self.keep_encrypted, self.workers, plan.broker
+        )
 
 
 _places = options_of(Places, "places", title="Where to, if not to a running server")
 _reading = in_group("Reading the store", reading_options(unchecked=False), workers_option)
-_planning = options_of(
-    Planning, "planning", in_group("Limits of the streams", limit_options()), title="What, and into what"
+_planning = partial(
+    options_of, Planning, "planning", in_group("Limits of the streams", limit_options()), title="What, and into what"
 )
 _following = options_of(Following, "following", title="Beside a running server")
 _applying = options_of(Applying, "applying", title="How it is carried out")
@@ -203,7 +207,7 @@ class Planned:
 
 def _planned(plan_file: Option = _PLAN_FILE) -> Callable[[Any], Any]:
     return options_of(
-        Planned, "asked", _sources, _places, connection_options, _planning, _reading, given(plan_file=plan_file)
+        Planned, "asked", _sources, _places, connection_options, _planning(), _reading, given(plan_file=plan_file)
     )
 
 
@@ -228,6 +232,9 @@ def run(asked: Planned, following: Following, applying: Applying, consent: Conse
     --follow keeps up with what a running server appends, by reading its files: new messages are in the streams
     within a second, new channels become streams. --cutover ends it when the server has stopped. Killed at any
     moment, the same command continues.
+
+    --for-broker makes the streams in which `stan-broker -st jetstream` keeps channels, and restores clients, durables
+    and queue groups as well, so that such a broker goes on where the server of STORE has stopped.
 
     Exit code 0: done and proven. 1: something differs. 3: the server, or the store, cannot be used. 4: refused; nothing
     was changed. 5: done, with the loss that --accept-loss accepted.
@@ -326,7 +333,7 @@ def _reopen(plan: Plan, reopening: Reopening, *, running: bool) -> StoreSource:
     from stantools.cli.opening import open_store
     from stantools.store.nodes import node_of
 
-    reading, taking = reopening.reading(plan.source), reopening.taking(plan.source)
+    reading, taking = reopening.reading(plan.source), reopening.taking(plan)
     if not plan.source.nodes:
         return _read_source(open_store(reopening.store or Path(plan.source.path), reading), taking)
     if reopening.store:
@@ -374,6 +381,8 @@ def _follow(asked: Planned, target: Destination, following: Following, applying:
     from stantools.migration.workflow import Migration, default_plan_file, refuse, serious
     from stantools.notation import counted
 
+    if asked.planning.for_broker:
+        raise UsageError("--for-broker takes over what a server has left: it cannot be followed", "stop it first")
     if not isinstance(target, ServerDestination):
         raise UsageError("a store is followed into the streams of a running server", "name it: --server URL")
     nodes, idle = asked.nodes(), following.cutover_when_idle
@@ -448,7 +457,12 @@ def _carry_out(migration: Migration, again: str) -> int:
                 "interrupted; streams that are complete stay, what was under way is gone on with or begun again",
                 f"to continue: the same command, or {again}",
             ) from interruption
-    return show_outcome(plan, results, migration.file)
+    code = show_outcome(plan, results, migration.file)
+    if plan.broker and all(result.good for result in results):
+        console.note(
+            f"the broker goes on with these streams: stan-broker -st jetstream -cid {shell_word(plan.broker)} …"
+        )
+    return code
 
 
 @dataclass(frozen=True)
@@ -471,7 +485,7 @@ class Stores:
 @pipeline.stores_argument
 @options_of(Stores, "asked")
 @connection_options
-@_planning
+@_planning(without=("for_broker",))
 @pipeline.reading_options(unchecked=False, remote=False)
 @_applying
 @pipeline.cluster_options

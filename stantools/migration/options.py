@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import UsageError
-from stantools.options import ACCEPT_LOSS, AGE, ARCHIVED, CHANNELS, GENERATION, Option, option
+from stantools.options import ACCEPT_LOSS, AGE, ARCHIVED, CHANNELS, GENERATION, Option, declared, option
 
 if TYPE_CHECKING:
     from stantools.migration.plan.model import TargetRef
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from stantools.migration.source import SourceOptions
     from stantools.migration.targets.loading import ApplyOptions
     from stantools.store.limits import StoreLimits
+
+#: What a broker decides that goes on with the streams.
+_OF_THE_BROKER = ("via", "stream_prefix", "subject_prefix", "consumers", "push_prefix", "storage", "origin_headers")
 
 KEEP_ENCRYPTED = Option(help="Migrate encrypted payloads as they are stored, without a key.", default=False)
 
@@ -28,6 +31,11 @@ class Planning:
         "How: restore is exact in everything; publish is for servers where a restore is not permitted.",
         default="restore",
         choices=("restore", "publish"),
+    )
+    for_broker: str = option(
+        "Into the streams of a broker with this cluster id, which goes on with channels, clients and subscriptions.",
+        default="",
+        metavar="CLUSTER_ID",
     )
     maps: tuple[str, ...] = option(
         "Put all channels that match into one stream: they are ordered by time and renumbered.",
@@ -65,7 +73,9 @@ class Planning:
         """Returns what is taken of a store."""
         from stantools.migration.source import SourceOptions
 
-        return SourceOptions(self.channels, self.generation, self.archived, self.keep_encrypted, self.workers)
+        return SourceOptions(
+            self.channels, self.generation, self.archived, self.keep_encrypted, self.workers, self.for_broker
+        )
 
     def overrides(self) -> tuple[Override, ...]:
         """Returns what is otherwise for some channels.
@@ -94,15 +104,29 @@ class Planning:
         from stantools.migration.plan.options import (
             Consumers,
             OriginHeaders,
+            Override,
             PlanOptions,
             dotted,
         )
+        from stantools.nats.channel_streams import Names
 
+        broker = Names(self.for_broker) if self.for_broker else None
+        if broker is not None:
+            for name, option in declared(Planning):
+                if name in _OF_THE_BROKER and getattr(self, name) != option.default:
+                    raise UsageError(
+                        f"--for-broker and --{option.flag(name)} exclude each other", "leave one of them out"
+                    )
+            if any(replace(each, skip=None) != Override(each.pattern) for each in overrides):
+                raise UsageError(
+                    "with --for-broker overrides can only leave channels out", "say `skip: yes`, and nothing else"
+                )
         return PlanOptions(
             target=target,
             way=Way.PUBLISH if self.via == "publish" else Way.ARCHIVE,
-            stream_prefix=self.stream_prefix,
-            subject_prefix=dotted(self.subject_prefix),
+            broker=self.for_broker,
+            stream_prefix=broker.prefix if broker else self.stream_prefix,
+            subject_prefix=broker.channels if broker else dotted(self.subject_prefix),
             consumers=Consumers(self.consumers),
             push_prefix=self.push_prefix,
             storage=self.storage,

@@ -15,6 +15,7 @@ from stantools.migration.plan.model import ConsumerPlan, Level, Note, Plan, Posi
 from stantools.migration.proof.stream import ExpectedStream
 from stantools.migration.source import StoreSource
 from stantools.migration.stream_source import StreamSource, stream_source
+from stantools.migration.takeover import StateRecords, plan_state
 from stantools.progress import Progress
 from stantools.recovery.place import check_room
 from stantools.streamfiles.batch import Batch
@@ -43,7 +44,7 @@ class PreparedStream:
     @property
     def largest_message(self) -> int:
         """About the bytes of its largest message, with headers."""
-        payload = max(channel.largest_payload for channel, _ in self.source.parts)
+        payload = max((channel.largest_payload for channel, _ in self.source.parts), default=0)
         return payload + (_HEADER_BYTES if self.plan.origin_headers else 0)
 
     def positions(self) -> list[tuple[ConsumerPlan, Position]]:
@@ -102,6 +103,9 @@ def estimated_bytes(plan: StreamPlan, *, least: bool = False) -> int:
 def prepare(plan: Plan, source: StoreSource) -> list[PreparedStream]:
     """Joins a plan with the store that it was made for.
 
+    Returns:
+        The streams of the plan; behind them, if it is for a broker, that of the broker's state.
+
     Raises:
         StoreUnreadableError: A channel of the plan is not in the store.
     """
@@ -116,6 +120,9 @@ def prepare(plan: Plan, source: StoreSource) -> list[PreparedStream]:
             )
         parts = [(channels[part.channel], os.fsencode(part.subject)) for part in stream.parts]
         prepared.append(PreparedStream(stream, stream_source(parts)))
+    if plan.broker:
+        records = StateRecords(plan, source, [channel for each in prepared for channel, _ in each.source.parts])
+        prepared.append(PreparedStream(plan_state(plan, records), records))
     return prepared
 
 

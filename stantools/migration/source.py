@@ -317,6 +317,7 @@ class SourceOptions:
     archived: bool = False  #: also take messages from `.bak` slices
     keep_encrypted: bool = False  #: leave a payload as it is stored where it cannot be decrypted, instead of giving up
     workers: int = 2  #: slices that are scanned at the same time
+    cluster_id: str = ""  #: counts where the store does not tell it any more
 
 
 def open_source(
@@ -341,7 +342,7 @@ def open_source(
     if store.key is not None:
         master_key(store.key)
     salvaged = SalvageOptions(
-        cluster_id=_NO_CLUSTER,
+        cluster_id=options.cluster_id or _NO_CLUSTER,
         generation=options.generation,
         archived=options.archived,
         patterns=options.patterns,
@@ -372,7 +373,7 @@ def open_merged(
     """
     merging = MergeOptions(
         options.patterns,
-        _NO_CLUSTER,
+        options.cluster_id or _NO_CLUSTER,
         archived=options.archived,
         workers=options.workers,
         keep_positions=True,

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.escaping import shell_word
-from stantools.migration.journal import Journal, StreamResult, Watch, journal_path, remembered_streams
+from stantools.migration.journal import Journal, Outcome, StreamResult, Watch, journal_path, remembered_streams
 from stantools.migration.plan.checks import find_changes, find_encrypted, find_problems
 from stantools.migration.plan.model import Level, Note, Plan, Way
 from stantools.migration.plan.planfile import read_plan, write_plan
 from stantools.migration.prepared import prepare
 from stantools.migration.source import SourceOptions, StoreSource, open_source
-from stantools.migration.targets.loading import ApplyOptions
+from stantools.migration.takeover import find_obstacles
+from stantools.migration.targets.loading import ApplyOptions, Existing
 from stantools.migration.targets.target import Destination
 from stantools.notation import counted
 from stantools.progress import Progress
@@ -93,6 +94,11 @@ class Migration:
         """
         plan, source = self.plan, self.source
         notes = [*find_problems(plan), *find_changes(plan, source), *find_encrypted(plan, source)]
+        if plan.broker:
+            notes += find_obstacles(plan, source)
+            if self.options is not None and self.options.existing is Existing.APPEND:
+                text = "what is appended to a broker's streams is published, and comes behind what the broker stored"
+                notes.append(Note(Level.PROBLEM, "", text, "--replace loads streams that differ again"))
         if self.options is not None and not serious(notes):
             begun = remembered_streams(self.file) if self.file else {}
             notes += self.target.problems(prepare(plan, source), self.options, begun)
@@ -136,7 +142,15 @@ class Migration:
             watch: Told how far each stream is.
         """
         assert self.options
-        return self.target.apply(prepare(self.plan, self.source), journal, self.options, watch)
+        streams = prepare(self.plan, self.source)
+        if not self.plan.broker:
+            return self.target.apply(streams, journal, self.options, watch)
+        # A broker that finds its state goes on with it, so there must be no state before all else is there.
+        *channels, state = streams
+        results = self.target.apply(channels, journal, self.options, watch)
+        if not all(result.good for result in results):
+            return [*results, StreamResult(state.name, Outcome.NOT_BEGUN)]
+        return results + self.target.apply([state], journal, self.options, watch)
 
     def verify(self, watch: Watch, parallel: int) -> list[StreamResult]:
         """Compares every stream with the store.

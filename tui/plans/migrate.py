@@ -143,6 +143,7 @@ class MigrateWizard(Wizard[_Made]):
                 Planning,
                 channels="only channels that match, with * and >; several with blanks",
                 via="restore is exact in everything; publish where that is not permitted",
+                for_broker="into the streams of a broker with this cluster id, clients and subscriptions included",
                 maps="PATTERN=STREAM puts several channels into one stream; several with blanks",
                 override="YAML with other settings for some channels",
                 stream_prefix="prefix of the names of streams",

@@ -425,9 +425,9 @@ class JetStreamMessages:
             raise StorageError(f"stream {stream} of channel {quote(name)} is gone")
         state = info["state"]
         last = int(state["last_seq"])
-        if int(state.get("num_deleted") or 0):
+        if holes := _holes(state):
             raise HolesError(
-                f"stream {stream} of channel {quote(name)} has holes, {state['num_deleted']} messages: somebody has "
+                f"stream {stream} of channel {quote(name)} has holes, {holes} messages: somebody has "
                 f"deleted them; purge it up to the last one (nats stream purge {stream} --seq=N), or restore it"
             )
         copy = self._copy
@@ -454,7 +454,7 @@ class JetStreamMessages:
             NatsError: Not all of it could be read.
         """
         # A server may report an old state, and what is wrong with a stream is for the leader to mend.
-        if int(state["last_seq"]) >= self._copy.last and not int(state.get("num_deleted") or 0):
+        if int(state["last_seq"]) >= self._copy.last and not _holes(state):
             await self._fill(state, opening=True)
 
     async def _fill(self, state: Mapping[str, Any], *, opening: bool) -> None:
@@ -618,6 +618,11 @@ def records_of(channel: _Bytes, received: Received, crc: Crc) -> Records:
     ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
     total = len(encoded) - RECORD_HEADER_SIZE * count
     return Records(encoded, ends - sizes.astype(np.int64), sizes, sequences, times, total)
+
+
+def _holes(state: Mapping[str, Any]) -> int:
+    """Returns how many messages are missing in a stream; one without messages may count all that it ever had."""
+    return int(state.get("num_deleted") or 0) if int(state["messages"]) else 0
 
 
 def _same(records: Records, copy: Records) -> bool:

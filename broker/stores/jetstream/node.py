@@ -101,7 +101,8 @@ class NodeDirectory:
                 f"{there} belongs to another server's store, and is left as it is: nodes here keep their messages in "
                 "JetStream. Stop all servers of that store; then make one store of its nodes (stantools merge NODE "
                 "NODE NODE --out NEW) and serve it with -st file, without -clustered; or bring it to JetStream "
-                "(stantools migrate NODE NODE NODE). To begin without it, name another dir and log_path"
+                "(stantools migrate NODE NODE NODE, with --for-broker for nodes like these). To begin without it, name "
+                "another dir and log_path"
             )
 
     @property

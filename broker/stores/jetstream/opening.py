@@ -15,17 +15,17 @@ from google.protobuf.message import DecodeError
 from broker.log import STREAMING
 from broker.stores.interface import StorageError
 from broker.stores.jetstream.lease import LEASE, Lease
-from broker.stores.jetstream.naming import differs, wrong
-from broker.stores.jetstream.state import CHANNEL, CLIENT, SERVER, SUBSCRIPTION, Member, decode_members
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.quoting import quote
+from stantools.nats.channel_streams import CHANNEL, CLIENT, MADE, SERVER, SUBSCRIPTION, decode_members, differs, wrong
 from stantools.nats.errors import ApiError, NatsError, NobodyListensError
 from stantools.nats.jetstream import DISABLED
 
 if TYPE_CHECKING:
     from broker.stores.jetstream.messages import Channel, JetStreamMessages
-    from broker.stores.jetstream.naming import Names
     from broker.stores.jetstream.ports import Streams
+    from stantools.nats.channel_streams import Names
+    from stantools.store.sublog import StoredSubscription
 
 T = TypeVar("T")
 
@@ -38,7 +38,6 @@ _PAUSE: Final = 0.25
 #: it had no leader, but takes its time where there is much to do.
 _ANSWERED: Final = 2.0
 _LATEST: Final = 30.0
-_MADE: Final = b"made"
 #: There are not as many servers as replicas yet.
 _FEW_SERVERS: Final = 10005
 #: The server is no part of a cluster, and there are to be several replicas.
@@ -57,7 +56,7 @@ class Found:
     channels: list[bytes] = field(default_factory=list)  #: all that have a stream, or should have one
     made: dict[bytes, bool] = field(default_factory=dict)  #: those that have a record: whether their stream was made
     #: Subscriptions of each channel: the subject of their record, and what it says.
-    subscriptions: dict[bytes, list[tuple[bytes, list[Member]]]] = field(default_factory=dict)
+    subscriptions: dict[bytes, list[tuple[bytes, list[StoredSubscription]]]] = field(default_factory=dict)
     gone: list[int] = field(default_factory=list)  #: sequences of records that are not needed any more
 
 
@@ -144,7 +143,7 @@ class Opening:
             elif subject.startswith(CHANNEL):
                 name = subject[len(CHANNEL) :]
                 found.channels.append(name)
-                found.made[name] = content == _MADE
+                found.made[name] = content == MADE
             elif subject.startswith(SUBSCRIPTION):
                 name = subject[len(SUBSCRIPTION) :].rpartition(b".")[0]
                 members = decode_members(content)

@@ -1,15 +1,11 @@
 """Clients, channels and subscriptions: records in a stream of their own, the last one of each subject.
 
-Facts: high-availability.md sections C.1 and C.4.
+Facts: high-availability.md sections C.1 and C.4. What they say is told in `stantools.nats.channel_streams`. Besides:
 
     start                       who has read the records last
     lease.<epoch>               who of several servers leads, see `lease`
-    server                      who the server is
-    client.<id>                 a client
-    chan.<channel>              a channel, and whether its stream was made
-    sub.<channel>.<number>      a subscription, or all members of a queue group
 
-A record without content says that the thing is gone; it is deleted afterwards. Registrations and new subscriptions are
+The record of what is gone is deleted after it was written. Registrations and new subscriptions are
 waited for. Progress, what was sent and what is pending, is written a few times a second: what is lost comes again.
 A queue group is one record, because a message may go from one member to another, and must not get lost between two.
 
@@ -21,116 +17,34 @@ whoever has taken the lease is the one who goes on.
 from __future__ import annotations
 
 import asyncio
-import struct
-import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
-
-import numpy as np
 
 from broker.log import STREAMING
 from broker.stores.interface import Flush, Outcome, StorageError
 from broker.stores.jetstream.chain import Chain, Piece
 from broker.stores.jetstream.lease import LEASE, Lease, Tenure
 from stantools.format.columns import MessageColumns
-from stantools.format.proto import store_pb2 as pb
 from stantools.nats.errors import NatsError
 from stantools.streamfiles.batch import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.stores.jetstream.naming import Names
     from broker.stores.jetstream.ports import Streams
+    from stantools.nats.channel_streams import Names
 
 START: Final = b"start"
-SERVER: Final = b"server"
-CLIENT: Final = b"client."
-CHANNEL: Final = b"chan."
-SUBSCRIPTION: Final = b"sub."
 #: Seconds between two writings of progress, how many records they have at most, and how many may be under way then.
 _INTERVAL: Final = 0.25
 _MOST: Final = 64
 _BACKLOG: Final = 256
 #: How often others may have written, and within how many seconds.
 _STRANGERS: Final = 8, 60.0
-#: What a record starts with: its version, the sequence up to which it holds, and the number of members.
-_HEAD: Final = struct.Struct("<BQI")
-_MEMBER: Final = struct.Struct("<IIQ")
-_VERSION: Final = 1
 #: Bytes that the frame and the header of a record take at most.
 _AROUND: Final = 1024
-
-
-@dataclass(slots=True)
-class Member:
-    """A subscription, and what it has pending."""
-
-    state: pb.SubState
-    pending: set[int] = field(default_factory=set)
-
-
-def encode_members(members: Sequence[Member], last: int, largest: int) -> bytes:
-    """Returns a record of subscriptions.
-
-    Args:
-        members: What it is about.
-        last: The last sequence that was sent to any of them.
-        largest: Bytes that it may have. If it would have more, it holds up to a lower sequence only: what is behind
-            that is sent again.
-
-    Raises:
-        StorageError: There are too many members for one record.
-    """
-    while True:
-        parts = [_HEAD.pack(_VERSION, last, len(members))]
-        count = 0
-        for member in members:
-            pending = np.fromiter(member.pending, np.uint64, len(member.pending))
-            pending.sort()
-            pending = pending[: int(pending.searchsorted(np.uint64(last), "right"))]
-            state = member.state.SerializeToString()
-            count += len(pending)
-            parts.append(_MEMBER.pack(len(state), len(pending), int(pending[0]) if len(pending) else 0))
-            parts.append(state)
-            parts.append(np.diff(pending).astype("<u4").tobytes())
-        record = zlib.compress(b"".join(parts), 1)
-        if len(record) <= largest:
-            return record
-        if not count:
-            raise StorageError("too many members of a queue group for one record")
-        everything = sorted(sequence for member in members for sequence in member.pending if sequence <= last)
-        last = everything[len(everything) // 2] - 1
-
-
-def decode_members(record: bytes) -> list[Member]:
-    """Reads a record of subscriptions; each one says what was sent to any of them as its own.
-
-    Raises:
-        ValueError: It is none.
-    """
-    try:
-        data = zlib.decompress(record)
-        version, last, count = _HEAD.unpack_from(data)
-        if version != _VERSION:
-            raise ValueError(f"it has version {version}")
-        at, members = _HEAD.size, []
-        for _ in range(count):
-            size, pending, first = _MEMBER.unpack_from(data, at)
-            at += _MEMBER.size
-            state = pb.SubState.FromString(data[at : at + size])
-            at += size
-            state.last_sent = last
-            steps = np.frombuffer(data, "<u4", max(pending - 1, 0), at)
-            at += 4 * len(steps)
-            sequences = np.concatenate((np.array([first], np.uint64), steps.astype(np.uint64))).cumsum(dtype=np.uint64)
-            members.append(Member(state, set(sequences.tolist()) if pending else set()))
-    except (zlib.error, struct.error) as problem:
-        raise ValueError(str(problem)) from problem
-    return members
 
 
 class Progress(Protocol):

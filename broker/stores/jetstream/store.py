@@ -17,21 +17,19 @@ from broker.stores.interface import ChannelStore, FasterError, Flush, MessageSto
 from broker.stores.jetstream.lease import RENEWALS, TTL, Lease
 from broker.stores.jetstream.messages import Channel, JetStreamMessages
 from broker.stores.jetstream.opening import Found, Opening, set_aside
-from broker.stores.jetstream.state import CHANNEL, CLIENT, SERVER, State
+from broker.stores.jetstream.state import State
 from broker.stores.jetstream.subscriptions import JetStreamSubscriptions
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
+from stantools.nats.channel_streams import BEGUN, CHANNEL, CLIENT, MADE, SERVER
 from stantools.nats.errors import NatsError
 from stantools.store.limits import StoreLimits
 
 if TYPE_CHECKING:
-    from broker.stores.jetstream.naming import Names
     from broker.stores.jetstream.ports import Streams
+    from stantools.nats.channel_streams import Names
     from stantools.store.limits import ChannelLimits
 
-#: What the record of a channel says before its stream was made, and then.
-BEGUN: Final = b"begun"
-MADE: Final = b"made"
 #: Seconds that the end waits for what is under way, and between two looks.
 _PATIENCE: Final = 5.0
 _LOOK: Final = 0.01

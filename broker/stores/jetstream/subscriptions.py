@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.stores.interface import Flush, RecoveredSubscription, StorageError
-from broker.stores.jetstream.state import SUBSCRIPTION, Member, encode_members
 from stantools.format.proto import store_pb2 as pb
+from stantools.nats.channel_streams import SUBSCRIPTION, encode_members
+from stantools.store.sublog import StoredSubscription
 
 if TYPE_CHECKING:
     from broker.stores.jetstream.state import State
@@ -20,7 +21,7 @@ class Unit:
     """What has one record: a subscription, or all members of a queue group."""
 
     subject: bytes
-    members: dict[int, Member] = field(default_factory=dict)
+    members: dict[int, StoredSubscription] = field(default_factory=dict)
     last: int = 0  #: the last sequence that was sent to any of them
 
     @property
@@ -30,7 +31,10 @@ class Unit:
 
     def encode(self, largest: int) -> bytes:
         """Returns the record as it is now; nothing if there are no members any more."""
-        return encode_members(list(self.members.values()), self.last, largest) if self.members else b""
+        try:
+            return encode_members(list(self.members.values()), self.last, largest) if self.members else b""
+        except ValueError as problem:
+            raise StorageError(str(problem)) from problem
 
 
 class JetStreamSubscriptions:
@@ -44,7 +48,11 @@ class JetStreamSubscriptions:
     """
 
     def __init__(
-        self, channel: bytes, limits: ChannelLimits, state: State, found: Iterable[tuple[bytes, list[Member]]] = ()
+        self,
+        channel: bytes,
+        limits: ChannelLimits,
+        state: State,
+        found: Iterable[tuple[bytes, list[StoredSubscription]]] = (),
     ) -> None:
         self._prefix = SUBSCRIPTION + channel + b"."
         self._limits = limits
@@ -88,7 +96,7 @@ class JetStreamSubscriptions:
             unit = Unit(self._prefix + b"%d" % state.id, last=state.last_sent)
             if state.q_group:
                 self._groups[state.q_group] = unit
-        unit.members[state.id] = Member(_copy(state))
+        unit.members[state.id] = StoredSubscription(_copy(state), set())
         self._units[state.id] = unit
         self._changed[unit] = None
 

@@ -223,6 +223,8 @@ TARGET: tuple[Field, ...] = (
 
 WAY = _member("way", Way)
 MADE_AT = _time("made_at", "", 0)
+#: The cluster id of a broker that goes on with the streams.
+BROKER = Field("broker", default="")
 
 #: Whether messages carry their origin; also among the defaults.
 ORIGIN_HEADERS = _flag("origin_headers", comment="channel, sequence and time of origin as headers")

@@ -311,6 +311,7 @@ class Plan:
     source: SourceRef  #: the store
     target: TargetRef = TargetRef()  #: where it goes
     way: Way = Way.ARCHIVE  #: how
+    broker: str = ""  #: cluster id of the broker that goes on with the streams, "" if none does
     streams: tuple[StreamPlan, ...] = ()  #: what will be made there, sorted by name
     left_out: tuple[LeftOut, ...] = ()  #: what does not go along
     #: What was noticed when it was planned; problems are not here, they are found anew from the plan itself (see

@@ -89,6 +89,9 @@ class PlanOptions:
 
     target: TargetRef = field(default_factory=TargetRef)  #: where it goes
     way: Way = Way.ARCHIVE  #: how
+    #: Cluster id of the broker that goes on with the streams: they are named and configured as it does that, and what
+    #: it knows of clients and subscriptions takes the place of consumers. The prefixes have to be its own.
+    broker: str = ""
     stream_prefix: str = ""  #: prefix of the names of streams, where no override sets one
     subject_prefix: str = ""  #: what subjects begin with, such as `stan.`
     consumers: Consumers = Consumers.PULL  #: what becomes of durables

@@ -16,6 +16,7 @@ from stantools.errors import StoreUnwritableError
 from stantools.migration.plan.document import Section, load
 from stantools.migration.plan.document import parse as parse_document
 from stantools.migration.plan.fields import (
+    BROKER,
     CONSUMER,
     CONSUMER_FIELDS,
     FOUND,
@@ -71,7 +72,7 @@ def _plan(document: Section) -> Plan:
     form = document.take("plan")
     if form.text() != str(FORM):
         raise form.wrong(f"{FORM}", "it was written by another version of stantools: plan again with this one")
-    whole = read_fields(document, (MADE_AT, WAY))
+    whole = read_fields(document, (MADE_AT, BROKER, WAY))
     source = SourceRef(**read_record(document.take("source").section(), SOURCE))
     target = _target(document.take("target").section())
     given = document.get("defaults")

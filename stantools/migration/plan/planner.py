@@ -34,9 +34,11 @@ from stantools.migration.plan.remarks import (
     stream_limits,
 )
 from stantools.migration.source import ChannelSource, StoreSource
+from stantools.nats.channel_streams import Names
 from stantools.nats.stream_names import apart, reserved, stream_name, subject_name
 from stantools.nats.subjects import overlap
 from stantools.notation import counted
+from stantools.store.limits import UNLIMITED as NO_LIMITS
 
 #: Members of a stream's metadata that say where it comes from; the description says it too, for older servers.
 METADATA_CHANNEL = "stantools.channel"
@@ -97,6 +99,7 @@ def make_plan(
         _source_ref(source, options),
         target,
         options.way,
+        options.broker,
         tuple(streams),
         tuple(planner.left_out),
         tuple(planner.notes),
@@ -138,7 +141,7 @@ class _Planner:
             self.notes += removed_at_once(stream, [member.channel for member in draft.members], self._now)
         channels = [member.channel.name for draft in drafts for member in draft.members]
         self.notes += store_notes(self._source, self._options, streams)
-        self.left_out += left_behind(self._source)
+        self.left_out += left_behind(self._source, clients=not self._options.broker)
         if self._options.limits is not None:
             self.left_out += left_out_limits(self._options.limits, channels)
         return streams
@@ -161,7 +164,8 @@ class _Planner:
                 named.setdefault(override.stream, _Draft(override.stream)).members.append(member)
         channels = [member.channel.name for member in alone]
         wanted = [stream_name(channel, self._options.stream_prefix) for channel in channels]
-        names = apart(wanted, channels, taken=named)
+        # A broker names them one by one.
+        names = wanted if self._options.broker else apart(wanted, channels, taken=named)
         drafts = [*named.values(), *(_Draft(name, [member]) for name, member in zip(names, alone, strict=True))]
         for draft in drafts:
             draft.members.sort(key=lambda member: member.channel.raw_name)
@@ -170,7 +174,9 @@ class _Planner:
     def _member(self, channel: ChannelSource, override: Override, origin: str) -> _Member:
         subject = override.subject or subject_name(channel.name, self._options.subject_prefix)
         part = channel_part(channel, subject)
-        durables = sort_subscriptions(channel.name, channel.subscriptions, channel.sequences, channel.last)
+        durables = ChannelDurables()
+        if not self._options.broker:
+            durables = sort_subscriptions(channel.name, channel.subscriptions, channel.sequences, channel.last)
         self.notes += channel_notes(channel, self._kept[channel.raw_name], decrypted=self._options.decrypted)
         self.notes += durables.notes
         self.left_out += durables.left_out
@@ -219,6 +225,10 @@ class _Planner:
         asked = _agreed(draft)
         limits = self._options.limits
         known = [limits.limits_for(member.channel.name) for member in draft.members] if limits else []
+        if self._options.broker:
+            names = Names(self._options.broker, self._options.replicas)
+            config = names.channel_config(draft.members[0].channel.raw_name, known[0] if known else NO_LIMITS)
+            return {name: value for name, value in config.items() if name not in ("name", "subjects")}
         settings: dict[str, Any] = {
             "description": _description(draft),
             "storage": self._options.storage,

@@ -15,6 +15,7 @@ from stantools import __version__
 from stantools.migration.plan.checks import find_problems
 from stantools.migration.plan.document import quoted
 from stantools.migration.plan.fields import (
+    BROKER,
     CONSUMER,
     CONSUMER_DEFAULTS,
     CONSUMER_FIELDS,
@@ -74,7 +75,7 @@ def render_plan(plan: Plan, go_on: Sequence[str] = ()) -> str:
     defaults = _defaults(plan.streams)
     blocks = [
         _header(plan, go_on),
-        [f"plan: {FORM}", *write_fields((MADE_AT,), vars(plan))],
+        [f"plan: {FORM}", *write_fields((MADE_AT, BROKER), vars(plan))],
         _source(plan),
         _target(plan),
     ]

@@ -20,6 +20,7 @@ from stantools.migration.plan.model import UNLIMITED, LeftOut, Level, Note, Stre
 from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.units import about, format_size
 from stantools.migration.source import ChannelSource, StoreSource
+from stantools.nats.channel_streams import Names
 from stantools.notation import counted, describe_ranges, format_duration, format_time, some_of
 from stantools.recovery.salvage.model import ChannelPlan, Copy, Dropped
 from stantools.store.limits import ChannelLimits, StoreLimits
@@ -199,7 +200,16 @@ def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[Str
     if options.way is Way.PUBLISH:
         text = "published messages get the time of publishing; the old times, sequences and channels are in headers"
         yield Note(Level.WARNING, "", text, "restore archives (`way: archive`) wherever the server allows it")
-    if options.limits is None:
+    if options.broker:
+        subscriptions = sum(len(channel.subscriptions) for channel in source.channels)
+        text = (
+            f"{counted(len(source.clients), 'client')} and {counted(subscriptions, 'subscription')} go into stream "
+            f"{Names(options.broker).state}, which is made last: until then no broker goes on with the others"
+        )
+        yield Note(Level.INFO, "", text)
+        if source.plan.server_note:
+            yield Note(Level.WARNING, "", f"server.dat: {source.plan.server_note}")
+    elif options.limits is None:
         text = "the limits of channels are not in the store: streams have none unless a plan or override sets them"
         yield Note(Level.INFO, "", text, "give those of the streaming server, such as --max-age 72h")
     if not options.subject_prefix and streams:
@@ -211,8 +221,13 @@ def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[Str
         yield Note(Level.INFO, "", change)
 
 
-def left_behind(source: StoreSource) -> list[LeftOut]:
-    """Lists what a store holds and a migration does not take, equal things together."""
+def left_behind(source: StoreSource, *, clients: bool) -> list[LeftOut]:
+    """Lists what a store holds and a migration does not take, equal things together.
+
+    Args:
+        source: The store.
+        clients: Its clients stay behind.
+    """
     left = []
     channels = {channel.name for channel in source.channels}
     pieces: dict[tuple[str, str, bool], list[Dropped]] = {}
@@ -229,7 +244,7 @@ def left_behind(source: StoreSource) -> list[LeftOut]:
             detail += f" ({counted(len(group), 'place')})"
         what = "subscription" if reason.startswith("subscription ") else "message" if sequences else "file"
         left.append(LeftOut(what, channel if is_channel else "", detail, sequences.count() or len(group), loss))
-    if source.clients:
+    if clients and source.clients:
         names = [os.fsdecode(client.id) for client in source.clients]
         shown = some_of([repr(name) for name in sorted(names)], _NAMES_SHOWN)
         left.append(LeftOut("client", "", f"JetStream keeps no list of client ids: {shown}", len(names)))

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from broker.stores.jetstream.chain import Chain, Piece
-from broker.stores.jetstream.naming import Names
 from stantools.format.columns import MessageColumns
+from stantools.nats.channel_streams import Names
 from stantools.streamfiles.batch import Batch
 from tests.broker.stores.jetstream.loop import run
 from tests.broker.stores.jetstream.model import JetStream, Link

@@ -21,7 +21,6 @@ import pytest
 from broker.group import FOLLOWER, LEADER, Group, Term
 from broker.stores.file import FileStore
 from broker.stores.interface import StorageError
-from broker.stores.jetstream.naming import Names
 from broker.stores.jetstream.store import Backing, JetStreamStore
 from broker.stores.options import FileOptions
 from broker.streaming.names import leader_subject, new_server
@@ -30,6 +29,7 @@ from broker.streaming.ports import Answer as Answered
 from broker.streaming.ports import Outcome, Role
 from broker.streaming.server import StreamingServer
 from stantools.format.proto import protocol_pb2 as protocol
+from stantools.nats.channel_streams import Names
 from stantools.nats.errors import ConnectionLostError
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.stores.jetstream.loop import Process, process, real_time, run

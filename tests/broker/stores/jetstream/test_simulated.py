@@ -22,7 +22,6 @@ import pytest
 
 from broker.stores.file import FileStore
 from broker.stores.interface import StorageError
-from broker.stores.jetstream.naming import Names
 from broker.stores.jetstream.store import Backing, JetStreamStore
 from broker.stores.options import FileOptions
 from broker.streaming.options import StreamingOptions
@@ -31,6 +30,7 @@ from broker.streaming.ports import Role
 from broker.streaming.server import StreamingServer
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
+from stantools.nats.channel_streams import Names
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.stores.jetstream.loop import run
 from tests.broker.stores.jetstream.model import NOW, Faults, JetStream, Link

@@ -1,16 +1,41 @@
-"""What the streams of a cluster id are called, and how they are configured (high-availability.md sections C.1, C.8)."""
+"""The streams in which a broker keeps the channels of a cluster id, its clients and its subscriptions.
+
+Facts: high-availability.md sections C.1, C.4 and C.8. Each channel is a stream, with the channel's sequences. All else
+is in records of one more stream, of which the last one of each subject counts:
+
+    server                      who the server is, a ServerInfo
+    client.<id>                 a client, a ClientInfo
+    chan.<channel>              a channel, and whether its stream was made
+    sub.<channel>.<number>      a subscription, or all members of a queue group; see `encode_members`
+
+A record without content says that the thing is gone.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from stantools.format.proto import store_pb2 as pb
 from stantools.nats.stream_names import safe_name, stream_name, subject_problem
+from stantools.store.sublog import StoredSubscription
 
 if TYPE_CHECKING:
     from stantools.store.limits import ChannelLimits
+
+SERVER: Final = b"server"
+CLIENT: Final = b"client."
+CHANNEL: Final = b"chan."
+SUBSCRIPTION: Final = b"sub."
+#: What the record of a channel says before its stream was made, and then.
+BEGUN: Final = b"begun"
+MADE: Final = b"made"
 
 #: How long a server remembers ids of messages; what was sent twice is known by its sequence anyway.
 _DUPLICATES: Final = 1_000_000_000
@@ -36,6 +61,11 @@ class Names:
         return f"stan.{self.cluster_id}."
 
     @property
+    def prefix(self) -> str:
+        """What the names of the channels' streams begin with."""
+        return f"{safe_name(self.cluster_id)}_"
+
+    @property
     def records(self) -> str:
         """What the subjects of the state's records begin with."""
         return f"_stanjs.{self.cluster_id}."
@@ -47,7 +77,7 @@ class Names:
 
     def stream(self, channel: bytes) -> str:
         """Returns the name of a channel's stream."""
-        return stream_name(os.fsdecode(channel), f"{safe_name(self.cluster_id)}_")
+        return stream_name(os.fsdecode(channel), self.prefix)
 
     def subject(self, channel: bytes) -> bytes:
         """Returns the subject of a channel's messages."""
@@ -108,3 +138,69 @@ def wrong(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 def differs(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Returns whether there is something to be set right."""
     return any((there.get(name) or _NONE.get(name)) != (wanted.get(name) or _NONE.get(name)) for name in _SET)
+
+
+#: What a record starts with: its version, the sequence up to which it holds, and the number of members.
+_HEAD: Final = struct.Struct("<BQI")
+_MEMBER: Final = struct.Struct("<IIQ")
+_VERSION: Final = 1
+
+
+def encode_members(members: Sequence[StoredSubscription], last: int, largest: int) -> bytes:
+    """Returns a record of subscriptions.
+
+    Args:
+        members: What it is about.
+        last: The last sequence that was sent to any of them.
+        largest: Bytes that it may have. If it would have more, it holds up to a lower sequence only: what is behind
+            that is sent again.
+
+    Raises:
+        ValueError: There are too many members for one record.
+    """
+    while True:
+        parts = [_HEAD.pack(_VERSION, last, len(members))]
+        count = 0
+        for member in members:
+            pending = np.fromiter(member.pending, np.uint64, len(member.pending))
+            pending.sort()
+            pending = pending[: int(pending.searchsorted(np.uint64(last), "right"))]
+            state = member.state.SerializeToString()
+            count += len(pending)
+            parts.append(_MEMBER.pack(len(state), len(pending), int(pending[0]) if len(pending) else 0))
+            parts.append(state)
+            parts.append(np.diff(pending).astype("<u4").tobytes())
+        record = zlib.compress(b"".join(parts), 1)
+        if len(record) <= largest:
+            return record
+        if not count:
+            raise ValueError("too many members of a queue group for one record")
+        everything = sorted(sequence for member in members for sequence in member.pending if sequence <= last)
+        last = everything[len(everything) // 2] - 1
+
+
+def decode_members(record: bytes) -> list[StoredSubscription]:
+    """Reads a record of subscriptions; each one says what was sent to any of them as its own.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        data = zlib.decompress(record)
+        version, last, count = _HEAD.unpack_from(data)
+        if version != _VERSION:
+            raise ValueError(f"it has version {version}")
+        at, members = _HEAD.size, []
+        for _ in range(count):
+            size, pending, first = _MEMBER.unpack_from(data, at)
+            at += _MEMBER.size
+            state = pb.SubState.FromString(data[at : at + size])
+            at += size
+            state.last_sent = last
+            steps = np.frombuffer(data, "<u4", max(pending - 1, 0), at)
+            at += 4 * len(steps)
+            sequences = np.concatenate((np.array([first], np.uint64), steps.astype(np.uint64))).cumsum(dtype=np.uint64)
+            members.append(StoredSubscription(state, set(sequences.tolist()) if pending else set()))
+    except (zlib.error, struct.error) as problem:
+        raise ValueError(str(problem)) from problem
+    return members

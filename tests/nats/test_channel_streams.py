@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from broker.stores.interface import StorageError
-from broker.stores.jetstream.state import Member, decode_members, encode_members
 from stantools.format.proto import store_pb2 as pb
+from stantools.nats.channel_streams import decode_members, encode_members
+from stantools.store.sublog import StoredSubscription
 
 
-def member(number: int, pending: set[int]) -> Member:
+def member(number: int, pending: set[int]) -> StoredSubscription:
     state = pb.SubState(id=number, client_id=b"c%d" % number, inbox=b"i", ack_inbox=b"a", is_durable=True)
-    return Member(state, pending)
+    return StoredSubscription(state, pending)
 
 
 def test_written_and_read() -> None:
@@ -40,7 +40,7 @@ def test_one_that_is_too_large_ends_earlier() -> None:
 
 def test_too_many_members() -> None:
     members = [member(number, set()) for number in range(1000)]
-    with pytest.raises(StorageError, match="too many members"):
+    with pytest.raises(ValueError, match="too many members"):
         encode_members(members, 1, 1000)
 
 

@@ -1,0 +1,302 @@
+"""Stores taken over into the streams of a broker: what clients are given is what the broker gives them on the store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.errors import ExitCode
+from stantools.format.crc import Crc
+from stantools.migration.source import StoreSource, open_source
+from stantools.store.directory import open_datastore
+from stantools.store.sample import SampleOptions, write_sample
+from tests import servers
+from tests.brokers import Broker
+from tests.conftest import load_expected
+from tests.interop.talker import Client, Message, Talker
+from tests.migration.test_migrate import run
+from tests.servers import Cluster, NatsServer
+from tests.waiting import until
+
+#: Slices, limits, gaps that a server has filled, a first message that is not number 1, encryption, old releases, and
+#: every kind of subscription.
+CASES = [
+    "archived_bak",
+    "basic",
+    "compaction",
+    "crc_castagnoli",
+    "damage_base",
+    "durables",
+    "encrypted_aes",
+    "gap_filled",
+    "limits_bytes",
+    "limits_msgs",
+    "v038",
+]
+PAIRS = [(servers.NEWEST, case) for case in CASES] + [(servers.OLDEST, case) for case in ("durables", "limits_msgs")]
+END = b"the end"
+CLUSTER = "test-cluster"
+#: The command, which dies as by KILL at its nth request to JetStream: before it is sent, or after it was answered.
+CUT = """
+import itertools, os, sys
+from stantools.cli.main import cli
+from stantools.nats.jetstream import JetStream
+
+ask, numbers, last = JetStream.api, itertools.count(1), int(sys.argv[1])
+
+async def api(self, *given, **named):
+    number = next(numbers)
+    if number == last and last % 2:
+        os._exit(99)
+    answer = await ask(self, *given, **named)
+    if number == last:
+        os._exit(99)
+    return answer
+
+JetStream.api = api
+cli(sys.argv[2:])
+"""
+
+
+def nats_server(place: Path, version: str) -> NatsServer:
+    if version not in servers.available():
+        pytest.skip(f"nats-server {version} is not here (python tests/servers.py fetches it)")
+    return NatsServer(place, version)
+
+
+@dataclass
+class Case:
+    """A store, and how servers, and the command, are to be told what is not in it."""
+
+    root: Path
+    source: StoreSource
+    serve: list[object]
+    read: list[object]
+
+    @classmethod
+    def golden(cls, case: str, root: Path) -> Case:
+        options = load_expected(case)["options"]
+        crc, key = Crc(options["file_crc_poly"]), (options.get("encryption") or {}).get("key")
+        serve: list[object] = [
+            "-file_crc_poly",
+            crc.polynomial,
+            "-mm",
+            options["max_msgs"],
+            "-mb",
+            options["max_bytes"],
+        ]
+        read: list[object] = ["--max-msgs", options["max_msgs"]]
+        if key:
+            serve += ["--encrypt", "--encryption_cipher", options["encryption"]["cipher"], "--encryption_key", key]
+            read += ["--keep-encrypted"]
+        return cls(root, open_source(open_datastore(root, crc)), serve, read)
+
+    @property
+    def durables(self) -> Iterator[tuple[str, str, str, str]]:
+        """Channel, client, durable, queue group, each once."""
+        seen = set()
+        for channel in self.source.channels:
+            for each in channel.subscriptions:
+                state = each.state
+                durable, _, group = state.q_group.decode().rpartition(":")
+                found = (
+                    channel.name,
+                    "" if group else state.client_id.decode(),
+                    durable or state.durable_name.decode(),
+                    group,
+                )
+                if state.is_durable and found not in seen:
+                    seen.add(found)
+                    yield found
+
+
+def heard(messages: list[Message]) -> list[tuple[Any, ...]]:
+    """What subscribers may see of messages, but for the time of one that was published here."""
+    return [
+        (each.sequence, each.data, each.reply, each.redelivered, each.data != END and each.timestamp)
+        for each in messages
+    ]
+
+
+def page(broker: Broker, query: str) -> Any:
+    with urllib.request.urlopen(f"{broker.monitoring}/streaming/{query}", timeout=30) as answer:
+        return json.load(answer)
+
+
+def account(case: Case, broker: Broker, port: int) -> dict[Any, Any]:
+    """What a broker says and delivers: clients, limits, every message, and to each durable what comes next."""
+    told: dict[Any, Any] = {"clients": [each["id"] for each in page(broker, "clientsz?limit=10000")["clients"] or ()]}
+    for channel in case.source.channels:
+        state = page(broker, f"channelsz?channel={channel.name}&subs=1")
+        told[channel.name] = [
+            *(state[name] for name in ("msgs", "first_seq", "last_seq")),
+            sorted(
+                (each["client_id"], each.get("queue_name"), each.get("durable_name"), each["is_durable"])
+                for each in state["subscriptions"] or ()
+            ),
+        ]
+    with Talker(port) as nats:
+        reader = Client(nats, "a-reader")
+        for channel in case.source.channels:
+            name = channel.raw_name
+            reader.store(name, END)
+            told[channel.name, "messages"] = heard(to_the_end(reader.subscribe(name)))
+        # Whoever was connected comes back, as no client does that has died: all that it had is free for others.
+        back = {each: Client(nats, each) for each in told["clients"]}
+        for number, (channel, client_id, durable, group) in enumerate(case.durables):
+            client = back.get(client_id) or Client(nats, client_id or f"worker-{number}")
+            back.setdefault(client_id or f"worker-{number}", client)
+            fields = {"durable_name": durable.encode(), "q_group": group.encode(), "max_in_flight": 10_000}
+            messages = to_the_end(client.subscribe(channel.encode(), **fields))
+            told[channel, client_id, durable, group] = heard(messages)
+    return told
+
+
+def to_the_end(subscription: Any) -> list[Message]:
+    """Returns messages up to the one that was published last."""
+    until(lambda: any(each.data == END for each in subscription.messages))
+    return sorted(subscription.messages, key=lambda each: (each.sequence, each.redelivered))
+
+
+def take_over(case: Case, url: str, place: Path, *words: object, expect: int = 0) -> str:
+    done = run(
+        place,
+        "migrate",
+        case.root,
+        "--server",
+        url,
+        "--for-broker",
+        CLUSTER,
+        "--yes",
+        *case.read,
+        *words,
+        expect=expect,
+    )
+    return done.stdout + done.stderr
+
+
+def on_streams(place: Path, url: str, *words: object) -> Broker:
+    return Broker(place / "streams", "-ns", url, "-st", "jetstream", "-dir", place / "copy", *words, http=True)
+
+
+@pytest.mark.parametrize(("version", "case"), PAIRS)
+def test_the_same_for_clients(version: str, case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    root = golden_copy(case)
+    served = tmp_path / "served"
+    shutil.copytree(root, served)
+    about = Case.golden(case, root)
+    with Broker(tmp_path / "file", "-st", "FILE", "-dir", served, *about.serve, http=True) as broker:
+        expected = account(about, broker, broker.port)
+    with nats_server(tmp_path / "nats", version) as server:
+        said = take_over(about, server.url, tmp_path / "work")
+        assert f"stan-broker -st jetstream -cid {CLUSTER}" in said
+        with on_streams(tmp_path, server.url, *about.serve) as broker:
+            found = account(about, broker, server.port)
+            assert broker.stop() == 0
+            broker.start()
+            assert broker.stop() == 0
+    assert found == expected
+
+
+def test_nothing_is_made_of_a_channel_with_holes(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    """What to do is said, and doing it helps."""
+    about = Case.golden("gap_truncated_slice", golden_copy("gap_truncated_slice"))
+    with nats_server(tmp_path / "nats", servers.NEWEST) as server:
+        said = " ".join(take_over(about, server.url, tmp_path / "work", expect=ExitCode.REFUSED).split())
+        assert "4 messages are missing in it, and a broker's streams have no gaps" in said
+        assert "--fill-gaps" in said
+        run(tmp_path / "work", "salvage", about.root, "--fill-gaps", "--out", tmp_path / "filled")
+        about.root = tmp_path / "filled"
+        take_over(about, server.url, tmp_path / "work")
+        with on_streams(tmp_path, server.url) as broker, Talker(server.port) as nats:
+            client = Client(nats, "me")
+            messages = client.subscribe(b"gapcut").wait(35)
+            assert [each.sequence for each in messages] == list(range(1, 36))
+            assert sum(each.data == b"" for each in messages) == 4
+            assert broker.stop() == 0
+
+
+def test_killed_at_its_requests(tmp_path: Path) -> None:
+    """The same command goes on, whatever was done; the state comes last; and there is nothing that is there twice."""
+    root = tmp_path / "store"
+    write_sample(root, SampleOptions(channels=2, messages=60, size=40, seed=3))
+    about = Case(root, open_source(open_datastore(root)), [], [])
+    served = tmp_path / "served"
+    shutil.copytree(root, served)
+    with Broker(tmp_path / "file", "-st", "FILE", "-dir", served, http=True) as broker:
+        expected = account(about, broker, broker.port)
+    words = ["migrate", root, "--server", None, "--for-broker", CLUSTER, "--yes"]
+    work, killed = tmp_path / "work", 0
+    work.mkdir()
+    with nats_server(tmp_path / "nats", servers.NEWEST) as server:
+        words[3] = server.url
+        for last in range(2, 100, 3):
+            done = subprocess.run(
+                [sys.executable, "-c", CUT, str(last), *map(str, words)],
+                cwd=work,
+                env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert done.returncode in (0, 99), done.stdout + done.stderr
+            if not done.returncode:
+                break
+            killed += 1
+        assert killed > 5
+        assert "complete before" in run(work, *words).stdout
+        with on_streams(tmp_path, server.url) as broker:
+            assert account(about, broker, server.port) == expected
+            # It is the broker's now, and stays as it is.
+            assert run(work, *words, expect=ExitCode.FINDINGS).stdout.count("stream-state") > 2
+            assert broker.stop() == 0
+
+
+def test_a_group_on_three_servers(tmp_path: Path) -> None:
+    """Replicated, for brokers of which one leads; the next one goes on with the durable where the first has ended."""
+    root = tmp_path / "store"
+    write_sample(root, SampleOptions(channels=["a"], messages=30, size=40, seed=3, subscriptions=False))
+    if servers.NEWEST not in servers.available():
+        pytest.skip(f"nats-server {servers.NEWEST} is not here (python tests/servers.py fetches it)")
+    with Cluster(tmp_path / "nats", servers.NEWEST) as cluster:
+        url, port = cluster.urls[0], cluster.servers[0].port
+        words = ["--server", url, "--for-broker", CLUSTER, "--replicas", 3, "--yes"]
+        run(tmp_path / "work", "migrate", root, *words)
+        nodes = [
+            Broker(
+                tmp_path / name, "-ns", ",".join(cluster.urls), "-st", "jetstream", "-dir", tmp_path / f"copy-{name}",
+                "-clustered", "-cluster_node_id", name, "-jetstream_replicas", 3,
+            )
+            for name in "xy"
+        ]  # fmt: skip
+        first, second = nodes
+        try:
+            first.start()
+            second.start(wait=False)
+            until(lambda: "following until it leads" in second.said())
+            with Talker(port) as nats:
+                client = Client(nats, "me")
+                durable = client.subscribe(b"a", durable_name=b"d", max_in_flight=10)
+                assert [each.sequence for each in durable.wait(10)] == list(range(1, 11))
+                for sequence in range(1, 9):
+                    durable.ack(sequence)
+                until(lambda: durable.sequences[-1] == 18)
+                assert first.stop() == 0
+                until(lambda: "server became leader" in second.said())
+                assert [each.sequence for each in client.subscribe(b"a").wait(30)] == list(range(1, 31))
+            assert second.stop() == 0
+        finally:
+            for node in nodes:
+                if node.process is not None and node.process.poll() is None:
+                    node.kill()
