@@ -11,9 +11,10 @@ import gc
 import platform
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.bus.embedded import EmbeddedBus, credentials_of, roles_of
 from broker.config import logs
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     import socket
 
     from broker.bus.jetstream import Link
+    from broker.bus.nodeserver import NodeServer
     from broker.config.options import BrokerOptions, ChannelsOptions, NodeOptions
     from broker.monitoring.server import MonitoringServer
     from broker.stores.interface import Lock, Remote, Store
@@ -125,7 +127,11 @@ class _Process:
         self._stream_server: StreamsServer | None = None
         self._monitoring_urls: tuple[str, ...] = ()
         self._ended: asyncio.Future[int]
+        self._node_server: NodeServer | None = None
+        #: Sends the clients away; there is none where they are not ours.
+        self._lame_duck: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._leaving: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Starts, runs, and ends. Returns the exit code."""
@@ -200,6 +206,7 @@ class _Process:
             stack.push_async_callback(external.close)
         else:
             self._nats = nats = NatsServer(options.nats, options.config_file, self._sockets)
+            self._lame_duck = nats.lame_duck
             driver.hold_back, driver.let_go = nats.hold_back, nats.flush
             for line in options.nats_warnings:
                 NATS.warning("%s", line)
@@ -244,7 +251,7 @@ class _Process:
             return node
         from broker.bus.nodeserver import NodeServer
 
-        server = NodeServer(node.server, directory, node.node_id, self._fatal)
+        server = self._node_server = NodeServer(node.server, directory, node.node_id, self._fatal)
         stack.push_async_callback(server.stop)
         port = await server.start(self._ended)
         url = f"nats://{_reachable(self._options.nats.host, port)}"
@@ -290,6 +297,15 @@ class _Process:
             self._banner(term.server.store)
 
         group = Group(link, names, node.node_id or new_id(), node.lease, make, serves, self._fatal)
+
+        async def leave(server: NodeServer) -> None:
+            # Another node serves meanwhile, also the clients that are still here.
+            await group.stop()
+            await link.close()
+            await server.lame_duck()
+
+        if self._node_server is not None:
+            self._lame_duck = partial(leave, self._node_server)
         await link.connect()
         stack.push_async_callback(link.close)
         # With a NATS server of each node there may be no majority of them yet.
@@ -456,22 +472,45 @@ class _Process:
         actions: dict[int, Callable[[], object]] = {
             signal.SIGINT: lambda: self._end(0),
             signal.SIGTERM: lambda: self._end(EXIT_TERMINATED),
-            signal.SIGUSR1: self._log_files.reopen,
+            signal.SIGUSR1: self._reopen,
             signal.SIGUSR2: self._leave,
             signal.SIGHUP: self._reload,
         }
         for number, action in actions.items():
             loop.add_signal_handler(number, action)
 
+    def _reopen(self) -> None:
+        """Opens the log files again."""
+        self._log_files.reopen()
+        if self._node_server is not None:
+            self._node_server.signal(signal.SIGUSR1)
+
     def _leave(self) -> None:
         """Sends the clients away, a few at a time, and ends: lame duck mode."""
-        if self._nats is not None and self._leaving is None:
-            self._leaving = asyncio.get_running_loop().create_task(self._nats.lame_duck())
+        if self._lame_duck is not None and self._leaving is None:
+            self._leaving = asyncio.get_running_loop().create_task(self._lame_duck())
             self._leaving.add_done_callback(lambda _: self._end(0))
+
+    async def _reload_node(self, server: NodeServer) -> None:
+        """Has the NATS server of this node read its part of the file again."""
+        from broker.config.reload import ReloadProblem, reload_node
+
+        try:
+            await server.reload(reload_node(self._options, self._argv))
+        except ReloadProblem as problem:
+            STREAMING.error("%s", problem.line)
+        except StantoolsError as problem:
+            STREAMING.error("Reload: %s", problem)
+        else:
+            NATS.info("Reloaded server configuration")
 
     def _reload(self) -> None:
         from broker.config.reload import ReloadProblem, reload_options
 
+        if self._node_server is not None:
+            if self._reloading is None or self._reloading.done():
+                self._reloading = asyncio.get_running_loop().create_task(self._reload_node(self._node_server))
+            return
         try:
             reloaded = reload_options(self._options, self._argv)
             if self._nats is not None:

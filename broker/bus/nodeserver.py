@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,13 +37,18 @@ class NodeServer:
     def __init__(
         self, config: Mapping[str, Any], directory: NodeDirectory, node_id: str, failed: Callable[[str], None]
     ) -> None:
-        self._config = {**config, "server_name": node_id}
-        # The server adds a directory `jetstream`.
-        self._config["jetstream"] = {**config.get("jetstream", {}), "store_dir": str(directory.path.absolute())}
+        self._node_id = node_id
         self._directory = directory
         self._failed = failed
+        self._config = self._own(config)
         self._process: ServerProcess | None = None
         self._watching: asyncio.Task[None] | None = None
+
+    def _own(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a configuration with what is of this node."""
+        # The server adds a directory `jetstream`.
+        jetstream = {**config.get("jetstream", {}), "store_dir": str(self._directory.path.absolute())}
+        return {**config, "server_name": self._node_id, "jetstream": jetstream}
 
     async def start(self, over: asyncio.Future[int]) -> int:
         """Starts it and waits until clients can connect, or `over` is done.
@@ -95,6 +101,11 @@ class NodeServer:
             await asyncio.sleep(_LOOK)
         return True
 
+    async def _unwatch(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+
     async def _watch(self, process: ServerProcess) -> None:
         loop = asyncio.get_running_loop()
         since, failures = loop.time(), 0
@@ -118,10 +129,44 @@ class NodeServer:
             if await self._ready(process):
                 NATS.info("The NATS server runs again, pid %d", process.pid)
 
+    def signal(self, number: int) -> None:
+        """Sends it a signal."""
+        if self._process is not None:
+            self._process.signal(number)
+
+    async def reload(self, config: Mapping[str, Any]) -> None:
+        """Has it take over another configuration.
+
+        Args:
+            config: As before, but for what has changed.
+
+        Raises:
+            StantoolsError: It does not; it goes on with what it has.
+        """
+        if self._process is None or not self._process.port:
+            raise StantoolsError("the NATS server of this node is not ready yet")
+        wanted = {**self._own(config), "port": self._process.port}
+        try:
+            answer = self._process.reload(wanted)
+        except OSError as problem:
+            raise StantoolsError(f"the configuration of the NATS server cannot be written: {problem}") from problem
+        until = asyncio.get_running_loop().time() + _LONG
+        while (problem_said := answer()) is None:
+            if asyncio.get_running_loop().time() > until:
+                raise StantoolsError("the NATS server of this node does not answer; see its log")
+            await asyncio.sleep(_LOOK)
+        if problem_said:
+            raise StantoolsError(problem_said)
+
+    async def lame_duck(self) -> None:
+        """Has it send its clients away, a few at a time, and waits until it has ended."""
+        await self._unwatch()
+        self.signal(signal.SIGUSR2)
+        while self._process is not None and not self._process.ended:
+            await asyncio.sleep(_LOOK)
+
     async def stop(self) -> None:
         """Ends it in order."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        await self._unwatch()
         if self._process is not None:
             await asyncio.to_thread(self._process.stop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from broker.config.building import (
     logging_options,
@@ -14,6 +15,7 @@ from broker.config.building import (
     streams_options,
     tls_options,
 )
+from broker.config.cluster import server_config
 from broker.config.flags import FlagError, parse_flags
 from broker.config.options import BrokerOptions, Environment
 from broker.config.parsing import Configured, configure
@@ -56,16 +58,36 @@ def reload_options(old: BrokerOptions, argv: Sequence[str], environ: Environment
     """
     if old.connection.urls:
         raise ReloadProblem("Reload supported only for embedded NATS Server's configuration")
+    found, tls = _configured(old, argv, environ)
+    if found.nats.unavailable:
+        raise ReloadProblem(f"not available yet: {', '.join(found.nats.unavailable)}")
+    return _compare(old, found, tls)
+
+
+def reload_node(old: BrokerOptions, argv: Sequence[str]) -> dict[str, Any]:
+    """Reads the configuration of a node again. Returns that of its nats-server.
+
+    Args:
+        old: What holds so far.
+        argv: The command line that the node was started with.
+
+    Raises:
+        ReloadProblem: There is no file, or it is wrong.
+    """
+    found, tls = _configured(old, argv, None)
+    return server_config(found.settings, found.nats, nats_options(found.settings, found.nats, tls).cluster)
+
+
+def _configured(
+    old: BrokerOptions, argv: Sequence[str], environ: Environment | None
+) -> tuple[Configured, TLSOptions | None]:
     if not old.config_file:
         raise ReloadProblem("can only reload config when a file is provided using -c or --config")
     try:
         found = configure(parse_flags(argv), os.environ if environ is None else environ)
-        tls = tls_options(found.flags.settings, found.nats)
+        return found, tls_options(found.flags.settings, found.nats)
     except (ConfigurationError, FlagError) as problem:
         raise ReloadProblem(problem.message) from None
-    if found.nats.unavailable:
-        raise ReloadProblem(f"not available yet: {', '.join(found.nats.unavailable)}")
-    return _compare(old, found, tls)
 
 
 def _compare(old: BrokerOptions, found: Configured, tls: TLSOptions | None) -> Reloaded:

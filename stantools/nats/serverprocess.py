@@ -7,13 +7,15 @@ the terminal does not reach it before what we were doing is cleaned up.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +35,9 @@ exit "$code"
 _VERSION: Final = re.compile(r"v(\d+)\.(\d+)\.(\d+)")
 #: What is in front of each line of its log.
 _LINE: Final = re.compile(r"\[\d+\] (?:[\d/]+ [\d:.]+ )?\[[A-Z]{3}\] ")
+#: How it answers HUP.
+_RELOADED: Final = "Reloaded server configuration"
+_REFUSED: Final = re.compile(r"Failed to reload server configuration: (.*)")
 _PORTS: Final = re.compile(r"_(\d+)\.ports\Z")
 
 
@@ -106,13 +111,8 @@ class ServerProcess:
         self.port = self.pid = 0
         for stale in self._folder.glob("*.ports"):
             stale.unlink(missing_ok=True)
-        self._begin = self.log.stat().st_size if self.log.exists() else 0
-        settings = {**self._config, "ports_file_dir": str(self._folder), "log_file": str(self.log)}
-        config = self._folder / "server.json"
-        # There may be passwords in it.
-        config.touch(0o600)
-        # The server's language is nearly JSON: it has no \u.
-        config.write_text(json.dumps(settings, ensure_ascii=False), "utf-8", "surrogateescape")
+        self._begin = self._logged
+        config = self._write()
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _WATCHER, "sh", str(self._binary), "-c", str(config)],
@@ -122,6 +122,54 @@ class ServerProcess:
                 start_new_session=True,
                 pass_fds=self._keep,
             )
+
+    def _write(self) -> Path:
+        """Writes its configuration; returns the file."""
+        settings = {**self._config, "ports_file_dir": str(self._folder), "log_file": str(self.log)}
+        config = self._folder / "server.json"
+        # There may be passwords in it.
+        config.touch(0o600)
+        # The server's language is nearly JSON: it has no \u.
+        config.write_text(json.dumps(settings, ensure_ascii=False), "utf-8", "surrogateescape")
+        return config
+
+    @property
+    def _logged(self) -> int:
+        return self.log.stat().st_size if self.log.exists() else 0
+
+    def signal(self, number: int) -> None:
+        """Sends it a signal. Does nothing if it does not run."""
+        if self.pid and not self.ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def reload(self, config: Mapping[str, Any]) -> Callable[[], str | None]:
+        """Has it read another configuration.
+
+        Args:
+            config: Its configuration, without the places of its files.
+
+        Returns:
+            To be called until it has answered: returns None as long as it has not, "" when it has taken over the other
+            configuration, else why not; then it goes on with what it has, and so does its file.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        before, self._config = self._config, config
+        begin = self._logged
+        self._write()
+        self.signal(signal.SIGHUP)
+
+        def answer() -> str | None:
+            said = self._said(self.log, begin)
+            if (refusal := _REFUSED.search(said)) is not None:
+                self._config = before
+                self._write()
+                return refusal[1]
+            return "" if _RELOADED in said else None
+
+        return answer
 
     @property
     def ended(self) -> bool:

@@ -311,3 +311,42 @@ def test_nodes_on_one_server(tmp_path: Path) -> None:
                 goes_on(connected(nats, "me2"), b"a", b"killed")
             assert role(nodes[1]) == ("b", "Leader")
             assert sorted(path.name for path in (tmp_path / "b" / "data").iterdir()) == ["copy", "node.json"]
+
+
+def test_signals(tmp_path: Path) -> None:
+    """HUP changes what can be changed, USR1 opens logs again, and USR2 sends everybody away, in good order."""
+    node = Node(tmp_path, http=True)
+    node.name = "alone"
+    file, server_log = tmp_path / "alone.conf", tmp_path / "alone" / "nats-server" / "server.log"
+    # With neither routes nor peers it leads alone.
+    text = f"""
+    listen: "127.0.0.1:{node.port}"
+    http: "127.0.0.1:{node.http_port}"
+    max_payload: 500000
+    lame_duck_grace_period: "1s"
+    streaming {{ cluster_id: orders, store: file, dir: alone, cluster {{ node_id: "alone" }} }}
+    """
+    file.write_text(text)
+    with running([node]):
+        leader([node])
+        assert node.process is not None
+        with Talker(node.port) as nats:
+            client = connected(nats, "me", cluster="orders")
+            client.store(b"a", b"1")
+            file.write_text(text.replace("500000", "400000"))
+            node.process.send_signal(signal.SIGHUP)
+            until(lambda: "[INF] Reloaded server configuration" in node.said())
+            with Talker(node.port) as another:
+                assert another.info["max_payload"] == 400000
+            file.write_text(f"max_subscriptions: 1000\n{text}")
+            node.process.send_signal(signal.SIGHUP)
+            until(lambda: "[ERR] STREAM: Reload: config reload not supported for MaxSubs" in node.said())
+            client.store(b"a", b"2")
+            server_log.rename(moved := tmp_path / "moved.log")
+            node.process.send_signal(signal.SIGUSR1)
+            until(lambda: server_log.exists() and server_log.stat().st_size)
+            assert moved.stat().st_size
+            node.process.send_signal(signal.SIGUSR2)
+            until(lambda: nats.closed)
+        assert node.process.wait(60) == 0
+        assert "lame duck mode" in server_log.read_text()
