@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,13 @@ class Case:
 
     root: Path
     source: StoreSource
-    serve: list[object]
-    read: list[object]
+    serve: Sequence[object] = ()
+    read: Sequence[object] = ()
+    nodes: Sequence[Path] = ()  # what the store was merged from
+
+    @classmethod
+    def of(cls, root: Path, **more: Any) -> Case:
+        return cls(root, open_source(open_datastore(root)), **more)
 
     @classmethod
     def golden(cls, case: str, root: Path) -> Case:
@@ -99,6 +105,10 @@ class Case:
             serve += ["--encrypt", "--encryption_cipher", options["encryption"]["cipher"], "--encryption_key", key]
             read += ["--keep-encrypted"]
         return cls(root, open_source(open_datastore(root, crc)), serve, read)
+
+    @property
+    def cluster(self) -> str:
+        return os.fsdecode(self.source.plan.server.cluster_id)
 
     @property
     def durables(self) -> Iterator[tuple[str, str, str, str]]:
@@ -134,7 +144,9 @@ def page(broker: Broker, query: str) -> Any:
 
 def account(case: Case, broker: Broker, port: int) -> dict[Any, Any]:
     """What a broker says and delivers: clients, limits, every message, and to each durable what comes next."""
-    told: dict[Any, Any] = {"clients": [each["id"] for each in page(broker, "clientsz?limit=10000")["clients"] or ()]}
+    told: dict[Any, Any] = {
+        "clients": sorted(each["id"] for each in page(broker, "clientsz?limit=10000")["clients"] or ())
+    }
     for channel in case.source.channels:
         state = page(broker, f"channelsz?channel={channel.name}&subs=1")
         told[channel.name] = [
@@ -145,15 +157,15 @@ def account(case: Case, broker: Broker, port: int) -> dict[Any, Any]:
             ),
         ]
     with Talker(port) as nats:
-        reader = Client(nats, "a-reader")
+        reader = Client(nats, "a-reader", cluster=case.cluster)
         for channel in case.source.channels:
             name = channel.raw_name
             reader.store(name, END)
             told[channel.name, "messages"] = heard(to_the_end(reader.subscribe(name)))
         # Whoever was connected comes back, as no client does that has died: all that it had is free for others.
-        back = {each: Client(nats, each) for each in told["clients"]}
+        back = {each: Client(nats, each, cluster=case.cluster) for each in told["clients"]}
         for number, (channel, client_id, durable, group) in enumerate(case.durables):
-            client = back.get(client_id) or Client(nats, client_id or f"worker-{number}")
+            client = back.get(client_id) or Client(nats, client_id or f"worker-{number}", cluster=case.cluster)
             back.setdefault(client_id or f"worker-{number}", client)
             fields = {"durable_name": durable.encode(), "q_group": group.encode(), "max_in_flight": 10_000}
             messages = to_the_end(client.subscribe(channel.encode(), **fields))
@@ -168,43 +180,51 @@ def to_the_end(subscription: Any) -> list[Message]:
 
 
 def take_over(case: Case, url: str, place: Path, *words: object, expect: int = 0) -> str:
-    done = run(
-        place,
-        "migrate",
-        case.root,
-        "--server",
-        url,
-        "--for-broker",
-        CLUSTER,
-        "--yes",
-        *case.read,
-        *words,
-        expect=expect,
-    )
+    stores = case.nodes or [case.root]
+    options = ["--server", url, "--for-broker", case.cluster, "--yes", *case.read]
+    done = run(place, "migrate", *stores, *options, *words, expect=expect)
     return done.stdout + done.stderr
 
 
-def on_streams(place: Path, url: str, *words: object) -> Broker:
-    return Broker(place / "streams", "-ns", url, "-st", "jetstream", "-dir", place / "copy", *words, http=True)
+def on_files(case: Case, place: Path) -> dict[Any, Any]:
+    """What a broker says and delivers that serves a copy of the store itself."""
+    shutil.copytree(case.root, place / "served")
+    words = ("-cid", case.cluster, "-st", "FILE", "-dir", place / "served", *case.serve)
+    with Broker(place / "file", *words, http=True) as broker:
+        return account(case, broker, broker.port)
 
 
-@pytest.mark.parametrize(("version", "case"), PAIRS)
-def test_the_same_for_clients(version: str, case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
-    root = golden_copy(case)
-    served = tmp_path / "served"
-    shutil.copytree(root, served)
-    about = Case.golden(case, root)
-    with Broker(tmp_path / "file", "-st", "FILE", "-dir", served, *about.serve, http=True) as broker:
-        expected = account(about, broker, broker.port)
-    with nats_server(tmp_path / "nats", version) as server:
-        said = take_over(about, server.url, tmp_path / "work")
-        assert f"stan-broker -st jetstream -cid {CLUSTER}" in said
-        with on_streams(tmp_path, server.url, *about.serve) as broker:
-            found = account(about, broker, server.port)
+def on_streams(case: Case, place: Path, url: str) -> Broker:
+    words = ("-cid", case.cluster, "-ns", url, "-st", "jetstream", "-dir", place / "copy", *case.serve)
+    return Broker(place / "streams", *words, http=True)
+
+
+def compare(case: Case, version: str, place: Path) -> None:
+    expected = on_files(case, place)
+    with nats_server(place / "nats", version) as server:
+        said = take_over(case, server.url, place / "work")
+        assert f"stan-broker -st jetstream -cid {case.cluster}" in said
+        with on_streams(case, place, server.url) as broker:
+            found = account(case, broker, server.port)
             assert broker.stop() == 0
             broker.start()
             assert broker.stop() == 0
     assert found == expected
+
+
+@pytest.mark.parametrize(("version", "case"), PAIRS)
+def test_the_same_for_clients(version: str, case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    compare(Case.golden(case, golden_copy(case)), version, tmp_path)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("cluster", ["snapshots", "killed_under_load"])
+def test_nodes_of_a_cluster(cluster: str, golden_clusters: Path, tmp_path: Path) -> None:
+    """They are merged for it; the store to compare with is what a merge writes."""
+    shutil.copytree(golden_clusters / cluster / "nodes", tmp_path / "nodes")
+    nodes = sorted((tmp_path / "nodes").iterdir())
+    run(tmp_path / "work", "merge", *nodes, "--out", tmp_path / "merged")
+    compare(Case.of(tmp_path / "merged", nodes=nodes), servers.NEWEST, tmp_path)
 
 
 def test_nothing_is_made_of_a_channel_with_holes(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
@@ -217,7 +237,7 @@ def test_nothing_is_made_of_a_channel_with_holes(golden_copy: Callable[[str], Pa
         run(tmp_path / "work", "salvage", about.root, "--fill-gaps", "--out", tmp_path / "filled")
         about.root = tmp_path / "filled"
         take_over(about, server.url, tmp_path / "work")
-        with on_streams(tmp_path, server.url) as broker, Talker(server.port) as nats:
+        with on_streams(about, tmp_path, server.url) as broker, Talker(server.port) as nats:
             client = Client(nats, "me")
             messages = client.subscribe(b"gapcut").wait(35)
             assert [each.sequence for each in messages] == list(range(1, 36))
@@ -229,11 +249,8 @@ def test_killed_at_its_requests(tmp_path: Path) -> None:
     """The same command goes on, whatever was done; the state comes last; and there is nothing that is there twice."""
     root = tmp_path / "store"
     write_sample(root, SampleOptions(channels=2, messages=60, size=40, seed=3))
-    about = Case(root, open_source(open_datastore(root)), [], [])
-    served = tmp_path / "served"
-    shutil.copytree(root, served)
-    with Broker(tmp_path / "file", "-st", "FILE", "-dir", served, http=True) as broker:
-        expected = account(about, broker, broker.port)
+    about = Case.of(root)
+    expected = on_files(about, tmp_path)
     words = ["migrate", root, "--server", None, "--for-broker", CLUSTER, "--yes"]
     work, killed = tmp_path / "work", 0
     work.mkdir()
@@ -256,7 +273,7 @@ def test_killed_at_its_requests(tmp_path: Path) -> None:
             killed += 1
         assert killed > 5
         assert "complete before" in run(work, *words).stdout
-        with on_streams(tmp_path, server.url) as broker:
+        with on_streams(about, tmp_path, server.url) as broker:
             assert account(about, broker, server.port) == expected
             # It is the broker's now, and stays as it is.
             assert run(work, *words, expect=ExitCode.FINDINGS).stdout.count("stream-state") > 2
