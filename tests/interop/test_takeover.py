@@ -45,6 +45,8 @@ CASES = [
 ]
 PAIRS = [(servers.NEWEST, case) for case in CASES] + [(servers.OLDEST, case) for case in ("durables", "limits_msgs")]
 END = b"the end"
+#: Nothing comes again because the machine is busy.
+UNHURRIED: dict[str, Any] = {"ack_wait_in_secs": 3600, "max_in_flight": 10_000}
 CLUSTER = "test-cluster"
 #: The command, which dies as by KILL at its nth request to JetStream: before it is sent, or after it was answered.
 CUT = """
@@ -92,14 +94,8 @@ class Case:
     def golden(cls, case: str, root: Path) -> Case:
         options = load_expected(case)["options"]
         crc, key = Crc(options["file_crc_poly"]), (options.get("encryption") or {}).get("key")
-        serve: list[object] = [
-            "-file_crc_poly",
-            crc.polynomial,
-            "-mm",
-            options["max_msgs"],
-            "-mb",
-            options["max_bytes"],
-        ]
+        serve: list[object] = ["-file_crc_poly", crc.polynomial]
+        serve += ["-mm", options["max_msgs"], "-mb", options["max_bytes"]]
         read: list[object] = ["--max-msgs", options["max_msgs"]]
         if key:
             serve += ["--encrypt", "--encryption_cipher", options["encryption"]["cipher"], "--encryption_key", key]
@@ -118,12 +114,8 @@ class Case:
             for each in channel.subscriptions:
                 state = each.state
                 durable, _, group = state.q_group.decode().rpartition(":")
-                found = (
-                    channel.name,
-                    "" if group else state.client_id.decode(),
-                    durable or state.durable_name.decode(),
-                    group,
-                )
+                client = "" if group else state.client_id.decode()
+                found = channel.name, client, durable or state.durable_name.decode(), group
                 if state.is_durable and found not in seen:
                     seen.add(found)
                     yield found
@@ -161,13 +153,13 @@ def account(case: Case, broker: Broker, port: int) -> dict[Any, Any]:
         for channel in case.source.channels:
             name = channel.raw_name
             reader.store(name, END)
-            told[channel.name, "messages"] = heard(to_the_end(reader.subscribe(name)))
+            told[channel.name, "messages"] = heard(to_the_end(reader.subscribe(name, **UNHURRIED)))
         # Whoever was connected comes back, as no client does that has died: all that it had is free for others.
         back = {each: Client(nats, each, cluster=case.cluster) for each in told["clients"]}
         for number, (channel, client_id, durable, group) in enumerate(case.durables):
             client = back.get(client_id) or Client(nats, client_id or f"worker-{number}", cluster=case.cluster)
             back.setdefault(client_id or f"worker-{number}", client)
-            fields = {"durable_name": durable.encode(), "q_group": group.encode(), "max_in_flight": 10_000}
+            fields = {"durable_name": durable.encode(), "q_group": group.encode()} | UNHURRIED
             messages = to_the_end(client.subscribe(channel.encode(), **fields))
             told[channel, client_id, durable, group] = heard(messages)
     return told
@@ -176,7 +168,7 @@ def account(case: Case, broker: Broker, port: int) -> dict[Any, Any]:
 def to_the_end(subscription: Any) -> list[Message]:
     """Returns messages up to the one that was published last."""
     until(lambda: any(each.data == END for each in subscription.messages))
-    return sorted(subscription.messages, key=lambda each: (each.sequence, each.redelivered))
+    return sorted(subscription.settled(len(subscription.messages)), key=lambda each: (each.sequence, each.redelivered))
 
 
 def take_over(case: Case, url: str, place: Path, *words: object, expect: int = 0) -> str:
