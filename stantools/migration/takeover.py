@@ -102,7 +102,7 @@ class StateRecords:
         return self._sizes[0]
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """Bytes of all of them."""
         return self._sizes[1]
 
@@ -167,5 +167,5 @@ def plan_state(plan: Plan, records: StateRecords) -> StreamPlan:
     replicas = max((stream.settings.get("num_replicas", 1) for stream in plan.streams), default=1)
     settings = Names(plan.broker, replicas).state_config()
     name, subjects = settings.pop("name"), tuple(settings.pop("subjects"))
-    part = ChannelPart("", subjects[0], records.count, 1, records.last, records.bytes)
+    part = ChannelPart("", subjects[0], records.count, 1, records.last, records.size)
     return StreamPlan(name, subjects, (part,), settings, created_ns=records.time)

@@ -43,7 +43,11 @@ CASES = [
     "limits_msgs",
     "v038",
 ]
-PAIRS = [(servers.NEWEST, case) for case in CASES] + [(servers.OLDEST, case) for case in ("durables", "limits_msgs")]
+SOME = ("durables", "encrypted_aes", "gap_filled", "limits_msgs")
+PAIRS = [
+    *(pytest.param(servers.NEWEST, case, marks=() if case in SOME else pytest.mark.slow) for case in CASES),
+    *((servers.OLDEST, case) for case in ("durables", "limits_msgs")),
+]
 END = b"the end"
 #: Nothing comes again because the machine is busy.
 UNHURRIED: dict[str, Any] = {"ack_wait_in_secs": 3600, "max_in_flight": 10_000}
@@ -60,10 +64,11 @@ async def api(self, *given, **named):
     number = next(numbers)
     if number == last and last % 2:
         os._exit(99)
-    answer = await ask(self, *given, **named)
-    if number == last:
-        os._exit(99)
-    return answer
+    try:
+        return await ask(self, *given, **named)
+    finally:
+        if number == last:
+            os._exit(99)
 
 JetStream.api = api
 cli(sys.argv[2:])
@@ -144,8 +149,8 @@ def account(case: Case, broker: Broker, port: int) -> dict[Any, Any]:
         told[channel.name] = [
             *(state[name] for name in ("msgs", "first_seq", "last_seq")),
             sorted(
-                (each["client_id"], each.get("queue_name"), each.get("durable_name"), each["is_durable"])
-                for each in state["subscriptions"] or ()
+                [str(each.get(name)) for name in ("client_id", "queue_name", "durable_name", "is_durable")]
+                for each in state.get("subscriptions") or ()
             ),
         ]
     with Talker(port) as nats:
@@ -222,6 +227,7 @@ def test_nodes_of_a_cluster(cluster: str, golden_clusters: Path, tmp_path: Path)
 def test_nothing_is_made_of_a_channel_with_holes(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     """What to do is said, and doing it helps."""
     about = Case.golden("gap_truncated_slice", golden_copy("gap_truncated_slice"))
+    holes = about.source.channels[0].sequences.holes()
     with nats_server(tmp_path / "nats", servers.NEWEST) as server:
         said = " ".join(take_over(about, server.url, tmp_path / "work", expect=ExitCode.REFUSED).split())
         assert "4 messages are missing in it, and a broker's streams have no gaps" in said
@@ -233,7 +239,9 @@ def test_nothing_is_made_of_a_channel_with_holes(golden_copy: Callable[[str], Pa
             client = Client(nats, "me")
             messages = client.subscribe(b"gapcut").wait(35)
             assert [each.sequence for each in messages] == list(range(1, 36))
-            assert sum(each.data == b"" for each in messages) == 4
+            assert all(
+                messages[sequence - 1].data == b"" for first, last in holes for sequence in range(first, last + 1)
+            )
             assert broker.stop() == 0
 
 
@@ -248,7 +256,7 @@ def test_killed_at_its_requests(tmp_path: Path) -> None:
     work.mkdir()
     with nats_server(tmp_path / "nats", servers.NEWEST) as server:
         words[3] = server.url
-        for last in range(2, 100, 3):
+        for last in range(2, 100, 5):
             done = subprocess.run(
                 [sys.executable, "-c", CUT, str(last), *map(str, words)],
                 cwd=work,
@@ -263,12 +271,12 @@ def test_killed_at_its_requests(tmp_path: Path) -> None:
             if not done.returncode:
                 break
             killed += 1
-        assert killed > 5
+        assert killed > 4
         assert "complete before" in run(work, *words).stdout
         with on_streams(about, tmp_path, server.url) as broker:
             assert account(about, broker, server.port) == expected
             # It is the broker's now, and stays as it is.
-            assert run(work, *words, expect=ExitCode.FINDINGS).stdout.count("stream-state") > 2
+            assert run(work, *words, expect=ExitCode.FINDINGS).stdout.count("stream-state") == 2
             assert broker.stop() == 0
 
 
