@@ -311,13 +311,13 @@ class Plan:
     source: SourceRef  #: the store
     target: TargetRef = TargetRef()  #: where it goes
     way: Way = Way.ARCHIVE  #: how
-    broker: str = ""  #: cluster id of the broker that goes on with the streams, "" if none does
     streams: tuple[StreamPlan, ...] = ()  #: what will be made there, sorted by name
     left_out: tuple[LeftOut, ...] = ()  #: what does not go along
     #: What was noticed when it was planned; problems are not here, they are found anew from the plan itself (see
     #: `checks.find_problems`).
     notes: tuple[Note, ...] = ()
     made_at: int = 0  #: when it was made, in nanoseconds since 1970
+    broker: str = ""  #: cluster id of the broker that goes on with the streams, "" if none does
 
     @property
     def messages(self) -> int:

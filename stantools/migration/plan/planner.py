@@ -99,11 +99,11 @@ def make_plan(
         _source_ref(source, options),
         target,
         options.way,
-        options.broker,
         tuple(streams),
         tuple(planner.left_out),
         tuple(planner.notes),
         now,
+        options.broker,
     )
 
 
