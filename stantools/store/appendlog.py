@@ -67,6 +67,7 @@ class AppendLog:
         self._buffer: list[bytes] = []
         self._buffered = 0
         self._replacement: Replacement | None = None  # while a compaction is under way
+        self._incomplete = False  # records are missing: what comes goes to the replacement only
         #: There may be something behind the last record that could not be cut off yet.
         self._ragged = False
         #: When it was compacted last, in seconds of the clock that compactions go by.
@@ -161,6 +162,8 @@ class AppendLog:
         """Takes whole records; they are written when the buffer is full."""
         if self._replacement is not None:
             self._replacement.add(records)
+            if self._incomplete:
+                return
         self._buffer.append(records)
         self._buffered += len(records)
         self.size += len(records)
@@ -204,14 +207,23 @@ class AppendLog:
             and now - self.compacted >= rules.interval
         )
 
-    def _begin_replacement(self, prefix: str, records: Iterable[bytes]) -> Replacement:
+    def _begin_replacement(self, prefix: str, records: Iterable[bytes], *, incomplete: bool = False) -> Replacement:
         """Begins to replace the content of the log.
+
+        Args:
+            prefix: Of the new file's name.
+            records: What it begins with.
+            incomplete: Records are missing in the log, which therefore gets no more.
 
         Raises:
             StoreUnwritableError: What was gathered cannot be written.
         """
-        # Should it fail, the gathered records are still needed.
-        self._write_out()
+        self._incomplete = incomplete
+        if incomplete:
+            self._forget()
+        else:
+            # Should it fail, the gathered records are still needed.
+            self._write_out()
         with writing(self.path, _AS_IT_WAS):
             status = os.fstat(self._descriptor)
         self._replacement = Replacement(self._root, self.path, prefix, records, status)

@@ -244,12 +244,13 @@ class SubsLog(AppendLog):
         self.begin_compaction(subscriptions)
         self._finish(now)
 
-    def begin_compaction(self, subscriptions: Iterable[Live]) -> Replacement:
+    def begin_compaction(self, subscriptions: Iterable[Live], *, incomplete: bool = False) -> Replacement:
         """Begins a compaction; see `Replacement`.
 
         Args:
             subscriptions: They are encoded as the file is filled. What is pending must not change until then; a state
                 may have a higher `last_sent`, which the log gets anyway.
+            incomplete: Records are missing in the log, which therefore gets no more: they go to the new file only.
 
         Raises:
             StoreUnwritableError: It cannot be begun.
@@ -258,7 +259,8 @@ class SubsLog(AppendLog):
         alive = len(kept) + sum(len(pending) for _, pending in kept)
         # What is dead by then goes, and what is counted twice of what is alive.
         self._gone = self.records - alive, self.dead
-        return self._begin_replacement("subs", (encode_live(state, pending, self._crc) for state, pending in kept))
+        records = (encode_live(state, pending, self._crc) for state, pending in kept)
+        return self._begin_replacement("subs", records, incomplete=incomplete)
 
     def replace(self, *, now: float | None = None) -> Callable[[], None]:
         """See `AppendLog.replace`."""

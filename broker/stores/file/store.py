@@ -226,7 +226,8 @@ class FileStore:
             raise StorageError("not found")
         messages, subscriptions = channel
         try:
-            if messages.flush() is not None:
+            flushes = [each.flush() for each in channel]
+            if any(flushes):
                 self.settle()
             messages.close()
             subscriptions.close()

@@ -1,7 +1,7 @@
 """The subscriptions of a channel in a file store: its subs.dat (filestore.md sections 4, 6.1 and 8).
 
 Records are gathered and written at a flush, or when there are many. What is alive is also kept here, because a
-compaction writes it anew. That also helps when records could not be written: the next flush writes all anew.
+compaction writes it anew. That also helps when records could not be written: the next flush has all written anew.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class FileSubscriptions:
         self._under_way: Flush | None = None
         self._next: Flush | None = None
         self._compaction: Compaction | None = None
+        self._rewriting = False  # the compaction replaces a file in which records are missing
         self._no_compaction_before = float("-inf")
         self._compacted = float("-inf")
 
@@ -163,6 +164,10 @@ class FileSubscriptions:
 
     def flush(self) -> Flush | None:
         """Makes it durable as configured; see `SubscriptionStore.flush`."""
+        if self._stale or self._rewriting:
+            self._rewrite()
+            self._next = self._next or Flush()
+            return self._next
         if not self._gathered:
             return self._next or self._under_way
         self._write()
@@ -193,6 +198,8 @@ class FileSubscriptions:
         self._services.completed.append(done)
         if self._compaction is not None and self._compaction.caught_up and self._take_new_file():
             return
+        if self._rewriting:
+            return
         following, self._next = self._next, None
         if following is not None:
             try:
@@ -204,7 +211,10 @@ class FileSubscriptions:
                 self._services.completed.append(following)
 
     def write_out(self) -> list[Path]:
-        """Writes what is gathered, and returns the file. Raises StorageError."""
+        """Writes what is gathered, and returns what is to be synced then. Raises StorageError."""
+        if self._stale or self._rewriting:
+            self._rewrite()
+            return []
         if self._gathered:
             self._write()
             self._services.unsynced_logs.discard(self)
@@ -213,13 +223,21 @@ class FileSubscriptions:
     def _write(self) -> None:
         log = self._opened()
         try:
-            if self._stale:
-                log.compact(self._live(), now=time.monotonic())
-                self._stale = False
             log.flush(sync=False)
         except StoreUnwritableError as error:
             raise self._failed(error) from error
         self._gathered = False
+
+    def _rewrite(self) -> None:
+        """Has threads write everything that is alive anew, unless they are at it. Raises StorageError."""
+        if self._rewriting:
+            return
+        try:
+            self._begin_compaction(self._opened())
+        except StoreUnwritableError as error:
+            raise self._failed(error) from error
+        self._rewriting = True
+        self._stale = self._gathered = False
 
     def _gather(self) -> None:
         """Takes note that something has changed that is not durable."""
@@ -232,7 +250,7 @@ class FileSubscriptions:
 
     def _failed(self, error: Exception) -> StorageError:
         """Takes note that records were lost: the next flush writes everything that is alive anew."""
-        self._stale = self._gathered = True
+        self._stale, self._gathered, self._rewriting = True, True, False
         self._drop_compaction()
         return StorageError(error.message if isinstance(error, StantoolsError) else str(error))
 
@@ -244,11 +262,14 @@ class FileSubscriptions:
             return
         try:
             if self._is_written(log):
-                new = log.begin_compaction(self._live())
-                self._compaction = Compaction(log, new, self._services.disk, self._take_new_file, self._not_compacted)
-                self._compaction.begin()
+                self._begin_compaction(log)
         except StoreUnwritableError as error:
             self._not_compacted(error)
+
+    def _begin_compaction(self, log: SubsLog) -> None:
+        new = log.begin_compaction(self._live(), incomplete=self._stale)
+        self._compaction = Compaction(log, new, self._services.disk, self._take_new_file, self._not_compacted)
+        self._compaction.begin()
 
     def _is_written(self, log: SubsLog) -> bool:
         """Writes what is gathered. Returns whether that worked; otherwise the next flush writes everything anew."""
@@ -270,13 +291,13 @@ class FileSubscriptions:
         log, services = self._log, self._services
         if self._under_way is not None or log is None or not self._is_written(log):
             return False
-        self._compaction = None
         try:
             job = log.replace(now=time.monotonic())
         except StoreUnwritableError as error:
             self._not_compacted(error)
             return False
-        if not services.options.sync:
+        self._compaction, self._rewriting = None, False
+        if not services.options.sync and self._next is None:
             services.disk.run(job, self._renamed)
             return False
         self._under_way, self._next = self._next or Flush(), None
@@ -288,8 +309,17 @@ class FileSubscriptions:
             self._not_compacted(problem)
 
     def _not_compacted(self, problem: Exception) -> None:
-        # The log is as it was. The original says nothing here.
         self._compaction = None
+        if self._rewriting:
+            error = self._failed(problem)
+            waiting, self._next = self._next, None
+            if waiting is None:
+                STREAMING.error("Unable to sync: %s", error)
+            else:
+                waiting.outcome, waiting.error = Outcome.REFUSED, error.message
+                self._services.completed.append(waiting)
+            return
+        # The log is as it was. The original says nothing here.
         self._no_compaction_before = time.monotonic() + RETRY
         STREAMING.error("Unable to compact %s: %s", self._directory / SUBS_FILE, problem)
 
@@ -331,8 +361,15 @@ class FileSubscriptions:
     def close(self) -> None:
         """Writes and closes. Raises StorageError."""
         try:
+            if self._rewriting:
+                raise StorageError(f"{self._directory}: the disk has not taken what was written last")
+            if self._stale:
+                self._opened().compact(self._live())
+                self._stale = False
             if self._gathered:
                 self._write()
+        except StoreUnwritableError as error:
+            raise self._failed(error) from error
         finally:
             self.abandon()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from broker.stores import open_store
 from broker.stores.file import FileStore
-from broker.stores.interface import StorageError
+from broker.stores.interface import Outcome, StorageError
 from broker.stores.options import FileOptions
 from stantools.format.proto import store_pb2 as pb
 from stantools.store import logwriter
@@ -237,6 +238,60 @@ def test_a_compaction_that_fails(tmp_path, after, sync, caplog):
     assert not list(tmp_path.glob("subs*"))
     store.close()
     assert found(tmp_path)[1][1] == [*range(91, 102)]
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_was_lost_is_written_anew_by_a_thread(tmp_path, sync, fails):
+    """Nobody waits for a disk that hangs, what comes meanwhile goes along, and the old file gets nothing more."""
+    store = new_store(tmp_path, sync=sync, buffer_size=0)
+    subscriptions = store.create_channel(NAME).subscriptions
+    state = subscription()
+    subscriptions.create(state)
+    subscriptions.sent(state.id, range(1, 101))
+    subscriptions.flush()
+    store.settle()
+    store.completed()
+    with faults() as broken:
+        broken.after = 0
+        with pytest.raises(StorageError, match="No space left"):
+            subscriptions.sent(state.id, [101])
+    path = tmp_path / "foo.bar/subs.dat"
+    before = path.read_bytes()
+    hung, goes_on, fsync = threading.Event(), threading.Event(), os.fsync
+
+    def hang(descriptor: int) -> None:
+        hung.set()
+        assert goes_on.wait(60)
+        if fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    with patch.object(os, "fsync", hang):
+        under_way = subscriptions.flush()
+        assert hung.wait(60)
+        subscriptions.sent(state.id, [102])
+        subscriptions.acked(state.id, range(1, 91))
+        assert subscriptions.flush() is under_way
+        assert under_way not in store.completed()
+        assert not subscriptions.release()
+        assert path.read_bytes() == before
+        goes_on.set()
+        store.settle()
+    assert under_way is not None and under_way in store.completed()
+    assert not list(tmp_path.glob("subs*"))
+    if fails:
+        assert under_way.outcome is Outcome.REFUSED
+        assert "Input/output error" in under_way.error
+        assert path.read_bytes() == before
+        under_way = subscriptions.flush()
+        store.settle()
+        assert under_way in store.completed()
+    assert under_way.outcome is Outcome.STORED
+    shutil.copytree(tmp_path, tmp_path.with_suffix(".killed"))
+    store.close()
+    for directory in (tmp_path, tmp_path.with_suffix(".killed")):
+        assert found(directory)[1][1] == [*range(91, 103)]
 
 
 def test_a_compaction_leaves_what_is_alive(tmp_path):
