@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CHANNEL_BOUND: Final = 16 << 20
 BOUND: Final = 64 << 20
 #: How long (ns) a commit flushes, and those who may be served are served, before others have their turn.
-SHARE: Final = 16_000_000
+SHARE: Final = 8_000_000
 
 # Looked up with each publish.
 _STORED: Final = Outcome.STORED
@@ -272,8 +272,9 @@ class Commits:
                 break
         for channel, portions in left:
             self._touched[channel] = portions
-            self.staged += sum(len(portion.rows) for portion in portions)
-            self.size += sum(portion.size for portion in portions)
+            for portion in portions:
+                self.staged += len(portion.rows)
+                self.size += portion.size
         if self._touched:
             self._driver.commit_soon()
 

@@ -3,7 +3,8 @@
 Facts: streaming-protocol.md section 11.
 
 What comes in is staged: appended to the stores, with the acknowledgements held back until a commit (`commits`). What
-comes in small pieces, from many connections, is gathered before, and staged as one piece with the commit.
+comes in small pieces, from many connections, is gathered before, and staged as one piece with the commit, unless it is
+to make a channel: that may take long, so it is done in the turn of whoever sent it.
 """
 
 from __future__ import annotations
@@ -98,8 +99,18 @@ class Publishing:
         row, count = self._gathered, end - begin
         # Who is to be slowed down is known only while it is handed over.
         if self._gathers and not self._alone and count <= _FEW and row + count <= self._most and not commits.crowded:
-            used, rows = self._gathered_size, self._gathered_rows
-            used = gather(buffer, frames, begin, end, self._gathered_bytes, used, rows, row)
+            used = gather(
+                buffer,
+                frames,
+                begin,
+                end,
+                self._channels.names,
+                self.prefix,
+                self._gathered_bytes,
+                self._gathered_size,
+                self._gathered_rows,
+                row,
+            )
             if used >= 0:
                 self._gathered, self._gathered_size = row + count, used
                 if not row:

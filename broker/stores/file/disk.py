@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Final
 
-#: Threads that write and sync, and seconds for which they are waited for. A job that takes as long is slow.
+#: Threads that write and sync, and seconds for which they are waited for if they have no more to do than one job each.
+#: A job that takes as long is slow.
 _THREADS: Final = 8
 _MOMENT: Final = 0.02
 _LONGEST_PAUSE: Final = 0.01
@@ -95,9 +96,10 @@ class Disk:
         """Draws the conclusions of jobs, waits until a time for those that are awaited, or all."""
         self._waiting = True
         while self._running:
-            wait = end - time.monotonic() if self._waiting and (everything or self._wanted) else 0
+            awaited = everything or (self._wanted and self._running <= _THREADS)
+            wait = end - time.monotonic() if self._waiting and awaited else 0
             try:
-                conclusion, awaited, problem, seconds = self._done.get(wait > 0, wait if wait > 0 else None)
+                conclusion, wanted, problem, seconds = self._done.get(wait > 0, wait if wait > 0 else None)
             except Empty:
                 if not self._waiting:
                     break
@@ -107,7 +109,7 @@ class Disk:
                 self._wanted = 0
                 continue
             self._running -= 1
-            if awaited:
+            if wanted:
                 self._wanted = max(self._wanted - 1, 0)
                 self._note(seconds)
             conclusion(problem)

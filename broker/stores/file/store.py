@@ -35,7 +35,7 @@ from stantools.store.serverinfo import encode_server_file
 #: Seconds that the end waits for a disk at most, before what it has not done is given up.
 PATIENCE = 10.0
 #: Nanoseconds that one call of `maintain` takes at most, about, and after which it looks again if a disk is slow.
-_SHARE = 20_000_000
+_SHARE = 8_000_000
 _AGAIN = 1_000_000_000
 
 

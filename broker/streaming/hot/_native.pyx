@@ -227,7 +227,18 @@ cdef inline bint is_same(const Text* a, const Text* b) noexcept nogil:
     return a.size == b.size and same_bytes(a.start, b.start, a.size)
 
 
-def gather(buffer, frames, int64_t begin, int64_t end, into, int64_t used, table, int64_t row):
+def gather(
+    buffer,
+    frames,
+    int64_t begin,
+    int64_t end,
+    Names channels not None,
+    int64_t prefix,
+    into,
+    int64_t used,
+    table,
+    int64_t row,
+):
     """See the twin."""
     cdef Held held = hold_bytes(buffer)
     cdef Held held_frames = hold_frames(frames, begin, end)
@@ -239,6 +250,7 @@ def gather(buffer, frames, int64_t begin, int64_t end, into, int64_t used, table
     cdef int32_t* out = <int32_t*>held_table.buffer.buf + WIDTH * row
     cdef int64_t limit = held.buffer.len, room = held_into.buffer.len, i
     cdef int part
+    cdef Text name
     check_rows(row, row + end - begin, held_table.buffer.shape[0])
     if not 0 <= used <= room <= INT32_MAX:
         raise ValueError(f"{used} of {room} bytes are used")
@@ -246,6 +258,10 @@ def gather(buffer, frames, int64_t begin, int64_t end, into, int64_t used, table
         check_frame(frame, limit)
         if not is_inside(frame[FRAME_SUBJECT], frame[FRAME_SUBJECT_SIZE], limit):
             raise ValueError(f"a subject lies outside of {limit} bytes")
+        if prefix >= 0:
+            name = channel_of(base, frame, prefix)
+            if number_of(&channels.table, name.start, name.size) < 0:
+                return -1
         memcpy(out, frame, WIDTH * sizeof(int32_t))
         for part in (FRAME_SUBJECT, FRAME_REPLY, FRAME_PAYLOAD):
             # Each size stands behind its place.
@@ -257,6 +273,14 @@ def gather(buffer, frames, int64_t begin, int64_t end, into, int64_t used, table
         frame += WIDTH
         out += WIDTH
     return used
+
+
+cdef inline Text channel_of(const uint8_t* base, const int32_t* frame, int64_t prefix) noexcept nogil:
+    """What stands in the NATS subject behind a prefix."""
+    cdef Text name
+    name.size = <uint32_t>max(frame[FRAME_SUBJECT_SIZE] - prefix, 0)
+    name.start = base + (frame[FRAME_SUBJECT] + prefix if name.size else 0)
+    return name
 
 
 cdef class Lookup:
@@ -330,8 +354,7 @@ def read_publishes(
             status = UNKNOWN_CLIENT
             break
         if prefix >= 0:
-            name.size = <uint32_t>max(frame[FRAME_SUBJECT_SIZE] - prefix, 0)
-            name.start = base + (frame[FRAME_SUBJECT] + prefix if name.size else 0)
+            name = channel_of(base, frame, prefix)
             if not is_same(&name, &fields[SUBJECT_FIELD]):
                 status = WRONG_SUBJECT
                 break

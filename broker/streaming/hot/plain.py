@@ -33,7 +33,16 @@ _MAX_UINT64: Final = (1 << 64) - 1
 
 
 def gather(
-    buffer: Buffer, frames: Frames, begin: int, end: int, into: bytearray, used: int, table: Frames, row: int
+    buffer: Buffer,
+    frames: Frames,
+    begin: int,
+    end: int,
+    channels: Names,
+    prefix: int,
+    into: bytearray,
+    used: int,
+    table: Frames,
+    row: int,
 ) -> int:
     """Copies frames, and what they point to, behind others.
 
@@ -42,13 +51,15 @@ def gather(
         frames: Table of frames.
         begin: First row of it.
         end: The row behind the last.
+        channels: Numbers of the channels that are there.
+        prefix: What stands in the NATS subject before the channel, in bytes; negative if it may be another.
         into: Is filled, from `used` on.
         used: Bytes of it that are in use.
         table: Is filled, from `row` on; it has room for all.
         row: Rows of it that are in use.
 
     Returns:
-        How many bytes are in use now; -1 if there was not enough room.
+        How many bytes are in use now; -1 if there was not enough room, or a channel is not there.
 
     Raises:
         ValueError: A row of the frames, or what it points to, lies outside.
@@ -62,6 +73,8 @@ def gather(
     for subject, length, reply, reply_size, header_size, start, size, route in frames[begin:end].tolist():
         _check_frame(reply, reply_size, header_size, start, size, len(view))
         _check_span(subject, length, len(view))
+        if prefix >= 0 and channels.get(bytes(view[subject + prefix : subject + length])) < 0:
+            return -1
         rows.append((at, length, at + length, reply_size, header_size, at + length + reply_size, size, route))
         pieces += (view[subject : subject + length], view[reply : reply + reply_size], view[start : start + size])
         at += length + reply_size + size

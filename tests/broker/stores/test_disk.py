@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from unittest.mock import patch
 
@@ -107,6 +108,21 @@ def test_a_sync_that_takes_long_is_not_waited_for(files):
     assert told[3] is None
     disk.pause = 0.01
     assert not disk.sync(files, told.append), "a thread waits for a slow disk"
+    disk.stop()
+
+
+def test_nobody_waits_for_threads_that_have_much_to_do():
+    disk = Disk()
+    told, released = [], threading.Event()
+    with patch("broker.stores.file.disk._MOMENT", 60):
+        for _ in range(20):
+            disk.run(lambda: released.wait(120), told.append, awaited=True)
+        begin = time.monotonic()
+        assert not disk.conclude()
+        assert time.monotonic() - begin < 30
+    released.set()
+    assert disk.conclude(60)
+    assert told == [None] * 20
     disk.stop()
 
 

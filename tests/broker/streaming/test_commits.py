@@ -214,8 +214,8 @@ class Run:
         self.store = self.bus.store = LateStore(self.seed, time)
         self.chance = self.store.chance
         sleep = self.chance.choice([0, 0, 0, SECOND // 1000])
-        # Commits flush for 16 ms at most, and leave what is left to the next one.
-        time.cost = self.chance.choice([0, 0, SECOND // 100, SECOND // 50])
+        # Commits flush for 8 ms at most, and leave what is left to the next one.
+        time.cost = self.chance.choice([0, 0, SECOND // 200, SECOND // 50])
         self.world = World(store=self.store, time=time, bus=self.bus, io_sleep_time=sleep)
         self.clients = [b"c%d" % number for number in range(self.chance.randint(1, 5))]
         for client in self.clients:

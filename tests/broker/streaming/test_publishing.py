@@ -54,6 +54,23 @@ def test_a_connection_id_alone_decides(world: World) -> None:
     assert world.publish(b"foo", b"x", client=b"nobody") == [INVALID]
 
 
+def test_whoever_makes_a_channel_takes_the_time_for_it(world: World) -> None:
+    """What is little is gathered from all clients and staged together, but for new channels, which may take long."""
+    world.publish(b"foo", b"x")
+
+    def send(channel: bytes) -> None:
+        world.bus.feed([(world.subjects.publish + b"." + channel, world.message(channel, b"x"), b"acks")])
+
+    send(b"foo")
+    send(b"foo")
+    assert world.channel(b"foo").messages.last == 1
+    send(b"bar")
+    assert world.channel(b"bar").messages.last == 1
+    assert world.channel(b"foo").messages.last == 3, "what came before was staged before"
+    world.settle()
+    assert len([each for each in world.bus.sent if each.subject == b"acks"]) == 3
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_the_message_and_its_subject_name_one_channel(
     world: World, caplog: pytest.LogCaptureFixture, there: bool
@@ -204,7 +221,8 @@ class TestGathering:
     """What comes in small pieces is staged as one, without anybody noticing."""
 
     def test_one_block_for_many_connections(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        world.publish(b"foo", b"0")
+        for _ in range(2):
+            world.publish(b"foo", b"0")
         messages = world.channel(b"foo").messages
         counts: list[int] = []
         append = messages.append
@@ -219,7 +237,7 @@ class TestGathering:
         # The first is taken at once, as the one before it came alone.
         assert counts == [1, 39, 1, 1]
         assert [each.data[:5] for each in subscriber.new()] == [
-            b"0", *(b"%d" % i for i in range(40)), b"xxxxx", b"last"
+            b"0", b"0", *(b"%d" % i for i in range(40)), b"xxxxx", b"last"
         ]  # fmt: skip
         acked = [sent for sent in world.bus.sent if sent.subject.startswith(b"acks.")]
         for reply, guids in {b"acks.3": range(3, 40, 7), b"acks.large": (b"large", b"last")}.items():
