@@ -440,6 +440,9 @@ def _pieces(batch: Batch) -> Iterator[tuple[Portion, bytes, int, int]]:
     for number, portion in enumerate(portions):
         owners[portion.rows] = number
     for reply, begin, end in batch.runs:
+        if end - begin == 1:  # of many clients, which publish one message at a time
+            yield portions[owners[begin]], reply, begin, end
+            continue
         part = owners[begin:end]
         changes = (np.flatnonzero(part[1:] != part[:-1]) + (begin + 1)).tolist()
         for first, stop in pairwise([begin, *changes, end]):
