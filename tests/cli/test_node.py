@@ -310,6 +310,19 @@ def test_merge_of_a_data_directory_and_of_a_raft_directory(run: Run, golden_clus
     assert store.code == 1 and "clients and subscriptions are lost" in store.out
 
 
+def test_a_store_of_no_cluster_is_not_merged(
+    run: Run, golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(golden / "basic", tmp_path / "its node")
+    monkeypatch.chdir(tmp_path)
+    for named in ("its node", "its node/datastore"):
+        refused = run("merge", named, "--dry-run")
+        said = " ".join(refused.err.split())
+        assert refused.code == 4 and "its node/datastore: is the store of a server that is in no cluster" in said
+        assert "`stantools salvage 'its node/datastore' --out 'its node/datastore.salvaged'`" in said
+        assert "`stantools migrate 'its node/datastore'`" in said
+
+
 def test_an_empty_node_does_no_harm_and_is_not_enough(run: Run, golden_clusters: Path, tmp_path: Path) -> None:
     nodes = golden_clusters / "damaged_metas" / "nodes"
     whole = run("merge", nodes / "a", nodes / "b", "--dry-run", "-o", "json").json()

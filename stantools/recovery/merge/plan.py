@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
-from stantools.escaping import escape
+from stantools.escaping import escape, fill_in, store_names
 from stantools.format.crc import IEEE, Crc
 from stantools.format.encryption import raft_cipher
 from stantools.format.proto import store_pb2 as pb
@@ -91,6 +91,7 @@ class _Merge:
             replace(each, raft=each.raft and absolute(each.raft), data=each.data and absolute(each.data))
             for each in nodes
         ]
+        self._named = nodes  # with the paths as the user wrote them
         self._key = reading.encryption_key
         self._reading = reading
         self._options = options
@@ -131,13 +132,18 @@ class _Merge:
         """Returns server.dat of a server that is in no cluster."""
         asked = self._options.cluster_id
         found = []
-        for node, store in zip(self._nodes, self._stores, strict=True):
+        for named, node, store in zip(self._named, self._nodes, self._stores, strict=True):
             if store and store.server:
                 found.append(find_identity(store, "?")[0])
                 if not node.report and not found[-1].node_id and found[-1].cluster_id != b"?":
+                    path = named.data or store.path
                     raise RefusedError(
-                        f"{store.path}: is the store of a server that is in no cluster",
-                        "name the directories of a cluster's nodes",
+                        f"{path}: is the store of a server that is in no cluster",
+                        fill_in(
+                            "`stantools salvage STORE --out NEW` makes a new store of it, "
+                            "`stantools migrate STORE` moves it to JetStream",
+                            store_names(path),
+                        ),
                     )
         ids = {each.cluster_id.decode("utf-8", "surrogateescape") for each in found} - {"?"}
         ids |= {each.files.cluster_id for each in self._nodes if each.report}
