@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from stantools.store.sample import SampleOptions, write_sample
+from tests.tui import conftest
 from tests.tui.conftest import LARGE, SMALL, check_screen, notices, scanned, screen_text, until
 from tui.keys import LIGHT, Settings
 
@@ -316,3 +319,28 @@ def test_hostile_channel_names_are_shown_harmlessly(name: str, tmp_path: Path, b
                 assert fragment in text
 
     browse(tmp_path / "datastore", look)
+
+
+@pytest.mark.parametrize("kept", [None, "whole\n", "old\n"])
+def test_a_screen_is_written_when_it_is_laid_out(
+    kept: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Laying:
+        """A pilot of a browser that lays out its screen in three steps."""
+
+        app, steps = None, 0
+
+        async def pause(self, _delay: float) -> None:
+            self.steps += 1
+
+    pilot = Laying()
+    monkeypatch.setattr(conftest, "SCREENS", tmp_path)
+    monkeypatch.setattr(conftest, "screen_text", lambda _app: "whole\n" if pilot.steps > 2 else "half\n")
+    monkeypatch.setenv(conftest.WRITE, "1")
+    path = tmp_path / "name.txt"
+    if kept:
+        path.write_text(kept)
+        os.utime(path, (1, 1))
+    asyncio.run(check_screen(pilot, "name"))
+    assert path.read_text() == "whole\n"
+    assert (path.stat().st_mtime == 1) == (kept == "whole\n")
