@@ -385,7 +385,7 @@ _INDEXES = (
         "index-dangling",
         _E,
         "index records that point to no good message",
-        "the data file lost its end, or is damaged there",
+        "the data file lost its end",
         "if the last index record is one of them it rebuilds the index from the data file; otherwise it starts, and "
         "delivery stops at these messages",
         _SALVAGE,
@@ -413,7 +413,7 @@ _SEQUENCES = (
     Entry(
         "sequence-damaged",
         _E,
-        "messages whose record is damaged, summed up for the channel",
+        "messages of the channel whose records are damaged, where the findings of its slices do not name each",
         "see the findings of the slice",
         "see the findings of the slice",
         _SALVAGE,

@@ -134,19 +134,22 @@ def _damage(file: str, channel: str, neighbours: Neighbours) -> Finding:
     text = f"{counted(damage.length, 'byte')} from offset {damage.offset}: {stop_text(damage.stop)}"
     if damage.stop == Stop.BAD_CRC and damage.computed_crc:
         text += f" (stored 0x{damage.stored_crc:08x}, computed 0x{damage.computed_crc:08x})"
-    if neighbours.before or neighbours.after:
-        text += f"; {_between(neighbours.before, neighbours.after)}"
+    if where := _where(neighbours):
+        text += f"; {where}"
     if damage.repair:
         text += "; its message is proven and can be kept"
     return finding(
-        code, text, file=file, offset=damage.offset, length=damage.length, channel=channel, seq=damage.sequence
+        code, text, file=file, offset=damage.offset, length=damage.length, channel=channel, seq=neighbours.sequence
     )
 
 
-def _between(before: int, after: int) -> str:
+def _where(neighbours: Neighbours) -> str:
+    before, after = neighbours.before, neighbours.after
+    if neighbours.sequence is not None:
+        return f"sequence {neighbours.sequence}"
     if before and after:
         return f"between sequences {before} and {after}"
-    return f"behind sequence {before}" if before else f"before sequence {after}"
+    return f"behind sequence {before}" if before else f"before sequence {after}" if after else ""
 
 
 def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
@@ -183,10 +186,11 @@ def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
     if report.mismatch_count > _LISTED:
         text = f"{report.mismatch_count} records disagree in all; {_LISTED} are listed"
         yield finding("index-mismatch", text, file=file, channel=channel)
-    yield from _index_coverage(file, channel, report)
+    yield from _index_coverage(file, channel, survey)
 
 
-def _index_coverage(file: str, channel: str, report: IndexReport) -> Iterator[Finding]:
+def _index_coverage(file: str, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
+    report = survey.index
     if report.orphan_count:
         text = f"not named: {_count(report.orphan_count)}, {_sequences(report.orphans)}"
         yield finding("index-orphans", text, file=file, offset=report.end, channel=channel, seq=report.orphans.first)
@@ -194,7 +198,9 @@ def _index_coverage(file: str, channel: str, report: IndexReport) -> Iterator[Fi
         text = f"records in each other's places: {report.displaced_count}, {_sequences(report.displaced)}"
         offset = FILE_HEADER_SIZE + report.first_displaced * INDEX_RECORD_SIZE
         yield finding("index-disorder", text, file=file, offset=offset, channel=channel, seq=report.displaced.first)
-    if report.dangling_count:
+    held = Ranges.union(run.sequences for run in survey.runs)
+    # That the index names what is damaged in the data is as it should be.
+    if report.dangling_count and (not survey.damages or report.dangling & held):
         text = f"records that point to no good message: {report.dangling_count}, {_sequences(report.dangling)}"
         offset = FILE_HEADER_SIZE + report.first_dangling * INDEX_RECORD_SIZE
         yield finding("index-dangling", text, file=file, offset=offset, channel=channel, seq=report.dangling.first)
@@ -212,7 +218,8 @@ def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Findi
     """Iterates over the findings about the sequences of a channel as a whole."""
     channel = survey.files.name
     damaged, missing = survey.damaged, survey.missing
-    if damaged:
+    told = (each.sequence for one in survey.slices for each in one.damages if each.sequence)
+    if damaged - Ranges.of((sequence, sequence) for sequence in told):  # the findings of slices do not name them all
         text = f"{_count(damaged.count())}: {_sequences(damaged)}"
         yield finding("sequence-damaged", text, file=channel, channel=channel, seq=damaged.first)
     if missing:

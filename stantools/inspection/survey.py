@@ -56,6 +56,14 @@ class Neighbours:
     before: int
     after: int
 
+    @property
+    def sequence(self) -> int | None:
+        """The sequence of the one message that was here, as far as the neighbours, the bytes or the index tell it."""
+        if self.before and self.after - self.before == 2:
+            return self.before + 1
+        guess = self.damage.sequence
+        return guess if guess and self.before < guess and (not self.after or guess < self.after) else None
+
 
 @dataclass
 class SliceSurvey:

@@ -127,6 +127,31 @@ def test_findings_name_the_place(golden_copy: Callable[[str], Path]) -> None:
     assert finding.remedy
 
 
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("dmg_payload_flip_idx_intact", ["slice-bad-payload"]),
+        ("dmg_length_flip_noidx", ["slice-bad-length", "index-missing"]),
+        ("dmg_last_slice_cut_payload", ["slice-torn", "sequence-damaged"]),  # the second names more messages
+        ("dmg_idx_last_points_wrong", ["index-orphans", "index-dangling"]),  # the data are as they should be
+    ],
+)
+def test_a_damaged_message_is_one_finding(case: str, expected: list[str], golden_copy: Callable[[str], Path]) -> None:
+    verdict = run(golden_copy(case))
+    assert [f.code for f in verdict.findings if f.severity is not Severity.INFO] == expected
+    for found in (f for f in verdict.findings if f.code.startswith(("slice-", "sequence-damaged"))):
+        assert f"sequence {found.seq}" in found.detail or f"sequences {found.seq}-" in found.detail
+
+
+@pytest.mark.parametrize("case", [name for name in golden_cases() if name.startswith("dmg_")])
+def test_every_damaged_message_is_named(case: str, golden_copy: Callable[[str], Path]) -> None:
+    verdict = run(golden_copy(case))
+    for channel in verdict.channels:
+        own = [f for f in verdict.findings if f.channel == channel.name]
+        named = Ranges.of((f.seq, f.seq) for f in own if f.code.startswith("slice-") and f.offset is not None and f.seq)
+        assert bool(channel.damaged - named) == any(f.code == "sequence-damaged" for f in own)
+
+
 def test_limited_to_channels(golden_copy: Callable[[str], Path]) -> None:
     verdict = run(golden_copy("dmg_payload_flip_idx_intact"), patterns=["beta.*"])
     assert [c.name for c in verdict.channels] == ["beta.two"] and verdict.clean
