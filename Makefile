@@ -20,12 +20,12 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-fast test-slow demo demo-cluster proto docs man screens samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-browser clean
+.PHONY: help setup check format test test-fast test-slow demo demo-cluster proto docs man screens recordings samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-browser clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
-	@echo "also: setup, format, test-slow, proto, docs, man, screens, samples, dist, bench, bench-offline, bench-migration,"
-	@echo "      bench-pipeline, bench-broker, bench-browser, clean"
+	@echo "also: setup, format, test-slow, proto, docs, man, screens, recordings, samples, dist, bench, bench-offline,"
+	@echo "      bench-migration, bench-pipeline, bench-broker, bench-browser, clean"
 
 setup: $(INSTALLED)
 
@@ -94,6 +94,10 @@ man: $(INSTALLED)
 # Pictures of the browser for the README and the guide.
 screens: $(INSTALLED)
 	@$(BIN)/python docs/screens.py $(ARGS)
+
+# Animations of commands in a terminal, and of the browser.
+recordings: $(INSTALLED)
+	@$(BIN)/python docs/recordings.py $(ARGS)
 
 samples: $(INSTALLED)
 	@$(BIN)/python samples/make_samples.py

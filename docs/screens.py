@@ -8,12 +8,13 @@ Each picture is made of the running browser, on stores that are written for it: 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +38,28 @@ class _Room(NamedTuple):
 Scenario = Callable[[Any], Awaitable[None]]
 
 
-async def _settle(pilot: Any) -> None:
+@contextlib.contextmanager
+def shops() -> Iterator[Path]:
+    """Writes the stores into a directory, as `healthy/datastore` and `damaged/datastore`, and removes it in the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, damage in (("healthy", ()), ("damaged", _DAMAGE)):
+            Path(folder, kind).mkdir()
+            write_shop(Path(folder, kind, "datastore"), damage=damage)
+        # The same room on every machine that makes the pictures.
+        shutil.disk_usage = lambda _path: _Room()  # type: ignore[assignment]
+        yield Path(folder)
+        os.chdir("/")
+
+
+@contextlib.asynccontextmanager
+async def browsing(path: Path) -> AsyncIterator[Any]:
+    """Opens a store in the browser; yields its pilot when everything is known of the store."""
+    async with Browser(StoreSession(path)).run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        yield pilot
+
+
+async def settle(pilot: Any) -> None:
     """Waits until everything is known and drawn, and no note is in the corner any more."""
     session = pilot.app.session
     for _ in range(600):
@@ -52,9 +74,9 @@ async def _settle(pilot: Any) -> None:
 def _view(view: View, place: Place, *keys: str) -> Scenario:
     async def go(pilot: Any) -> None:
         pilot.app.open_view(view, place)
-        await _settle(pilot)
+        await settle(pilot)
         await pilot.press(*keys)
-        await _settle(pilot)
+        await settle(pilot)
 
     return go
 
@@ -63,7 +85,7 @@ async def _damaged_record(pilot: Any) -> None:
     """Goes to the bytes of the first record that is damaged."""
     found = next(each for each in pilot.app.session.findings() if each.code.startswith("slice-bad"))
     pilot.app.open_view(View.SLICES, Place(channel=found.channel, file=found.file, offset=found.offset))
-    await _settle(pilot)
+    await settle(pilot)
 
 
 async def _nothing(pilot: Any) -> None:
@@ -83,11 +105,9 @@ SCENES: dict[str, tuple[bool, Scenario]] = {
 
 
 async def _picture(path: Path, scenario: Scenario) -> str:
-    app = Browser(StoreSession(path))
-    async with app.run_test(size=SIZE) as pilot:
-        await _settle(pilot)
+    async with browsing(path) as pilot:
         await scenario(pilot)
-        return _plain(app.export_screenshot(title=f"stantools tui {path}"))
+        return _plain(pilot.app.export_screenshot(title=f"stantools tui {path}"))
 
 
 def _plain(svg: str) -> str:
@@ -103,20 +123,14 @@ def main(names: list[str]) -> None:
     unknown = [name for name in names if name not in SCENES]
     if unknown:
         sys.exit(f"there is no picture {unknown[0]}; there are: {', '.join(SCENES)}")
-    with tempfile.TemporaryDirectory() as place:
-        for kind, damage in (("healthy", ()), ("damaged", _DAMAGE)):
-            Path(place, kind).mkdir()
-            write_shop(Path(place, kind, "datastore"), damage=damage)
-        # The same room on every machine that makes the pictures.
-        shutil.disk_usage = lambda _path: _Room()  # type: ignore[assignment]
+    with shops() as place:
         for name, (damaged, scenario) in SCENES.items():
             if names and name not in names:
                 continue
-            os.chdir(Path(place, "damaged" if damaged else "healthy"))
+            os.chdir(place / ("damaged" if damaged else "healthy"))
             svg = asyncio.run(_picture(Path("datastore"), scenario))
             (PICTURES / f"{name}.svg").write_text(svg)
             print(f"wrote {PICTURES.name}/{name}.svg")  # noqa: T201
-        os.chdir("/")
 
 
 if __name__ == "__main__":
