@@ -20,6 +20,8 @@ import natsserver
 from measure import REPOSITORY, timed
 
 _LOAD = Path(__file__).with_name("broker") / "load.py"
+#: The load generator for streams.
+STREAMS = _LOAD.with_name("streamload.py")
 _ATTACK = _LOAD.with_name("attack.py")
 _PATIENCE = 60.0
 _READY = b"Streaming Server is ready"
@@ -112,10 +114,15 @@ class Broker:
 
     def memory(self) -> float:
         """The memory that it has at the moment, in MiB."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) / 1024
-        raise RuntimeError("the kernel does not tell")
+        return memory(self.pid)
+
+
+def memory(pid: int) -> float:
+    """Returns the memory that a process has at the moment, in MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("the kernel does not tell")
 
 
 @contextmanager
@@ -136,6 +143,8 @@ def broker(place: Path, store: Sequence[str], *, plain: bool = False) -> Iterato
         command += ["-mc", "0", "-mm", "0", "-mb", "0", *store]
         if "file" in store:
             command += ["-dir", str(Path(folder, "store"))]
+        if "-js" in store:
+            command += ["-sd", str(Path(folder, "streams"))]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         if plain:
             environment["STANTOOLS_KERNELS"] = "plain"
@@ -179,8 +188,8 @@ def nats(place: Path, version: str) -> Iterator[tuple[int, int]]:
         yield int(server.url.rpartition(":")[2]), server.pid
 
 
-def load(mode: str, port: int, pid: int, **options: object) -> dict[str, float]:
-    """Runs the load generator; `options` are those of its command line.
+def load(mode: str, port: int, pid: int, *, program: Path = _LOAD, **options: object) -> dict[str, float]:
+    """Runs a load generator; `options` are those of its command line.
 
     Raises:
         RuntimeError: It ended with an error.
@@ -188,7 +197,7 @@ def load(mode: str, port: int, pid: int, **options: object) -> dict[str, float]:
     command = [mode, "--port", str(port), "--pid", str(pid)]
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
-    return _json(_LOAD, command)
+    return _json(program, command)
 
 
 def attack(name: str, port: int) -> dict[str, float]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from brokergrowth import clients, growth
 from brokerruns import STORES, Options, Runs, Way, attack, broker, load, nats, processor, race
+from brokerstreams import streams
 from measure import REPOSITORY, Sample, python, table, timed, verdict
 
 from tests import servers
@@ -373,6 +374,7 @@ SECTIONS: dict[str, Callable[[Options], str]] = {
     "broker-delivery": delivery,
     "broker-core": core,
     "broker-jetstream": jetstream,
+    "broker-streams": streams,
     "broker-start": start,
     "broker-innocent": innocent,
     "broker-process": process,

@@ -22,7 +22,7 @@ import select
 import selectors
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -235,7 +235,7 @@ def publish(options: argparse.Namespace) -> Result:
         for i in range(16 if durables else max(_PREPARED, options.channels)):
             channel = channels[i % len(channels)].encode()
             message = PubMsg(client_id=identity, guid=_guid(i), subject=channel, conn_id=connection)
-            message.data = _payload(options.size, i)
+            message.data = document(options.size, i)
             payload = message.SerializeToString()
             subject = prefix + b"." + channel
             frames.append(b"PUB %b %b %d\r\n%b\r\n" % (subject, client.inbox + b".A", len(payload), payload))
@@ -263,7 +263,7 @@ def _guid(number: int) -> bytes:
     return b"%022d" % number
 
 
-def _payload(size: int, seed: int) -> bytes:
+def document(size: int, seed: int) -> bytes:
     """Text that looks like JSON, different for each message."""
     text = b'{"id":%d,"value":"%b"}' % (seed, secrets.token_hex(size // 2 + 1).encode())
     return text[:size]
@@ -351,7 +351,7 @@ def jetstream(options: argparse.Namespace) -> Result:
             client.request_json(f"$JS.API.STREAM.CREATE.{stream}", config)
         frames = []
         for i in range(_PREPARED):
-            data = _payload(options.size, i)
+            data = document(options.size, i)
             frames.append(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), client.inbox + b".A", len(data), data))
         count = options.count // options.connections
         workers.append(Publisher(client, Prepared(frames), count, options.window, check_jetstream_acks))
@@ -537,7 +537,7 @@ def core(options: argparse.Namespace) -> Result:
     workers: list[Any] = [
         Counter(RawClient(options.host, options.port), subject, options.count) for _ in range(options.connections)
     ]
-    data = [_payload(options.size, i) for i in range(_PREPARED)]
+    data = [document(options.size, i) for i in range(_PREPARED)]
     frames = [b"PUB %b %d\r\n%b\r\n" % (subject, len(piece), piece) for piece in data]
     workers.append(Sender(RawClient(options.host, options.port), Prepared(frames), options.count))
     clock = Clock(options.pid)
@@ -558,10 +558,16 @@ MODES: dict[str, Callable[[argparse.Namespace], Result]] = {
 }
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=MODES)
+def parse(arguments: Sequence[str], modes: Iterable[str], about: str | None) -> argparse.Namespace:
+    """Reads the command line of a load generator.
+
+    Args:
+        arguments: The command line.
+        modes: What it can do.
+        about: What `--help` says.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=tuple(modes))
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=4222)
     parser.add_argument("--cluster", default="test-cluster", help="cluster id of the streaming server")
@@ -581,7 +587,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main() -> None:
     """Runs once."""
-    options = parse(sys.argv[1:])
+    options = parse(sys.argv[1:], MODES, __doc__)
     print(json.dumps(asdict(MODES[options.mode](options))))
 
 
