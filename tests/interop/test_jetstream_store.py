@@ -194,7 +194,12 @@ def test_limits(tmp_path: Path) -> None:
             assert [sequence for sequence, _ in contents(server.url)] == [8, 9, 10, 11, 12]
             client.store(b"a", bytes(2000), bytes(2000), bytes(2000))
             # The limit of bytes is the broker's, and the stream follows.
-            until(lambda: [sequence for sequence, _ in contents(server.url)] == [14, 15])
+
+            async def bounds(_: Any, js: Any) -> tuple[int, int]:
+                state = (await js.stream_info(STREAM)).state
+                return state.first_seq, state.last_seq
+
+            until(lambda: with_streams(server.url, bounds) == (14, 15))
             broker.kill()
             broker.start()
             assert [each.sequence for each in client.subscribe(b"a").wait(2)] == [14, 15]
