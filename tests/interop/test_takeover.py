@@ -78,7 +78,8 @@ cli(sys.argv[2:])
 def nats_server(place: Path, version: str) -> NatsServer:
     if version not in servers.available():
         pytest.skip(f"nats-server {version} is not here (python tests/servers.py fetches it)")
-    return NatsServer(place, version)
+    # One message of a store is as large as a NATS server takes it by default, and more goes with it to subscribers.
+    return NatsServer(place, version, {"max_payload": 2 << 20})
 
 
 @dataclass
