@@ -74,7 +74,7 @@ def test_every_table_of_a_directory_of_stores(base: Path, memory: str, copied: P
     both = {} if name not in (Table.CLIENTS, Table.SUBSCRIPTIONS) else {"mode": "DROPMALFORMED"}
     expected = under(table(base, name, **both), str(base))
     rows = table(memory, name, **both)
-    assert under(rows, memory) == expected
+    assert without_commands(under(rows, memory)) == without_commands(expected)
     assert {row["store"] for row in rows} <= {f"{memory}/{each}" for each in ("one", "two", "old")}
     assert not list(copied.iterdir())
 
@@ -85,6 +85,12 @@ def test_in_an_archive(base: Path, archive: Path, name: Table) -> None:
     assert [row | {"store": ""} for row in rows] == [row | {"store": ""} for row in table(base / "one", name)]
     assert {row["store"] for row in rows} == ({f"zip://one::file://{archive}"} if rows else set())
     assert len(table(f"zip://::{archive}", Table.SLICES)) == len(table(base, Table.SLICES))
+
+
+def without_commands(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without remedies: the commands of a local store name it, and there are none that read a URL."""
+    assert not any("memory:" in (row.get("remedy") or "") for row in rows)
+    return [{column: value for column, value in row.items() if column != "remedy"} for row in rows]
 
 
 def _without(detail: str | None, root: str) -> str | None:
@@ -101,6 +107,7 @@ def test_golden_stores_behind_a_url(golden: Path) -> None:
             if name is Table.FINDINGS:  # empty directories are not put into memory
                 local = [row for row in local if row["code"] not in ("foreign-directory", "inner-directory")]
             rows = [row | {"store": ""} for row in table(f"memory://golden/{case}", name, archived="true")]
+            local, rows = without_commands(local), without_commands(rows)
             if name in (Table.SUBSCRIPTIONS, Table.CLIENTS):
                 local = [row | {"detail": _without(row["detail"], f"{root}")} for row in local]
                 rows = [row | {"detail": _without(row["detail"], f"memory://golden/{case}")} for row in rows]
