@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ from stantools.store.sample import SampleOptions, write_sample
 from tests import servers
 from tests.brokers import Broker
 from tests.conftest import load_expected
-from tests.interop.talker import Client, Message, Talker
+from tests.interop.talker import Client, Message, NobodyAnsweredError, Subscription, Talker
 from tests.migration.test_migrate import run
 from tests.servers import Cluster, NatsServer
 from tests.waiting import until
@@ -312,7 +313,16 @@ def test_a_group_on_three_servers(tmp_path: Path) -> None:
                 until(lambda: durable.sequences[-1] == 18)
                 assert first.stop() == 0
                 until(lambda: "server became leader" in second.said())
-                assert [each.sequence for each in client.subscribe(b"a").wait(30)] == list(range(1, 31))
+                found: list[Subscription] = []
+
+                def subscribes() -> bool:
+                    # The servers may not have told each other yet who listens now.
+                    with contextlib.suppress(NobodyAnsweredError):
+                        found.append(client.subscribe(b"a"))
+                    return bool(found)
+
+                until(subscribes)
+                assert [each.sequence for each in found[0].wait(30)] == list(range(1, 31))
             assert second.stop() == 0
         finally:
             for node in nodes:

@@ -292,7 +292,7 @@ def test_form_by_keys(golden: Path, browse: Callable[..., None], monkeypatch: py
         assert app.focused.field.name == "channel"
         await wizards.type_text(pilot, "a7q")
         assert app.screen.flow.wizard.form.text("channel") == "a7q"
-        for _ in range(18):
+        for _ in range(19):
             await pilot.press("down")
         assert app.focused.field.name == "replace"
         assert "replace:" in screen_text(app)

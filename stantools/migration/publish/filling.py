@@ -184,7 +184,14 @@ class Filling:
     async def _create(self) -> dict[str, Any]:
         if self._examined:
             return await self._info()
-        info = await self._allowing_for_max_bytes(lambda: self._js.create_stream(self._loading))
+        try:
+            info = await self._allowing_for_max_bytes(lambda: self._js.create_stream(self._loading))
+        except ApiError as problem:
+            # Of two that create it at once, 2.9 may refuse one for the subjects that the other has just taken.
+            there = await self._js.stream_info(self._name) if problem.err_code == settings.SUBJECTS_OVERLAP else None
+            if there is None:
+                raise
+            return there
         self._created = True
         return info
 

@@ -39,6 +39,7 @@ _DEFAULT_WINDOW: Final = 120_000_000_000
 
 #: The account demands `max_bytes`.
 MAX_BYTES_REQUIRED: Final = 10113
+SUBJECTS_OVERLAP: Final = 10065
 
 
 def loading_config(config: Mapping[str, Any], messages: int) -> dict[str, Any]:

@@ -140,6 +140,22 @@ def test_two_at_once(each_server: Any) -> None:
     run(each_server.url, main)
 
 
+def test_another_one_creates_the_stream_at_the_same_moment(each_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2.9 may see the subjects of the stream that the other has just created before it sees that it has this name."""
+    create = JetStream.create_stream
+
+    async def beaten(self: JetStream, config: Any) -> dict[str, Any]:
+        await create(self, config)
+        raise ApiError("STREAM.CREATE.orders", 400, 10065, "subjects overlap with an existing stream")
+
+    async def main(js: JetStream) -> None:
+        monkeypatch.setattr(JetStream, "create_stream", beaten)
+        await write(js, FIRST)
+        await is_exact(js, FIRST)
+
+    run(each_server.url, main)
+
+
 def test_another_writer_fills_the_first_gap(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 2.10 a writer learns from a refusal how the server counts; another one's filler must not mislead it."""
     server = start_server("2.9.10")
