@@ -201,7 +201,7 @@ def _scalar(value: Any) -> Piece:
     if isinstance(value, dict | list):
         return "{}" if isinstance(value, dict) else "[]", "mark"
     if isinstance(value, float):  # NaN and Infinity, which are no JSON but are taken
-        return str(value), "number"
+        return json.dumps(value), "number"
     return json.dumps(value), "word"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stantools.browse.payload_views import Form, HexLines, lines_of, preview, protobuf_lines
@@ -35,6 +35,7 @@ def test_anything_can_be_shown(data: bytes, form: Form, width: int, levels: int)
     assert preview(data, 40).isprintable() and len(preview(data, 40)) <= 40
 
 
+@example(value=[float("inf"), float("-inf")])
 @given(value=nested)
 def test_json_is_what_it_was(value: object) -> None:
     data = json.dumps(value).encode()

@@ -177,9 +177,10 @@ class JetStream:
 
     async def trouble(self, links: Callable[[], list[Link]]) -> None:
         """Makes trouble from time to time."""
-        chance, faults = self.chance, self.faults
+        chance = self.chance
         while True:
             await asyncio.sleep(chance.uniform(0.05, 0.4))
+            faults = self.faults
             if faults.leaderless and self.streams and chance.random() < 0.2 / faults.leaderless:
                 self.depose(chance.choice(sorted(self.streams)), chance.uniform(0.1, 6))
             for link in links():
