@@ -1,8 +1,8 @@
 """The preview of JetStream, of 2019 and 2020, over the streams of today: what its clients ask for and what they get.
 
-There were two dialects. P0 has message sets and observables, whose names stand in the bodies of requests; P2 has
-streams and consumers, whose names stand in subjects. A request becomes one to the API of today, and what that answers
-is said in the words of then. Answers are text: `+OK`, `-ERR`, or JSON, indented.
+There were two dialects. P0 has message sets and observables, whose names are in the bodies of requests; P2 has
+streams and consumers, whose names are in subjects. A request becomes one to the API of today, and its answer is put
+into the words of then. Answers are text: `+OK`, `-ERR`, or JSON, indented.
 
 Which dialect is spoken is seen by the subject of a request. `$JS.INFO` belongs to both and is answered for both; in a
 configuration each understands the members of the other. Templates are not here.
@@ -103,7 +103,7 @@ class Asked(NamedTuple):
 
 
 def said_of_publish(stream: Stream, answer: bytes) -> bytes:
-    """Returns what a publisher is told in the dialect of those who made the stream.
+    """Returns the answer to a publisher, in the dialect of those who made the stream.
 
     Args:
         stream: The stream.
@@ -414,7 +414,7 @@ def _consumer_config(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _then(config: ConsumerConfig) -> dict[str, Any]:
-    """Returns the configuration of a consumer as it was told then."""
+    """Returns the configuration of a consumer in the words of then."""
     today = config.as_json()
     policy = {"all": {"deliver_all": True}, "last": {"deliver_last": True}}.get(config.deliver_policy, {})
     time = {"start_time": today["opt_start_time"]} if config.opt_start_time else {}

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ from tests import servers
 from tests.brokers import Broker
 from tests.conftest import load_expected
 from tests.interop.talker import Client, Message, NobodyAnsweredError, Subscription, Talker
-from tests.migration.test_migrate import run
+from tests.migration.test_migrate import in_process, run
 from tests.servers import Cluster, NatsServer
 from tests.waiting import until
 
@@ -259,16 +258,7 @@ def test_killed_at_its_requests(tmp_path: Path) -> None:
     with nats_server(tmp_path / "nats", servers.NEWEST) as server:
         words[3] = server.url
         for last in range(2, 100, 5):
-            done = subprocess.run(
-                [sys.executable, "-c", CUT, str(last), *map(str, words)],
-                cwd=work,
-                env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
+            done = in_process(work, sys.executable, "-c", CUT, last, *words)
             assert done.returncode in (0, 99), done.stdout + done.stderr
             if not done.returncode:
                 break

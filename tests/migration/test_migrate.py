@@ -96,11 +96,10 @@ def run(place: Path, *words: object, expect: int = 0) -> Ended:
     return Ended(result.exit_code, result.stdout, result.stderr)
 
 
-def run_process(place: Path, *words: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    """The same in a process of its own."""
-    place.mkdir(exist_ok=True)
-    result = subprocess.run(
-        [*COMMAND, *map(str, words)],
+def in_process(place: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end, in a process that knows the sources and has no terminal."""
+    return subprocess.run(
+        [*map(str, words)],
         cwd=place,
         env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"},
         stdin=subprocess.DEVNULL,
@@ -109,6 +108,12 @@ def run_process(place: Path, *words: object, expect: int = 0) -> subprocess.Comp
         timeout=120,
         check=False,
     )
+
+
+def run_process(place: Path, *words: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    """The same in a process of its own."""
+    place.mkdir(exist_ok=True)
+    result = in_process(place, *COMMAND, *words)
     assert "Traceback" not in result.stderr
     assert result.returncode == expect, result.stdout + result.stderr
     return result

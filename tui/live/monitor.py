@@ -16,7 +16,7 @@ from tui.live.source import LiveSource, Meter
 
 #: Entries that one answer holds at most: parsing it does not hold up the user interface.
 PAGE: Final = 512
-#: Store and limits, and the NATS server, are asked for in every so manieth round.
+#: Store and limits, and the NATS server, are asked for once in this many rounds.
 _SELDOM = 5
 _T = TypeVar("_T")
 

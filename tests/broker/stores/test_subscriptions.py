@@ -35,6 +35,15 @@ def subscription(**more: Any) -> pb.SubState:
     return pb.SubState(**values)
 
 
+def with_sent(store, count):
+    """The subscriptions of a new channel, and one to which so many messages were sent."""
+    subscriptions = store.create_channel(NAME).subscriptions
+    state = subscription()
+    subscriptions.create(state)
+    subscriptions.sent(state.id, range(1, count + 1))
+    return subscriptions, state
+
+
 def new_store(directory: Path, limits: ChannelLimits = UNLIMITED, *, sync: bool = False, **more: Any) -> FileStore:
     store = FileStore(FileOptions(directory, sync=sync, **more), StoreLimits(0, limits))
     assert store.recover() is None
@@ -219,10 +228,7 @@ def test_a_compaction_whose_disk_hangs(tmp_path, step, sync):
 def test_a_compaction_that_fails(tmp_path, after, sync, caplog):
     store = new_store(tmp_path, sync=sync, compaction=SMALL)
     with faults() as broken:
-        subscriptions = store.create_channel(NAME).subscriptions
-        state = subscription()
-        subscriptions.create(state)
-        subscriptions.sent(state.id, range(1, 101))
+        subscriptions, state = with_sent(store, 100)
         subscriptions.flush()
         store.settle()
         broken.after = after
@@ -245,10 +251,7 @@ def test_a_compaction_that_fails(tmp_path, after, sync, caplog):
 def test_what_was_lost_is_written_anew_by_a_thread(tmp_path, sync, fails):
     """Nobody waits for a disk that hangs, what comes meanwhile goes along, and the old file gets nothing more."""
     store = new_store(tmp_path, sync=sync, buffer_size=0)
-    subscriptions = store.create_channel(NAME).subscriptions
-    state = subscription()
-    subscriptions.create(state)
-    subscriptions.sent(state.id, range(1, 101))
+    subscriptions, state = with_sent(store, 100)
     subscriptions.flush()
     store.settle()
     store.completed()
@@ -296,10 +299,7 @@ def test_what_was_lost_is_written_anew_by_a_thread(tmp_path, sync, fails):
 
 def test_a_compaction_leaves_what_is_alive(tmp_path):
     store = new_store(tmp_path, compaction=SMALL)
-    subscriptions = store.create_channel(NAME).subscriptions
-    state = subscription()
-    subscriptions.create(state)
-    subscriptions.sent(state.id, range(1, 1001))
+    subscriptions, state = with_sent(store, 1000)
     subscriptions.flush()
     before = (tmp_path / "foo.bar/subs.dat").stat().st_size
     subscriptions.acked(state.id, range(1, 991))
@@ -313,10 +313,7 @@ def test_a_compaction_leaves_what_is_alive(tmp_path):
 
 def test_a_thread_encodes_what_a_compaction_keeps(tmp_path):
     store = new_store(tmp_path, compaction=SMALL)
-    subscriptions = store.create_channel(NAME).subscriptions
-    state = subscription()
-    subscriptions.create(state)
-    subscriptions.sent(state.id, range(1, 1001))
+    subscriptions, state = with_sent(store, 1000)
     threads, encode = [], logwriter.encode_live
 
     def seen(*arguments):
