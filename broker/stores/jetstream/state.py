@@ -1,6 +1,6 @@
 """Clients, channels and subscriptions: records in a stream of their own, the last one of each subject.
 
-Facts: high-availability.md sections C.1 and C.4. They are in `stantools.nats.channel_streams`. Besides:
+Facts: high-availability.md sections C.1 and C.4. `stantools.nats.channel_streams` lists the records. Besides those:
 
     start                       who has read the records last
     lease.<epoch>               who of several servers leads, see `lease`
