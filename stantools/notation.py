@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 
 _SECOND = 1_000_000_000
 _UNITS = {
@@ -111,10 +112,15 @@ def format_time(timestamp_ns: int) -> str:
     seconds, fraction = divmod(timestamp_ns, _SECOND)
     if not -62135596800 <= seconds <= 253402300799:
         return f"{timestamp_ns}ns"
+    return f"{_second(seconds)}.{fraction:09d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
     broken = time.gmtime(seconds)
     return (
         f"{broken.tm_year:04d}-{broken.tm_mon:02d}-{broken.tm_mday:02d}"
-        f"T{broken.tm_hour:02d}:{broken.tm_min:02d}:{broken.tm_sec:02d}.{fraction:09d}Z"
+        f"T{broken.tm_hour:02d}:{broken.tm_min:02d}:{broken.tm_sec:02d}"
     )
 
 

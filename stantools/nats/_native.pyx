@@ -654,6 +654,115 @@ def encode_messages(
     return result
 
 
+def subject_runs(buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssize_t end):
+    """See the twin."""
+    cdef const uint8_t[::1] source = buffer
+    cdef const uint8_t* base = &source[0] if source.shape[0] else NULL
+    cdef const int32_t* row
+    cdef const int32_t* before = NULL
+    cdef Py_ssize_t i
+    cdef list found = []
+    if frames.shape[1] != WIDTH or not 0 <= begin <= end <= frames.shape[0]:
+        raise ValueError(f"rows {begin} to {end} lie outside")
+    for i in range(begin, end):
+        row = &frames[i, 0]
+        check(row[SUBJECT], row[SUBJECT_SIZE], source.shape[0])
+        if (
+            before == NULL
+            or row[SUBJECT_SIZE] != before[SUBJECT_SIZE]
+            or memcmp(base + row[SUBJECT], base + before[SUBJECT], <size_t>row[SUBJECT_SIZE]) != 0
+        ):
+            found.append(i)
+        before = row
+    return found
+
+
+def encode_numbers(
+    buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssize_t end, bytes head not None, int64_t first,
+    bytes tail not None, int32_t[:, ::1] answers
+):
+    """See the twin."""
+    cdef const uint8_t[::1] source = buffer
+    cdef const uint8_t* base = &source[0] if source.shape[0] else NULL
+    cdef const int32_t* row
+    cdef int32_t* answer
+    cdef Py_ssize_t i, rows = 0, total = 0, text, ends = PyBytes_GET_SIZE(head) + PyBytes_GET_SIZE(tail)
+    cdef uint8_t* start
+    cdef uint8_t* to
+    cdef bytes result
+    if frames.shape[1] != WIDTH or answers.shape[1] != WIDTH or not (
+        0 <= begin <= end <= frames.shape[0] and end - begin <= answers.shape[0] and first >= 0
+    ):
+        raise ValueError(f"rows {begin} to {end} lie outside")
+    for i in range(begin, end):
+        row = &frames[i, 0]
+        check(row[REPLY], row[REPLY_SIZE], source.shape[0])
+        if row[REPLY_SIZE]:
+            total += row[REPLY_SIZE] + ends + digits_of(<uint64_t>(first + i - begin))
+    if total > MOST:
+        raise ValueError(f"{total} bytes of answers")
+    result = PyBytes_FromStringAndSize(NULL, total)
+    start = to = <uint8_t*>PyBytes_AS_STRING(result)
+    for i in range(begin, end):
+        row = &frames[i, 0]
+        if not row[REPLY_SIZE]:
+            continue
+        answer = &answers[rows, 0]
+        rows += 1
+        answer[SUBJECT] = <int32_t>(to - start)
+        answer[SUBJECT_SIZE] = row[REPLY_SIZE]
+        answer[REPLY] = answer[REPLY_SIZE] = answer[HEADER_SIZE] = 0
+        to = put(to, base + row[REPLY], row[REPLY_SIZE])
+        answer[PAYLOAD] = <int32_t>(to - start)
+        to = put(to, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
+        to = put_number(to, <uint64_t>(first + i - begin))
+        to = put(to, PyBytes_AS_STRING(tail), PyBytes_GET_SIZE(tail))
+        answer[PAYLOAD_SIZE] = <int32_t>(to - start) - answer[PAYLOAD]
+        answer[ROUTE] = -1
+    return result, rows
+
+
+cdef inline int signed_digits(int64_t value) noexcept nogil:
+    return 1 + digits_of(0 - <uint64_t>value) if value < 0 else digits_of(<uint64_t>value)
+
+
+cdef inline uint8_t* put_signed(uint8_t* to, int64_t value) noexcept nogil:
+    if value >= 0:
+        return put_number(to, <uint64_t>value)
+    to[0] = 45
+    return put_number(to + 1, 0 - <uint64_t>value)
+
+
+def put_acknowledgements(
+    uint8_t[::1] buffer, Py_ssize_t at, int32_t[:, ::1] frames, bytes prefix not None, const int64_t[:] sequences,
+    const int64_t[:] times, int64_t number, int64_t left
+):
+    """See the twin."""
+    cdef Py_ssize_t most = buffer.shape[0], rows = frames.shape[0], row, size, head = PyBytes_GET_SIZE(prefix)
+    cdef uint8_t* to
+    if not rows == sequences.shape[0] == times.shape[0] or frames.shape[1] != WIDTH:
+        raise ValueError(f"{rows} rows, {sequences.shape[0]} sequences, {times.shape[0]} times")
+    for row in range(rows):
+        size = head + 5 + signed_digits(sequences[row]) + signed_digits(number)
+        size += signed_digits(times[row]) + signed_digits(left)
+        check(at, size, most)
+        to = put(&buffer[0] + at, PyBytes_AS_STRING(prefix), head)
+        to = put(to, b"1.", 2)
+        to = put_signed(to, sequences[row])
+        to[0] = 46
+        to = put_signed(to + 1, number)
+        to[0] = 46
+        to = put_signed(to + 1, times[row])
+        to[0] = 46
+        put_signed(to + 1, left)
+        frames[row, REPLY] = <int32_t>at
+        frames[row, REPLY_SIZE] = <int32_t>size
+        at += size
+        number += 1
+        left -= 1
+    return at
+
+
 cdef bytes encode(block, Py_ssize_t begin, Py_ssize_t end, bytes head):
     cdef Py_buffer source
     cdef Py_buffer starts_of

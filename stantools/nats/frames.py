@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,6 +67,18 @@ class Stop(enum.IntEnum):
     MALFORMED = 4  #: these bytes cannot be a frame
     LINE_TOO_LONG = 5  #: the control line is longer than allowed
     PAYLOAD_TOO_LARGE = 6  #: headers and payload are larger than allowed
+
+
+def rows(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
+    """Iterates over rows of a table: subject, reply, header block, payload."""
+    view = memoryview(buffer)
+    for start, size, reply, reply_size, header, at, length, _ in frames[begin:end].tolist():
+        yield (
+            bytes(view[start : start + size]),
+            bytes(view[reply : reply + reply_size]),
+            bytes(view[at : at + header]),
+            bytes(view[at + header : at + length]),
+        )
 
 
 def frame_table(rows: int) -> Frames:

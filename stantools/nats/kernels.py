@@ -14,20 +14,26 @@ if TYPE_CHECKING:
         Names,
         encode_block,
         encode_messages,
+        encode_numbers,
         encode_publishes,
         parse_messages,
         parse_publishes,
+        put_acknowledgements,
         read_deliveries,
+        subject_runs,
     )
 
 __all__ = [
     "Names",
     "encode_block",
     "encode_messages",
+    "encode_numbers",
     "encode_publishes",
     "parse_messages",
     "parse_publishes",
+    "put_acknowledgements",
     "read_deliveries",
+    "subject_runs",
 ]
 
 #: Which kernels are in use: "native" or "plain".

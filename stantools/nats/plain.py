@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stantools.nats.frames import Span, Stop
+from stantools.nats.frames import REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, Span, Stop
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from stantools.format.envelope import Buffer
     from stantools.nats.columns import FrameColumns
     from stantools.nats.frames import Frames, Payloads
@@ -328,6 +330,116 @@ def encode_messages(
         parts.append(data[body : body + size])
         parts.append(b"\r\n")
     return b"".join(parts)
+
+
+def subject_runs(buffer: Buffer, frames: Frames, begin: int, end: int) -> list[int]:
+    """Returns the rows that have another subject than the row before, the first one among them.
+
+    Args:
+        buffer: What the rows were parsed from.
+        frames: The table.
+        begin: The first row.
+        end: The row behind the last.
+
+    Raises:
+        ValueError: The rows, or what they point to, lie outside.
+    """
+    if not 0 <= begin <= end <= len(frames):
+        raise ValueError(f"rows {begin} to {end} lie outside")
+    view = memoryview(buffer).cast("B")
+    found: list[int] = []
+    before: bytes | None = None
+    for row, (start, size) in enumerate(frames[begin:end, SUBJECT : SUBJECT_SIZE + 1].tolist(), begin):
+        if not 0 <= start <= len(view) - size or size < 0:
+            raise ValueError(f"{size} bytes at {start} lie outside")
+        subject = bytes(view[start : start + size])
+        if subject != before:
+            found.append(row)
+        before = subject
+    return found
+
+
+def encode_numbers(
+    buffer: Buffer, frames: Frames, begin: int, end: int, head: bytes, first: int, tail: bytes, answers: Frames
+) -> tuple[bytes, int]:
+    """Makes answers to rows that have a reply: each is its number, counted through all rows, between two texts.
+
+    Args:
+        buffer: What the rows were parsed from.
+        frames: The table.
+        begin: The first row.
+        end: The row behind the last.
+        head: What is in front of the number.
+        first: The number of the first row, not negative.
+        tail: What is behind the number.
+        answers: Gets the answers, whose subjects are the replies, from its first row on. They have no route.
+
+    Returns:
+        The buffer of the answers, and how many they are.
+
+    Raises:
+        ValueError: The rows, or what they point to, lie outside, or the other table is too short.
+    """
+    if not (0 <= begin <= end <= len(frames) and end - begin <= len(answers) and first >= 0):
+        raise ValueError(f"rows {begin} to {end} lie outside")
+    view = memoryview(buffer).cast("B")
+    parts: list[bytes] = []
+    rows: list[_Row] = []
+    at = 0
+    for number, (reply, size) in enumerate(frames[begin:end, REPLY : REPLY_SIZE + 1].tolist(), first):
+        if not 0 <= reply <= len(view) - size or size < 0:
+            raise ValueError(f"{size} bytes at {reply} lie outside")
+        if size:
+            text = b"%b%d%b" % (head, number, tail)
+            parts += (bytes(view[reply : reply + size]), text)
+            rows.append((at, size, 0, 0, 0, at + size, len(text), -1))
+            at += size + len(text)
+    if rows:
+        answers[: len(rows)] = np.array(rows, np.int32)
+    return b"".join(parts), len(rows)
+
+
+def put_acknowledgements(
+    buffer: bytearray,
+    at: int,
+    frames: Frames,
+    prefix: bytes,
+    sequences: NDArray[np.int64],
+    times: NDArray[np.int64],
+    number: int,
+    left: int,
+) -> int:
+    """Gives each row a subject for the acknowledgement of its first delivery (jetstream-api.md section 9) as its reply.
+
+    Args:
+        buffer: Where the messages are; the subjects are written into it, one behind the other.
+        at: Where the first one goes.
+        frames: The table.
+        prefix: What they begin with, up to the point in front of the deliveries.
+        sequences: Stream sequences.
+        times: When the messages were stored, in nanoseconds since 1970.
+        number: The consumer sequence of the first row; the others follow.
+        left: How many messages are pending behind the first row; with each row it is one less.
+
+    Returns:
+        Where the last one ends.
+
+    Raises:
+        ValueError: There are not as many sequences and times as rows, or no room for all subjects.
+    """
+    if not len(frames) == len(sequences) == len(times):
+        raise ValueError(f"{len(frames)} rows, {len(sequences)} sequences, {len(times)} times")
+    places: list[tuple[int, int]] = []
+    for sequence, time in zip(sequences.tolist(), times.tolist(), strict=True):
+        subject = b"%b1.%d.%d.%d.%d" % (prefix, sequence, number, time, left)
+        if not 0 <= at <= len(buffer) - len(subject):
+            raise ValueError(f"{len(subject)} bytes at {at} lie outside")
+        buffer[at : at + len(subject)] = subject
+        places.append((at, len(subject)))
+        at, number, left = at + len(subject), number + 1, left - 1
+    if places:
+        frames[:, REPLY : REPLY_SIZE + 1] = places
+    return at
 
 
 def encode_block(block: Payloads, begin: int, end: int, subject: bytes, sid: bytes) -> bytes:

@@ -7,7 +7,8 @@ short in the target.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from stantools.format._bytes cimport (
@@ -45,6 +46,7 @@ cdef enum:
     CHUNK_SIZE = 65536
     CHUNK_HEAD_SIZE = 8
     STORED = 1
+    MOST = 0x7FFFFFFF  # the places are int32
     #: Below this size tables are as fast as multiplication.
     MULTIPLY_FROM = 32
 
@@ -400,3 +402,109 @@ def scan_records(block, int64_t position, key, columns):
             row += 1
             at += size
     return row, at, FLAWS[flaw]
+
+
+def encode_messages(buffer, places, uint64_t sequence, int64_t time, key):
+    """See `stantools.streamfiles.plain.encode_messages`."""
+    cdef Bytes source = Bytes(buffer)
+    cdef Bytes keys = checked(key)
+    cdef const int32_t[:] subjects = places.subject
+    cdef const int32_t[:] subject_sizes = places.subject_size
+    cdef const int32_t[:] headers = places.header_size
+    cdef const int32_t[:] starts = places.start
+    cdef const int32_t[:] sizes = places.size
+    cdef Py_ssize_t count = subjects.shape[0], row
+    cdef uint64_t total = 0, size
+    cdef uint32_t length
+    cdef uint8_t* p
+    cdef uint8_t* q
+    cdef bytes result
+    if not count == subject_sizes.shape[0] == headers.shape[0] == starts.shape[0] == sizes.shape[0]:
+        raise ValueError("columns of different lengths")
+    for row in range(count):
+        if (
+            subjects[row] < 0 or subject_sizes[row] < 0 or starts[row] < 0 or not 0 <= headers[row] <= sizes[row]
+            or <uint64_t>subjects[row] + <uint64_t>subject_sizes[row] > source.size
+            or <uint64_t>starts[row] + <uint64_t>sizes[row] > source.size
+        ):
+            raise ValueError("a message reaches beyond its buffer")
+        size = EMPTY_SIZE + <uint64_t>subject_sizes[row] + <uint64_t>sizes[row]
+        if headers[row]:
+            size += LENGTH_SIZE
+        if subject_sizes[row] > 0xFFFF or size > MAX_RECORD_SIZE:
+            raise ValueError(f"a record of {size} bytes")
+        total += size
+    result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
+    p = <uint8_t*>PyBytes_AS_STRING(result)
+    with nogil:
+        for row in range(count):
+            size = EMPTY_SIZE + <uint64_t>subject_sizes[row] + <uint64_t>sizes[row]
+            if headers[row]:
+                size += LENGTH_SIZE
+            length = <uint32_t>size
+            store32(p, length | HAS_HEADERS if headers[row] else length)
+            store64(p + 4, sequence + <uint64_t>row)
+            store64(p + 12, <uint64_t>time)
+            p[20] = <uint8_t>subject_sizes[row]
+            p[21] = <uint8_t>(subject_sizes[row] >> 8)
+            memcpy(p + HEAD_SIZE, source.base + subjects[row], <size_t>subject_sizes[row])
+            q = p + HEAD_SIZE + subject_sizes[row]
+            if headers[row]:
+                store32(q, <uint32_t>headers[row])
+                q += LENGTH_SIZE
+            memcpy(q, source.base + starts[row], <size_t>sizes[row])
+            store64(
+                q + sizes[row],
+                hash_record(hash_of, keys.base, p, size, <uint64_t>subject_sizes[row], headers[row] != 0),
+            )
+            p += size
+    return result
+
+
+def find_messages(block, const uint32_t[:] starts, const uint32_t[:] sizes, key, places):
+    """See `stantools.streamfiles.plain.find_messages`."""
+    cdef Bytes view = Bytes(block)
+    cdef Bytes keys = checked(key)
+    cdef int32_t[:] subjects = places.subject
+    cdef int32_t[:] subject_sizes = places.subject_size
+    cdef int32_t[:] headers = places.header_size
+    cdef int32_t[:] bodies = places.start
+    cdef int32_t[:] body_sizes = places.size
+    cdef Py_ssize_t count = starts.shape[0], row = 0
+    cdef uint64_t size, subject, header, place
+    cdef uint32_t word
+    cdef const uint8_t* p
+    if not count == sizes.shape[0] == subjects.shape[0] or count > min(
+        subject_sizes.shape[0], headers.shape[0], bodies.shape[0], body_sizes.shape[0]
+    ):
+        raise ValueError(f"{count} records, {sizes.shape[0]} sizes, {subjects.shape[0]} places")
+    if view.size > MOST:
+        raise ValueError(f"{view.size} bytes of a block")
+    with nogil:
+        while row < count:
+            size = sizes[row]
+            if size < EMPTY_SIZE or starts[row] + size > view.size:
+                break
+            p = view.base + starts[row]
+            word = load32(p)
+            subject = p[20] | <uint64_t>p[21] << 8
+            place = HEAD_SIZE + subject
+            if word & ~HAS_HEADERS != size or place + HASH_SIZE > size:
+                break
+            header = 0
+            if word & HAS_HEADERS:
+                if place + LENGTH_SIZE + HASH_SIZE > size:
+                    break
+                header = load32(p + place)
+                place += LENGTH_SIZE
+                if header > size - HASH_SIZE - place:
+                    break
+            if hash_record(hash_of, keys.base, p, size, subject, word & HAS_HEADERS) != load64(p + size - HASH_SIZE):
+                break
+            subjects[row] = <int32_t>(starts[row] + HEAD_SIZE)
+            subject_sizes[row] = <int32_t>subject
+            headers[row] = <int32_t>header
+            bodies[row] = <int32_t>(starts[row] + place)
+            body_sizes[row] = <int32_t>(size - HASH_SIZE - place)
+            row += 1
+    return row

@@ -12,14 +12,25 @@ from stantools.format.choice import use
 if TYPE_CHECKING:
     from stantools.streamfiles.plain import (
         crc32c,
+        encode_messages,
         encode_records,
         encode_skips,
+        find_messages,
         frame,
         hash64,
         scan_records,
     )
 
-__all__ = ["crc32c", "encode_records", "encode_skips", "frame", "hash64", "scan_records"]
+__all__ = [
+    "crc32c",
+    "encode_messages",
+    "encode_records",
+    "encode_skips",
+    "find_messages",
+    "frame",
+    "hash64",
+    "scan_records",
+]
 
 #: Which kernels are in use: "native" or "plain".
 NAME: str = use("stantools.streamfiles", globals(), __all__)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -143,6 +143,16 @@ class RecordColumns:
                 setattr(part, name, getattr(self, name)[chosen])
         part.capacity = len(part.sequence)
         return part
+
+
+class Places(NamedTuple):
+    """Where messages are in a buffer, a row each. The columns may be those of a larger table."""
+
+    subject: NDArray[np.int32]  #: where the subject begins
+    subject_size: NDArray[np.int32]  #: its size in bytes
+    header_size: NDArray[np.int32]  #: bytes of headers in front of the payload, 0 for none
+    start: NDArray[np.int32]  #: where headers (if any) and payload begin
+    size: NDArray[np.int32]  #: bytes of headers and payload
 
 
 _POWERS: Final = np.array([10**power for power in range(1, 20)], np.uint64)

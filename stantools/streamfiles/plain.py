@@ -6,6 +6,7 @@ wrong use; what the bytes of an archive are is never a reason to raise.
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -28,6 +29,7 @@ from stantools.streamfiles.layout import (
     SKIPPED,
     Flaw,
     OpenBlock,
+    Places,
     RecordColumns,
     Stop,
     record_sizes,
@@ -97,6 +99,9 @@ _STORED: Final = 1
 
 _HEAD: Final = np.dtype([("length", "<u4"), ("sequence", "<u8"), ("timestamp", "<i8"), ("subject", "<u2")])
 _SKIP: Final = np.dtype([*_HEAD.descr, ("hash", "<u8")])
+#: Places are counted in int32.
+_MOST: Final = (1 << 31) - 1
+_RECORD_HEAD: Final = struct.Struct("<IQqH")
 #: Texts to hash that are put together at once.
 _HASH_GROUP: Final = 8 << 20
 
@@ -421,6 +426,84 @@ def _record_size(view: NDArray[np.uint8], position: int) -> tuple[Flaw, int]:
         if needed > size:
             return Flaw.BAD_LENGTH, 0
     return Flaw.NONE, size
+
+
+def encode_messages(buffer: ReadableBuffer, places: Places, sequence: int, time: int, key: bytes) -> bytes:
+    """Returns records of messages that have come at the same time, one behind the other.
+
+    Args:
+        buffer: Where the messages are.
+        places: Where in it.
+        sequence: The sequence of the first one; the others follow.
+        time: Nanoseconds since 1970.
+        key: Of the block, 32 bytes.
+
+    Raises:
+        ValueError: A message lies outside the buffer, or is too large for a record.
+    """
+    view = memoryview(buffer).cast("B")
+    checked, most = _checked(key), len(view)
+    parts: list[bytes] = []
+    for subject, subject_size, header, start, size in zip(*(column.tolist() for column in places), strict=True):
+        if (
+            not (0 <= header <= size and 0 <= start <= most - size)
+            or not 0 <= subject <= most - subject_size
+            or subject_size < 0
+        ):
+            raise ValueError("a message reaches beyond its buffer")
+        length = EMPTY_RECORD_SIZE + subject_size + size + (HEADER_LENGTH_SIZE if header else 0)
+        if subject_size > MAX_SUBJECT_SIZE or length > MAX_RECORD_SIZE:
+            raise ValueError(f"a record of {length} bytes")
+        head = _RECORD_HEAD.pack(length | HAS_HEADERS if header else length, sequence, time, subject_size)
+        name, body = bytes(view[subject : subject + subject_size]), bytes(view[start : start + size])
+        digest = hash64(b"%b%b%b" % (head[4:20], name, body), checked).to_bytes(HASH_SIZE, "little")
+        parts += (head, name, header.to_bytes(HEADER_LENGTH_SIZE, "little") if header else b"", body, digest)
+        sequence += 1
+    return b"".join(parts)
+
+
+def find_messages(
+    block: ReadableBuffer, starts: NDArray[np.uint32], sizes: NDArray[np.uint32], key: bytes, places: Places
+) -> int:
+    """Looks where the messages of records are, up to the first record that is not good.
+
+    Args:
+        block: Bytes of a block.
+        starts: Where in them each record begins.
+        sizes: Its size, as it is known from elsewhere.
+        key: Of the block, 32 bytes.
+        places: Filled; as long as the others.
+
+    Returns:
+        How many records are good.
+    """
+    view = memoryview(block).cast("B")
+    checked = _checked(key)
+    if not len(starts) == len(sizes) == len(places.subject):
+        raise ValueError(f"{len(starts)} records, {len(sizes)} sizes, {len(places.subject)} places")
+    if len(view) > _MOST:
+        raise ValueError(f"{len(view)} bytes of a block")
+    for row, (begin, length) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+        if length < EMPTY_RECORD_SIZE or begin + length > len(view):
+            return row
+        word, _, _, subject_size = _RECORD_HEAD.unpack_from(view, begin)
+        at, end, header = begin + RECORD_HEAD_SIZE + subject_size, begin + length - HASH_SIZE, 0
+        if word & HAS_HEADERS - 1 != length or at > end:
+            return row
+        name = bytes(view[begin + RECORD_HEAD_SIZE : at])
+        if word & HAS_HEADERS:
+            if at + HEADER_LENGTH_SIZE > end:
+                return row
+            header = int.from_bytes(view[at : at + HEADER_LENGTH_SIZE], "little")
+            at += HEADER_LENGTH_SIZE
+            if header > end - at:
+                return row
+        text = b"%b%b%b" % (bytes(view[begin + 4 : begin + 20]), name, bytes(view[at:end]))
+        if hash64(text, checked) != int.from_bytes(view[end : end + HASH_SIZE], "little"):
+            return row
+        for column, value in zip(places, (begin + RECORD_HEAD_SIZE, subject_size, header, at, end - at), strict=True):
+            column[row] = value
+    return len(starts)
 
 
 def _check_places(source: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:

@@ -162,3 +162,66 @@ def test_names(steps: list[tuple[str, int, int]]) -> None:
     for number in range(61):
         name = b"subject.of.a.certain.length.%d" % number
         assert tables[0].get(name) == tables[1].get(name)
+
+
+PLACES = st.tuples(st.integers(-2, 40), st.integers(-1, 12))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(PLACES, PLACES), max_size=8), st.integers(-1, 9), st.integers(-1, 9), st.integers(-1, 1 << 62)
+)
+def test_runs_and_answers(pieces: list[Any], begin: int, end: int, first: int) -> None:
+    buffer = b"foofoobarfoobarbar" * 2
+    table = frame_table(len(pieces))
+    for row, (subject, reply) in enumerate(pieces):
+        table[row] = (*subject, *reply, 0, 0, 0, -1)
+    results: list[Any] = []
+    for kernels in TWINS.both:
+        results.append([])
+        answers = frame_table(8)
+        try:
+            results[-1].append(kernels.subject_runs(buffer, table, begin, end))
+        except ValueError as problem:
+            results[-1].append(str(problem))
+        try:
+            data, rows = kernels.encode_numbers(buffer, table, begin, end, b"{", first, b"}", answers)
+            results[-1].append((data, answers[:rows].tolist()))
+        except ValueError as problem:
+            results[-1].append(str(problem))
+    assert results[0] == results[1]
+
+
+NUMBERS = st.integers(-(1 << 62), 1 << 62) | st.integers(-2, 200)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=6), st.integers(-1, 30), st.integers(0, 600), NUMBERS, NUMBERS)
+def test_acknowledgements(pieces: list[tuple[int, int]], at: int, room: int, number: int, left: int) -> None:
+    sequences, times = (np.array([each[i] for each in pieces], np.int64) for i in (0, 1))
+    results: list[Any] = []
+    for kernels in TWINS.both:
+        buffer, table = bytearray(room), frame_table(len(pieces))
+        try:
+            end = kernels.put_acknowledgements(buffer, at, table, b"$JS.ACK.S.c.", sequences, times, number, left)
+            results.append((end, buffer, table.tolist()))
+        except ValueError as problem:
+            results.append(str(problem))
+    assert results[0] == results[1]
+
+
+def test_a_run_ends_where_another_subject_begins(kernels: ModuleType) -> None:
+    table = frame_table(5)
+    table[:, 0], table[:, 1] = (0, 3, 6, 9, 12), 3
+    assert kernels.subject_runs(b"foofoobarbarfoo", table, 0, 5) == [0, 2, 4]
+    assert kernels.subject_runs(b"foofoobarbarfoo", table, 3, 5) == [3, 4]
+    table[:, 2], table[:, 3] = (0, 0, 3, 6, 9), (3, 0, 3, 3, 3)
+    answers = frame_table(5)
+    data, rows = kernels.encode_numbers(b"foofoobarbarfoo", table, 0, 5, b"<", 9, b">", answers)
+    assert data == b"foo<9>foo<11>bar<12>bar<13>" and rows == 4
+    assert answers[1].tolist() == [6, 3, 0, 0, 0, 9, 4, -1]
+    buffer = bytearray(80)
+    sequences, times = np.array((7, 8), np.int64), np.array((1_000, 2_000), np.int64)
+    assert kernels.put_acknowledgements(buffer, 2, table[:2], b"$JS.ACK.S.c.", sequences, times, 5, 1) == 50
+    assert buffer[2:50] == b"$JS.ACK.S.c.1.7.5.1000.1$JS.ACK.S.c.1.8.6.2000.0"
+    assert table[:2, 2:4].tolist() == [[2, 24], [26, 24]]

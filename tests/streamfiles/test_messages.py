@@ -1,0 +1,109 @@
+"""Messages of a table to records and back, many at once."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stantools.streamfiles import highway
+from stantools.streamfiles.layout import Places
+from stantools.streamfiles.records import decode_record, encode_record
+from tests.streamfiles.conftest import TWINS
+
+KEY = highway.block_key("ORDERS", 1)
+TIME = 1_600_000_000_000_000_001
+
+messages = st.lists(
+    st.tuples(
+        st.binary(min_size=1, max_size=20),
+        st.sampled_from((b"", b"NATS/1.0\r\n\r\n", b"x" * 90)),
+        st.binary(max_size=99),
+    ),
+    max_size=8,
+)
+
+
+def table(rows: int) -> Places:
+    return Places(*np.zeros((5, rows), np.int32))
+
+
+def laid_out(of: list[tuple[bytes, bytes, bytes]]) -> tuple[bytes, Places]:
+    """Messages one behind the other, and where they are."""
+    buffer, places = b"", table(len(of))
+    for row, (subject, header, payload) in enumerate(of):
+        body = len(buffer) + 1 + len(subject)
+        values = (len(buffer) + 1, len(subject), len(header), body, len(header) + len(payload))
+        for column, value in zip(places, values, strict=True):
+            column[row] = value
+        buffer += b"|" + subject + header + payload
+    return buffer, places
+
+
+@settings(max_examples=100, deadline=None)
+@given(messages, st.integers(1, 1 << 61))
+def test_records_are_those_that_are_made_one_by_one(of: list[tuple[bytes, bytes, bytes]], first: int) -> None:
+    buffer, places = laid_out(of)
+    expected = [encode_record(first + row, TIME, *each, KEY) for row, each in enumerate(of)]
+    sizes = np.array([len(each) for each in expected], np.uint32)
+    starts = (np.cumsum(sizes) - sizes).astype(np.uint32)
+    for kernel in TWINS.built:
+        records = kernel.encode_messages(buffer, places, first, TIME, KEY)
+        assert records == b"".join(expected)
+        found = table(len(of))
+        assert kernel.find_messages(records, starts, sizes, KEY, found) == len(of)
+        for row, parts in enumerate(of):
+            subject, subject_size, header, start, size = (int(column[row]) for column in found)
+            body = records[start : start + size]
+            assert (records[subject : subject + subject_size], body[:header], body[header:]) == parts
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    messages,
+    st.lists(st.tuples(st.integers(0, 500), st.binary(max_size=2), st.integers(0, 2)), max_size=2),
+    st.lists(st.tuples(st.integers(0, 7), st.integers(-3, 40), st.integers(-3, 40)), max_size=1),
+)
+def test_a_damaged_record_ends_the_search(of: Any, damages: Any, shifts: Any) -> None:
+    buffer, places = laid_out(of)
+    block = TWINS.plain.encode_messages(buffer, places, 1, TIME, KEY)
+    sizes = np.array([len(encode_record(1, TIME, *each, KEY)) for each in of], np.int64)
+    starts = np.cumsum(sizes) - sizes
+    for at, put, cut in damages:
+        block = block[:at] + put + block[at + cut :]
+    for row, place, size in shifts:
+        starts[row : row + 1] += place
+        sizes[row : row + 1] += size
+    starts, sizes = np.maximum(starts, 0).astype(np.uint32), np.maximum(sizes, 0).astype(np.uint32)
+    good = 0
+    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        if start + size > len(block) or decode_record(block[start : start + size], KEY) is None:
+            break
+        good += 1
+    results = []
+    for kernel in TWINS.built:
+        found = table(len(of))
+        assert kernel.find_messages(block, starts, sizes, KEY, found) == good
+        results.append([column.tolist() for column in found])
+    assert all(each == results[0] for each in results)
+
+
+def test_what_lies_outside_is_refused(kernel: ModuleType) -> None:
+    for row in (
+        (-1, 1, 0, 0, 1),
+        (0, 9, 0, 0, 1),
+        (0, 1, 2, 0, 1),
+        (0, 1, 0, 8, 1),
+        (0, 1, 0, -1, 1),
+        (0, -1, 0, 0, 1),
+    ):
+        places = Places(*np.array(row, np.int32).reshape(5, 1))
+        with pytest.raises(ValueError, match="reaches beyond"):
+            kernel.encode_messages(b"abcdefgh", places, 1, TIME, KEY)
+    large = Places(*np.array((0, 1 << 16, 0, 0, 1), np.int32).reshape(5, 1))
+    with pytest.raises(ValueError, match="a record of 65567 bytes"):
+        kernel.encode_messages(bytes(1 << 17), large, 1, TIME, KEY)
