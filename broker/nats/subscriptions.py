@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from broker.nats.client import Client, NatsSubscription
 
 _UNFIT: Final = re.compile(rb"\A\.|\.\.|\.\Z|\s|\A\Z")
+#: What is remembered of all subjects with a head has this for a last token, which no subject has.
+_ANY: Final = b" "
 #: Bytes that remembered subjects and routes may take, about; then all are forgotten.
 _MOST_BYTES: Final = 24 << 20
 #: What a subject, a route, and a receiver of a route take, about (a subject: besides its name).
@@ -200,7 +202,20 @@ class Subscriptions:
             subject: What is published to.
             keep: It will come again; otherwise it is remembered when it does.
         """
-        return self.known.values.get(subject) or finished(self.look_up(subject, keep))
+        found = self.known.values.get(subject)
+        if found is None and not keep:
+            found = self._alike(subject)
+        return found or finished(self.look_up(subject, keep))
+
+    def _alike(self, subject: bytes) -> Route | None:
+        """Returns the receivers of a subject whose last token does not matter; None if they are not known.
+
+        Each request of a client has its own subject for the answer, which all go to one subscription.
+        """
+        found = self.known.values.get(subject[: subject.rfind(b".") + 1] + _ANY)
+        if found is None or self.interest.is_literal(subject) or _UNFIT.search(subject):
+            return None
+        return found
 
     def look_up(self, subject: bytes, keep: bool) -> Generator[None, None, Route]:
         """As `route`, but work that can be interrupted."""
@@ -215,16 +230,20 @@ class Subscriptions:
         changes = interest.inserts + interest.removes
         matched = yield from interest.search(subject)
         plain, queues = matched.plain, matched.queues
-        if any(s.narrowed for s in plain) or any(s.narrowed for group in queues for s in group):
+        narrowed = any(s.narrowed for s in plain) or any(s.narrowed for group in queues for s in group)
+        if narrowed:
             plain = tuple(s for s in plain if _may_receive(s, subject))
             groups = (tuple(s for s in group if _may_receive(s, subject)) for group in queues)
             queues = tuple(group for group in groups if group)
         abroad = None if self.mesh is None else self.mesh.match(subject)
         if not keep and hash(subject) not in self._seen:
+            once = Route(-1, plain, queues, abroad)
             if len(self._seen) >= _SEEN:
                 self._seen.clear()
             self._seen.add(hash(subject))
-            return Route(-1, plain, queues, abroad)
+            if not narrowed and changes == interest.inserts + interest.removes:
+                self._keep_alike(subject, once)
+            return once
         size = _ROUTE_BYTES + _RECEIVER_BYTES * (len(plain) + sum(map(len, queues)))
         if changes != interest.inserts + interest.removes or size > _MOST_BYTES // 4:
             return Route(-1, plain, queues, abroad)
@@ -243,6 +262,19 @@ class Subscriptions:
         self.known.keep(subject, route)
         return route
 
+    def _keep_alike(self, subject: bytes, route: Route) -> None:
+        """Remembers the receivers of a subject for those that differ in the last token only, if it does not matter."""
+        head = subject[: subject.rfind(b".") + 1]
+        if self.mesh is not None or not head or self.interest.is_literal(subject) or head + _ANY in self.known.values:
+            return
+        if hash(head) not in self._seen:
+            self._seen.add(hash(head))
+        elif self.interest.is_same_for_all(head):
+            if self._bytes > _MOST_BYTES:
+                self.forget()
+            self._bytes += _ROUTE_BYTES + _RECEIVER_BYTES * route.fanout + len(head) + _SUBJECT_BYTES
+            self.known.keep(head + _ANY, route)
+
     def remember(self, table: SubjectTable, subject: bytes, route: Route) -> None:
         """Has the parser know the route of a subject from now on, if it is one that is remembered."""
         if route.number > 0 and route.number < len(self.routes) and self.routes[route.number] is route:
@@ -254,6 +286,16 @@ class Subscriptions:
         """Returns whether somebody has subscribed to a subject by itself, or in this queue group."""
         route = self.route(subject, keep=True)
         return bool(route.members(group)) if group else any(not s.closed for s in route.plain)
+
+    def takes_rows(self, subject: bytes) -> bool:
+        """Returns whether a subject has receivers, all on sockets here, in no queue group and without a limit."""
+        route = self.route(subject, keep=True)
+        return (
+            bool(route.plain)
+            and not route.queues
+            and route.abroad is None
+            and all(to.handler is None and not to.limit for to in route.plain)
+        )
 
     def congested(self, subject: bytes) -> bool:
         """Returns whether a receiver of a subject does not keep up."""

@@ -171,6 +171,20 @@ class Interest(Generic[S]):
             tuple(tuple(members) for members in queues.values()),
         )
 
+    def is_literal(self, subject: bytes) -> bool:
+        """Returns whether somebody has subscribed to just this subject."""
+        return subject in self._literals
+
+    def is_same_for_all(self, head: bytes) -> bool:
+        """Returns whether the same patterns match all subjects that are `head`, ending with a point, and a token."""
+        levels = [self._patterns]
+        for token in head.split(b".")[:-1]:
+            tokens = (token,) if token == b"*" else (token, b"*")
+            levels = [level.next[each] for level in levels for each in tokens if each in level.next]
+            if len(levels) > _STEP:
+                return False
+        return all(len(level.next) == (b"*" in level.next) for level in levels)
+
     def _make(self, pattern: bytes) -> _Subscribers[S]:
         """Returns those who subscribed to a pattern; makes the way to it."""
         level = self._patterns
