@@ -25,6 +25,9 @@ _SHORTAGES: Final[Mapping[str, ApiError]] = {
     "memory": ApiError(500, 10028, "insufficient memory resources available"),
 }
 
+#: Streams that are looked at, some of them more than once, until too many copy from each other.
+_MOST_ORIGINS: Final = 10_000
+
 
 class Account:
     """The streams of a server.
@@ -256,20 +259,30 @@ class Account:
 
     def _check_others(self, config: StreamConfig) -> None:
         """Checks whether a stream goes with the others."""
-        seen: set[str] = set()
-        todo = [each["name"] for each in config.origins]
-        for name in todo:
-            if name == config.name:
-                raise invalid_config("detected cycle")
-            if name in self.streams and name not in seen:
-                seen.add(name)
-                todo += [each["name"] for each in self.streams[name].config.origins]
-        for name in seen & {each["name"] for each in config.origins}:
+        self._check_cycles(config)
+        for name in {each["name"] for each in config.origins} & self.streams.keys():
             if 0 < config.max_msg_size < self.streams[name].config.max_msg_size:
                 number, what = (10030, "mirror") if config.mirror else (10046, "source")
                 text = f"stream {what} must have max message size >= {'source' if config.mirror else 'target'}"
                 raise ApiError(400, number, text)
         self._check_subjects(config)
+
+    def _check_cycles(self, config: StreamConfig) -> None:
+        """Checks where a stream would get its messages from (jetstream-server.md section 16)."""
+        looked, todo = set(), [config]
+        for each in todo:
+            looked.add(each.name)
+            for origin in each.origins:
+                name, only = origin["name"], origin.get("filter_subject", "")
+                if name in looked:
+                    # What is refused is more than cycles, but real servers refuse it as well.
+                    own = not only or any(overlap(only, subject) for subject in each.subjects)
+                    if each.mirror or own:
+                        raise invalid_config("detected cycle")
+                elif len(todo) > _MOST_ORIGINS:
+                    raise invalid_config("detected cycle")
+                elif name in self.streams:
+                    todo.append(self.streams[name].config)
 
     def _check_subjects(self, config: StreamConfig) -> None:
         for name, stream in self.streams.items():

@@ -145,3 +145,59 @@ ORIGINS = [
     update("S", storage="memory"),
     ("o.a", "x", {"Nats-Stream-Source": "O 1"}),
 ]
+
+
+def _of(*origins: str | tuple[str, str]) -> list[dict[str, Any]]:
+    """Sources by name, or name and filter."""
+    named = ((each, "") if isinstance(each, str) else each for each in origins)
+    return [{"name": name, **({"filter_subject": only} if only else {})} for name, only in named]
+
+
+def _gather(name: str, *origins: str | tuple[str, str], **config: Any) -> Any:
+    return create(name, sources=_of(*origins), storage="memory", **config)
+
+
+#: Streams that have their messages on two ways, or from themselves: what is refused depends on the order of sources, on
+#: filters and on subjects.
+CYCLES = [
+    create("D", subjects=["d.>"], storage="memory"),
+    *(_gather(name, "D") for name in ("B", "C")),
+    _gather("B1", "D", subjects=["b1.>"]),
+    _gather("B2", ("D", "d.a"), subjects=["b2.>"]),
+    _gather("B3", ("D", "d.a")),
+    _gather("B4", ("D", "b4.a"), subjects=["b4.>"]),
+    create("M", mirror={"name": "D"}, storage="memory"),
+    create("MB", mirror={"name": "B"}, storage="memory"),
+    *(
+        _gather(f"S{i}", *origins)
+        for i, origins in enumerate(
+            (
+                ("B", "C"), ("B", "D"), ("D", "B"), ("D", "B1"), ("D", "B2"), ("D", "B3"), ("D", "B4"), ("D", "M"),
+                ("M", "D"), ("M", "B"), ("B", "M"), ("D", "MB"), ("MB", "D"), ("B", "MB"), ("MB", "B"), ("C", "MB"),
+                (("D", "d.a"), "B"), ("D", ("B", "d.a")), (("D", "d.a"), ("D", "d.b")), ("M", "M"),
+            )
+        )
+    ),
+    _gather("T", "S0", "B"),
+    _gather("U", "B", "S0"),
+    _gather("V", "S0", "S1"),
+    _gather("G", "G", subjects=["g"]),
+    _gather("G", ("G", "h"), subjects=["g"]),
+    _gather("H1", "H2", subjects=["h1"]),
+    _gather("H2", "H1", subjects=["h2"]),
+    _gather("I1", ("I2", "x"), subjects=["i1"]),
+    _gather("I2", ("I1", "y"), subjects=["i2"]),
+    _gather("J1", ("J2", "x"), subjects=["j1"]),
+    _gather("J2", ("J1", "j1"), subjects=["j2"]),
+    _gather("K1", ("K2", "k1"), subjects=["k1"]),
+    _gather("K2", ("K1", "x"), subjects=["k2"]),
+    _gather("L1", "L2"),
+    create("L2", mirror={"name": "L1"}, storage="memory"),
+    create("N1", mirror={"name": "N2"}, storage="memory"),
+    create("N2", mirror={"name": "N1"}, storage="memory"),
+    create("N3", mirror={"name": "N1"}, storage="memory"),
+    create("O", subjects=["oo"], storage="memory"),
+    update("O", subjects=["oo"], storage="memory", sources=_of("D", "B")),
+    update("O", subjects=["oo"], storage="memory", sources=_of("B", "D")),
+    update("D", subjects=["d.>"], storage="memory", sources=_of("B")),
+]  # fmt: skip

@@ -119,4 +119,9 @@ def _plain(value: Any) -> Any:
             text = value["description"].partition(":")[0] if value["err_code"] == 10025 else value["description"]
             return {"error": value["err_code"], "code": value["code"], "text": text}
         return {name: _plain(each) for name, each in value.items() if name not in ANYWAY}
-    return [_plain(each) for each in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        found = [_plain(each) for each in value]
+        # Newer servers list what a stream copies in any order.
+        copied = found and all(isinstance(each, dict) and "lag" in each for each in found)
+        return sorted(found, key=str) if copied else found
+    return value

@@ -21,7 +21,7 @@ LATER = ("BATCHES", "PAUSES", "TTLS", "PRIORITIES", "PEDANTIC", "LEVELS")
 PARTS = {
     **{name: getattr(conversations, name) for name in ("STREAMS", "MESSAGES", "LIMITS")},
     **{name: getattr(consuming, name) for name in ("CONFIGS", "PULLS", "RETENTION")},
-    **{name: getattr(copying, name) for name in ("MAPPINGS", "REPUBLISHES", "ORIGINS")},
+    **{name: getattr(copying, name) for name in ("MAPPINGS", "REPUBLISHES", "ORIGINS", "CYCLES")},
     **{name: getattr(later, name) for name in LATER},
 }
 
