@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.nats.server import NatsServer
-    from stantools.nats.frames import Handler
+    from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames, Handler
 
 
 class StreamsBus:
@@ -53,6 +54,18 @@ class StreamsBus:
     ) -> None:
         """Hands a message to those who have subscribed to `to`, or to one of a queue group; it has another subject."""
         self._client.send(to, subject, payload, reply, header, group)
+
+    def publish_rows(self, buffer: Buffer, frames: Frames) -> None:
+        """Publishes the rows of a table as the server itself."""
+        self._client.publish_rows(buffer, frames)
+
+    def deliver_rows(self, to: bytes, buffer: Buffer, frames: Frames) -> None:
+        """Hands the rows of a table to those who have subscribed to `to`, for whom `takes_rows` holds."""
+        self._client.send_rows(to, buffer, frames)
+
+    def takes_rows(self, to: bytes) -> bool:
+        """Returns whether there are subscribers to `to`, and all of them take as many messages as there are."""
+        return self._server.subscriptions.takes_rows(to)
 
     def interested(self, subject: bytes, group: bytes = b"") -> bool:
         """Returns whether somebody has subscribed to a subject by itself, or in this queue group."""

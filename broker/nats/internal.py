@@ -269,5 +269,16 @@ class SystemClient(InternalClient):
         self._sent(1, len(header) + len(payload))
         self.server.router.hand_to(self, to, subject, reply, header + payload, len(header), group)
 
+    def publish_rows(self, buffer: Buffer, frames: Frames) -> None:
+        """Publishes the rows of a table, each to its subject."""
+        self._sent(len(frames), int(frames[:, PAYLOAD_SIZE].sum()))
+        self.server.router.publish_rows(self, buffer, frames)
+
+    def send_rows(self, to: bytes, buffer: Buffer, frames: Frames) -> None:
+        """Hands the rows of a table to those who have subscribed to `to`, all on sockets and without a limit."""
+        size = int(frames[:, PAYLOAD_SIZE].sum())
+        self._sent(len(frames), size)
+        self.server.router.hand_rows(to, buffer, frames, size)
+
     def recheck(self) -> None:
         """Stays, whatever a reload has changed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,8 @@ import numpy as np
 from broker.log import NATS
 from broker.nats.abroad import Abroad, draw
 from broker.nats.client import Client, Counters, NatsSubscription
-from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, rows
+from stantools.nats.kernels import subject_runs
 
 if TYPE_CHECKING:
     from broker.nats.auth import Permit
@@ -362,6 +364,40 @@ class Router:
         for receiver in receivers:
             self._account(receiver, 1, len(payload))
             receiver.client.take_one(receiver, subject, reply, payload, header_size)
+
+    def hand_rows(self, to: bytes, buffer: Buffer, frames: Frames, size: int) -> None:
+        """Hands the rows of a table, whose payloads have some size, to those who have subscribed to `to`.
+
+        They are as `Subscriptions.takes_rows` wants them.
+        """
+        for receiver in self._subscriptions.route(to, keep=True).plain:
+            if not receiver.closed:
+                self._account(receiver, len(frames), size)
+                receiver.client.take(receiver, buffer, frames, 0, len(frames), size)
+
+    def publish_rows(self, origin: Client, buffer: Buffer, frames: Frames) -> None:
+        """Hands over the rows of a table that a part of this process published, each to its subject."""
+        begin, last = 0, None
+        for at, after in pairwise((*subject_runs(buffer, frames, 0, len(frames)), len(frames))):
+            start, length = frames[at, SUBJECT : SUBJECT_SIZE + 1].tolist()
+            subject = bytes(memoryview(buffer)[start : start + length])
+            only = self._subscriptions.route(subject, keep=after - at > 1).only
+            if only is not None and (only.handler is not None or only.limit or only.closed):
+                only = None
+            if only is not last:
+                self._hand_run(last, buffer, frames, begin, at)
+                begin, last = at, only
+            if only is None:
+                for _, reply, header, payload in rows(buffer, frames, at, after):
+                    self.publish_one(origin, subject, reply, header + payload, len(header))
+        self._hand_run(last, buffer, frames, begin, len(frames))
+
+    def _hand_run(self, to: NatsSubscription | None, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        """Hands rows to a socket; nobody is there for None."""
+        if to is not None:
+            size = int(frames[begin:end, PAYLOAD_SIZE].sum())
+            self._account(to, end - begin, size)
+            to.client.take(to, buffer, frames, begin, end, size)
 
     def publish_block(self, origin: Client, subject: bytes, block: Payloads, begin: int, end: int) -> int:
         """Hands over what a part of this process published: payloads of a block, all to one subject.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.streams.options import with_level
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from broker.streams.stream import Stream
 
 #: Sequences that are looked up at a time.
-_AHEAD: Final = 256
+_AHEAD: Final = 1024
 _MAX_SEQUENCE: Final = (1 << 62) - 1
 
 #: Gets the name of an event and what is to be said of it.
@@ -185,6 +186,19 @@ class Consumer:
                 self._left = 0
                 return None
 
+    def upcoming(self, now: int, most: int) -> list[int]:
+        """Returns the sequences of what is to be delivered next, at most so many; none if that is something special.
+
+        Special is what is delivered once more, and what is delivered as the last of its subject. Messages among them
+        may be gone.
+        """
+        found = self.next(now)
+        if found is None or found[1] > 1 or self._lasts:
+            return []
+        if self.config.ack_policy != "none" and self.config.max_ack_pending > 0:
+            most = min(most, self.config.max_ack_pending - len(self.pending))
+        return list(islice(self._ahead, most))
+
     @property
     def stopped(self) -> bool:
         """Whether messages may be there that are not to be delivered now: it is full, or was paused last time."""
@@ -215,6 +229,24 @@ class Consumer:
         else:
             self._wait(sequence, number, now)
         return number
+
+    def sent_all(self, sequences: Sequence[int], now: int) -> None:
+        """Messages that `upcoming` has named, from the first one on, were delivered."""
+        number = self.delivered[0] + 1
+        self._active_delivery = now
+        self.changed = True
+        if len(sequences) == len(self._ahead):
+            self._ahead.clear()
+        for _ in range(min(len(sequences), len(self._ahead))):
+            self._ahead.popleft()
+        self._left -= len(sequences)
+        self._position = sequences[-1] + 1
+        self.delivered = (number + len(sequences) - 1, sequences[-1])
+        if self.config.ack_policy == "none":
+            self.floor = self.delivered
+        else:
+            for row, sequence in enumerate(sequences, number):
+                self._wait(sequence, row, now)
 
     def _leave_behind(self, sequence: int) -> None:
         if self._lasts:

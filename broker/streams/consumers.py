@@ -80,6 +80,11 @@ class Consumers:
         """How many consumers there are."""
         return len(self._deliveries)
 
+    @property
+    def busy(self) -> bool:
+        """Whether there may be something for `run`."""
+        return bool(self._ready or self._reviews)
+
     def of(self, stream: Stream) -> Mapping[str, Consumer]:
         """Returns the consumers of a stream, by name."""
         return self._by_stream.get(stream, {})

@@ -8,17 +8,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.streams.headers import size_line, with_lines
+from stantools.nats.frames import PAYLOAD_SIZE, REPLY_SIZE, SUBJECT_SIZE
+from stantools.nats.kernels import put_acknowledgements
 
 if TYPE_CHECKING:
     from broker.streams.consumer import Consumer
     from broker.streams.ports import Bus
 
-#: Messages and bytes that one consumer is sent before the others have their turn.
-_MOST: Final = 256
-_MOST_BYTES: Final = 1 << 20
+#: Messages and bytes that one consumer is sent before the others have their turn, and as how many one by itself counts.
+MOST: Final = 1024
+ALONE: Final = 4
+MOST_BYTES: Final = 1 << 20
+#: Fewer messages than these are sent one by one.
+_FEW: Final = 4
+#: Bytes that the numbers in the subject of an acknowledgement may take, with the points between them.
+_NUMBERS: Final = 5 * 21
 #: How long to wait (ns) for a client that does not keep up.
 CONGESTED: Final = 20_000_000
 _SECOND: Final = 1_000_000_000
@@ -141,6 +150,53 @@ class Delivery(ABC):
             self._not_before = now + size * 8 * _SECOND // consumer.config.rate_limit_bps
         return size
 
+    def _pass_on_all(
+        self, to: bytes, group: bytes, now: int, most: int, room: int, *, over: bool = False
+    ) -> tuple[int, int]:
+        """Sends the next messages, if there are several and none needs anything but the subject of its acknowledgement.
+
+        Args:
+            to: Where to.
+            group: To one of this queue group; empty for all.
+            now: Nanoseconds since 1970.
+            most: How many at most.
+            room: Bytes that they may have.
+            over: The last one may have more.
+
+        Returns:
+            How many were sent, and their bytes; none if the next one is to be sent by itself.
+        """
+        consumer, config = self.consumer, self.consumer.config
+        if (
+            min(most, consumer.num_pending) < _FEW
+            or group
+            or self._lines
+            or config.headers_only
+            or config.rate_limit_bps
+            or config.replay_policy != "instant"
+        ):
+            return 0, 0
+        sequences = consumer.upcoming(now, most)
+        if len(sequences) < _FEW or not self._bus.takes_rows(to):
+            return 0, 0
+        table = consumer.stream.store.table(sequences, len(self._ack) + _NUMBERS)
+        if table is None:
+            return 0, 0
+        buffer, end, frames, times = table
+        numbers = np.array(sequences[: len(frames)], np.int64)
+        put_acknowledgements(
+            buffer, end, frames, self._ack, numbers, times, consumer.delivered[0] + 1, consumer.num_pending - 1
+        )
+        sizes = np.cumsum(frames[:, SUBJECT_SIZE] + frames[:, REPLY_SIZE] + frames[:, PAYLOAD_SIZE], dtype=np.int64)
+        count = min(int(np.searchsorted(sizes, room, "right")) + over, len(sizes))
+        if not count:
+            return 0, 0
+        consumer.sent_all(sequences[:count], now)
+        self._bus.deliver_rows(to, buffer, frames[:count])
+        if config.ack_policy == "none":
+            consumer.stream.done(sequences[:count])
+        return count, int(sizes[count - 1])
+
     def _held_up(self, to: bytes, now: int) -> bool:
         """Returns whether nothing can be sent now."""
         if self._not_before > now:
@@ -157,4 +213,4 @@ class Delivery(ABC):
 
     def _portion(self, sent: int, size: int) -> bool:
         """Returns whether it is the others' turn."""
-        return sent >= _MOST or size >= _MOST_BYTES
+        return sent >= MOST or size >= MOST_BYTES

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.stores.streams.interface import StreamStore
-from stantools.nats.frames import Handler
+from stantools.nats.frames import Frames, Handler
+
+if TYPE_CHECKING:
+    from stantools.format.envelope import Buffer
 
 
 class Bus(Protocol):
@@ -33,6 +36,15 @@ class Bus(Protocol):
         self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""
     ) -> None:
         """Hands a message to those who have subscribed to `to`, or to one of a queue group; it has another subject."""
+
+    def publish_rows(self, buffer: Buffer, frames: Frames) -> None:
+        """Publishes the rows of a table as the server itself."""
+
+    def deliver_rows(self, to: bytes, buffer: Buffer, frames: Frames) -> None:
+        """Hands the rows of a table to those who have subscribed to `to`, for whom `takes_rows` holds."""
+
+    def takes_rows(self, to: bytes) -> bool:
+        """Returns whether there are subscribers to `to`, and all of them take as many messages as there are."""
 
     def interested(self, subject: bytes, group: bytes = b"") -> bool:
         """Returns whether somebody has subscribed to a subject by itself, or in this queue group."""

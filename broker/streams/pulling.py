@@ -6,9 +6,10 @@ Facts: jetstream-server.md section 12.
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from broker.streams.delivery import Delivery
+from broker.streams.delivery import ALONE, MOST, MOST_BYTES, Delivery
 from broker.streams.headers import status
 from broker.streams.pullrequests import Priorities, RefusedError, Request
 from stantools.store.limits import format_duration
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Requests of a consumer that wait, whatever its configuration says.
 _MOST_WAITING: Final = 16384
+#: Requests that messages are shared out among together.
+_MOST_TOGETHER: Final = 16
 
 
 class PullDelivery(Delivery):
@@ -124,14 +127,19 @@ class PullDelivery(Delivery):
                 continue
             if self._held_up(request.reply, now):
                 return False
+            if not grouped:
+                count, bytes_sent = self._pass_on_several(request, now, MOST - sent)
+                if count:
+                    sent, size = sent + count, size + bytes_sent
+                    continue
             bytes_sent = self._pass_on(request.reply, b"", now, request.room, request.short)
             if not bytes_sent:
                 break
             if bytes_sent < 0:
                 self._end(request, "409 Message Size Exceeds MaxBytes")
                 continue
-            sent, size = sent + 1, size + bytes_sent
-            self._serve(request, bytes_sent, now)
+            sent, size = sent + ALONE, size + bytes_sent
+            self._serve(request, 1, bytes_sent, now)
         else:
             if self._requests:
                 return True
@@ -152,9 +160,37 @@ class PullDelivery(Delivery):
             self._end(request, "423 Nats-Wrong-Pin-Id")
         return None
 
-    def _serve(self, request: Request, size: int, now: int) -> None:
+    def _pass_on_several(self, request: Request, now: int, most: int) -> tuple[int, int]:
+        """Sends the next messages, if all requests that wait come from the same client. Returns how many, and bytes."""
+        waiting = list(islice(self._requests, _MOST_TOGETHER + 1))
+        if len(waiting) == 1:
+            room = MOST_BYTES if request.room is None else request.room
+        elif len(waiting) > _MOST_TOGETHER or any(
+            each.room is not None or each.reply != request.reply for each in waiting
+        ):
+            return 0, 0
+        else:
+            room = MOST_BYTES
+        most = min(most, sum(each.batch for each in waiting))
+        if any(each.short for each in waiting):
+            return 0, 0
+        count, size = self._pass_on_all(request.reply, b"", now, most, room)
+        if len(waiting) == 1 and count:
+            self._serve(request, count, size, now)
+            return count, size
+        left = count
+        while left:
+            # In turn, as often as none of them ends before the others have had theirs.
+            turn = list(self._requests)[:left]
+            times = max(1, min(left // len(self._requests), min(each.batch for each in turn)))
+            for each in turn:
+                self._serve(each, times, 0, now)
+            left -= times * len(turn)
+        return count, size
+
+    def _serve(self, request: Request, count: int, size: int, now: int) -> None:
         self.used = now
-        request.batch -= 1
+        request.batch -= count
         request.served = True
         if request.heartbeat:
             request.beat = now + request.heartbeat

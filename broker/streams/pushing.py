@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from broker.streams.delivery import Delivery
+from broker.streams.delivery import ALONE, MOST, MOST_BYTES, Delivery
 from broker.streams.headers import status
 
 if TYPE_CHECKING:
@@ -64,10 +64,15 @@ class PushDelivery(Delivery):
         while not self._portion(sent, size):
             if self._held_up(self._to, now) or (self._question and self._on_the_way > self._window):
                 break
-            bytes_sent = self._pass_on(self._to, self._group, now, None, self.short)
+            count, bytes_sent = 0, 0
+            if not self.short:
+                room = min(MOST_BYTES - size, self._until_asked)
+                count, bytes_sent = self._pass_on_all(self._to, self._group, now, MOST - sent, room, over=True)
+            if not count:
+                count, bytes_sent = ALONE, self._pass_on(self._to, self._group, now, None, self.short)
             if not bytes_sent:
                 break
-            sent, size = sent + 1, size + bytes_sent
+            sent, size = sent + count, size + bytes_sent
             self._ask(bytes_sent)
         else:
             self._beat = now + self.consumer.config.idle_heartbeat
@@ -77,6 +82,13 @@ class PushDelivery(Delivery):
         elif self.consumer.config.idle_heartbeat and self._beat <= now:
             self._say_that_it_lives(now)
         return False
+
+    @property
+    def _until_asked(self) -> int:
+        """Bytes after which an answer is to be asked for, or waited for."""
+        if not self.consumer.config.flow_control:
+            return MOST_BYTES
+        return (self._window if self._question else self._window // 2) - self._on_the_way
 
     def _ask(self, size: int) -> None:
         """Asks for an answer when half of what may be on the way is."""

@@ -125,8 +125,10 @@ def _wanted(subject: str, body: bytes) -> dict[str, Any]:
         raise _RefusedError("408 Bad Request")
     if not subject and not body:
         raise _RefusedError("408 Empty Request")
+    if subject:
+        return {"last_by_subj": subject}
     try:
-        found = {"last_by_subj": subject} if subject else members(parse(body), _GET, "JSApiMsgGetRequest")
+        found = members(parse(body), _GET, "JSApiMsgGetRequest")
     except ApiError:
         raise _RefusedError("408 Malformed Request") from None
     wanted = {name: value for name, value in found.items() if value}

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
 
 from broker.streams.errors import ApiError, invalid_json, not_empty
 from stantools.notation import format_time, parse_moment
-
-if TYPE_CHECKING:
-    from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _UINT64: Final = range(1 << 64)
@@ -30,18 +26,6 @@ _NEVER: Final = "0001-01-01T00:00:00Z"
 
 def _constant(text: str) -> NoReturn:
     raise ValueError(f"invalid character {text[0]!r} looking for beginning of value")
-
-
-def rows(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
-    """Iterates over rows of a table: subject, reply, header block, payload."""
-    view = memoryview(buffer)
-    for start, size, reply, reply_size, header, at, length, _ in frames[begin:end].tolist():
-        yield (
-            bytes(view[start : start + size]),
-            bytes(view[reply : reply + reply_size]),
-            bytes(view[at : at + header]),
-            bytes(view[at + header : at + length]),
-        )
 
 
 def parse(body: bytes) -> dict[str, Any]:

@@ -36,5 +36,9 @@ class Room:
         Raises:
             ApiError: All streams together would take too much.
         """
-        if self.used[storage] + size > self.limits.of(storage):
+        if not self.has(storage, size):
             raise ApiError(503, 10023, "insufficient resources")
+
+    def has(self, storage: str, size: int) -> bool:
+        """Returns whether messages of some size may be stored."""
+        return self.used[storage] + size <= self.limits.of(storage)

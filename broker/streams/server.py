@@ -22,9 +22,11 @@ from broker.streams.copying import Copies
 from broker.streams.errors import ApiError, store_failed
 from broker.streams.headers import status
 from broker.streams.options import beyond
-from broker.streams.preview import DIALECTS, Preview, said_of_publish
-from broker.streams.requests import dumps, rows
+from broker.streams.preview import DIALECTS, Preview
+from broker.streams.pubacks import PubAcks
+from broker.streams.requests import dumps
 from broker.streams.transfers import Transfers
+from stantools.nats.frames import rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,9 +42,12 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Frames
 
 _SYNC: Final = 120_000_000_000
+#: Messages that come together and are fewer than this are stored one by one.
+_FEW: Final = 4
 #: Seconds that consumers have before the others have their turn.
 _TURN: Final = 0.004
 _NEXT: Final = PREFIX + b"CONSUMER.MSG.NEXT."
+_DIRECT: Final = PREFIX + b"DIRECT.GET."
 _CHANGES: Final = (PREFIX + b"STREAM.", PREFIX + b"CONSUMER.")
 _FLOW: Final = b"$JS.FC."
 
@@ -74,7 +79,7 @@ class StreamsServer:
         self._heard: dict[str, dict[str, object]] = {}
         #: Streams to be flushed, and the acknowledgements that wait for it.
         self._dirty: dict[Stream, None] = {}
-        self._acks: list[tuple[Stream, bytes, bytes]] = []
+        self._acks = PubAcks(bus, preview=preview)
         self._synced = self._looked = clock.monotonic()
         self._wake_time = 0
         self._stopped = False
@@ -174,10 +179,25 @@ class StreamsServer:
     # Messages
 
     def _published(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        now = self._clock.wall()
+        now, name = self._clock.wall(), stream.json_name
+        self._dirty[stream] = None
+        self._driver.commit_soon()
+        silent = stream.config.no_ack
+        if end - begin >= _FEW:
+            try:
+                first = stream.publish_rows(buffer, frames, begin, end, now)
+            except StorageError as error:
+                self._failed(stream, error)
+                refused = _refused(store_failed(error.message), name)
+                for _, to, _, _ in rows(buffer, frames, begin, end):
+                    if to and not silent:
+                        self._acks.add(stream, to, refused)
+                return
+            if first:
+                if not silent:
+                    self._acks.add_rows(stream, buffer, frames, begin, end, first)
+                return
         view = memoryview(buffer)
-        waiting, silent = self._acks, stream.config.no_ack
-        name = dumps(stream.name)
         for start, size, reply, reply_size, header, at, length, _ in frames[begin:end].tolist():
             subject, payload = bytes(view[start : start + size]), bytes(view[at + header : at + length])
             try:
@@ -186,22 +206,21 @@ class StreamsServer:
             except ApiError as error:
                 answer = _refused(error, name)
             except StorageError as error:
-                self._dirty[stream] = None
                 self._failed(stream, error)
                 answer = _refused(store_failed(error.message), name)
             if reply_size and not silent:
-                waiting.append((stream, bytes(view[reply : reply + reply_size]), answer))
-        self._dirty[stream] = None
-        self._driver.commit_soon()
+                self._acks.add(stream, bytes(view[reply : reply + reply_size]), answer)
 
     def commit(self) -> None:
         """Flushes what was published, acknowledges it, and sends consumers what there is."""
         if self._stopped:
             return
         self._flush()
-        self._dirty.update(dict.fromkeys(self.consumers.run(perf_counter() + _TURN)))
+        if self.consumers.busy:
+            self._dirty.update(dict.fromkeys(self.consumers.run(perf_counter() + _TURN)))
         self._dirty.update(dict.fromkeys(self.copies.run(perf_counter() + _TURN)))
-        self._flush()
+        if self._dirty:
+            self._flush()
         self.copies.settle()
         self.transfers.run()
         due = self.consumers.ring()
@@ -217,9 +236,7 @@ class StreamsServer:
             self.consumers.stream_changed(stream)
             self.copies.changed(stream)
         flushed, self._dirty = self._dirty, {}
-        waiting, self._acks = self._acks, []
-        for stream, reply, answer in waiting:
-            self._bus.publish(reply, answer if self._preview is None else said_of_publish(stream, answer))
+        self._acks.send()
         for stream in flushed:
             echoes, stream.echoes = stream.echoes, []
             for to, header, payload in echoes:
@@ -228,8 +245,8 @@ class StreamsServer:
     def _failed(self, stream: Stream, error: StorageError) -> None:
         """Takes a stream back to what is certain; what was not acknowledged yet is refused."""
         NATS.error("Stream %r: %s", stream.name, error.message)
-        refused = _refused(store_failed(error.message), dumps(stream.name))
-        self._acks = [(each, reply, refused if each is stream else answer) for each, reply, answer in self._acks]
+        refused = _refused(store_failed(error.message), stream.json_name)
+        self._acks.refuse(stream, refused)
         stream.echoes.clear()
         self._reopen(stream)
 
@@ -241,7 +258,9 @@ class StreamsServer:
 
     def _requested(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         self._flush()
+        changes = False
         for subject, reply, header, body in rows(buffer, frames, begin, end):
+            changes |= not subject.startswith(_DIRECT)
             if subject.startswith(_NEXT):
                 self._next_wanted(subject[len(_NEXT) :], reply, header, body)
                 continue
@@ -250,7 +269,8 @@ class StreamsServer:
                     self._bus.publish(reply, payload, header=block)
             if subject.startswith(_CHANGES):
                 self._look_for_changes()
-        self._driver.commit_soon()
+        if changes:
+            self._driver.commit_soon()
 
     def _look_for_changes(self) -> None:
         """Whatever a request has changed, consumers may see it."""
@@ -297,7 +317,7 @@ class StreamsServer:
             if consumer.stream.unflushed:
                 self._dirty[consumer.stream] = None
             if reply and answered:
-                self._acks.append((consumer.stream, reply, b""))
+                self._acks.add(consumer.stream, reply, b"")
         self._driver.commit_soon()
 
     def _flow_answered(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:

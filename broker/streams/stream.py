@@ -13,6 +13,9 @@ from broker.streams import publishing
 from broker.streams.errors import TOO_LARGE, ApiError, bad_request, no_message, sealed, store_failed
 from broker.streams.headers import origin, size_line, with_lines
 from broker.streams.mapping import SubjectMapping
+from broker.streams.requests import dumps
+from stantools.nats import frames as tables
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD_SIZE, SUBJECT_SIZE
 from stantools.nats.subjects import valid_pattern
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from broker.stores.streams.interface import StreamStore
     from broker.streams.configuration import StreamConfig
     from broker.streams.room import Room
+    from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames
 
 #: Messages that are taken out one by one.
 _FEW: Final = 16
@@ -72,6 +77,7 @@ class Stream:
     ) -> None:
         self.room, self.created, self.store = room, created, store
         self.borrowed = borrowed
+        self.json_name = dumps(config.name)  #: its name in JSON
         self.failure = ""  #: why nothing can be stored; empty if nothing is wrong
         self.counted = 0  #: bytes that are counted for it
         self._ids = publishing.Ids()
@@ -130,6 +136,62 @@ class Stream:
             replaces = publishing.rollup(headers, allowed=config.allow_rollup_hdrs)
             told = publishing.Told(message_id, publishing.lifetime(headers), replaces)
         return self._store(subject, header, payload, now, told), False
+
+    def publish_rows(self, buffer: Buffer, frames: Frames, begin: int, end: int, now: int) -> int:
+        """Stores messages that have come together, if there is nothing about any of them that needs a closer look.
+
+        Args:
+            buffer: Where they are.
+            frames: Rows of a table.
+            begin: The first row.
+            end: The row behind the last.
+            now: Nanoseconds since 1970.
+
+        Returns:
+            The sequence of the first one; 0: none is stored, they are to be published one by one.
+
+        Raises:
+            StorageError: They cannot be written.
+        """
+        config, store = self.config, self.store
+        contents, table = store.contents, frames[begin:end]
+        most = config.max_msgs_per_subject
+        if (
+            self.failure
+            or config.sealed
+            or self._mapping is not None
+            or self._again is not None
+            or config.retention == "interest"
+            or (most > 0 and (config.max_msgs > 0 or config.max_bytes > 0 or config.discard_new_per_subject))
+            or table[:, HEADER_SIZE].any()
+        ):
+            return 0
+        payloads, subjects = table[:, PAYLOAD_SIZE], table[:, SUBJECT_SIZE]
+        largest, longest = int(payloads.max()), int(subjects.max())
+        # What a message takes besides subject and payload.
+        more = store.size_of(b"", b"", b"")
+        size = int(payloads.sum()) + int(subjects.sum()) + (end - begin) * more
+        if (
+            largest + longest + more > MAX_RECORD_SIZE
+            or longest > MAX_SUBJECT_SIZE
+            or contents.last >= _MAX_SEQUENCE - (end - begin)
+            or 0 <= config.max_msg_size < largest
+            or not self.room.has(config.storage, size)
+        ):
+            return 0
+        if config.discard == "new" and (
+            0 < config.max_msgs < contents.messages + end - begin or 0 < config.max_bytes < contents.bytes + size
+        ):
+            return 0
+        sequence = store.append_rows(now, buffer, frames, begin, end)
+        if self._ids.last:
+            self._ids.note(b"", sequence, now)
+        if most > 0:
+            for subject in {subject for subject, _, _, _ in tables.rows(buffer, frames, begin, end)}:
+                self.enforce(subject)
+        else:
+            self.enforce()
+        return sequence
 
     def copy(self, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> None:
         """Stores a message of another stream, unless its id is known.

@@ -15,8 +15,9 @@ from broker.stores.interface import StorageError
 from broker.streams.configuration import StreamConfig
 from broker.streams.errors import ApiError, bad_request, name_mismatch
 from broker.streams.headers import status
-from broker.streams.requests import BOOL, INT, OBJECT, STRING, dumps, failed, members, parse, response_type, rows
+from broker.streams.requests import BOOL, INT, OBJECT, STRING, dumps, failed, members, parse, response_type
 from broker.streams.streaminfo import stream_info, stream_state
+from stantools.nats.frames import rows
 from stantools.nats.subjects import is_literal, valid_pattern
 
 if TYPE_CHECKING:

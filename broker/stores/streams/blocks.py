@@ -125,6 +125,20 @@ class Block:
         except OSError as error:
             raise StorageError(f"{self.path} cannot be read: {error.strerror}") from error
 
+    def read_flushed(self, place: int, size: int, room: int) -> bytearray:
+        """Returns bytes that were flushed, with room behind them.
+
+        Raises:
+            StorageError: They cannot be read.
+        """
+        buffer = bytearray(size + room)
+        try:
+            with memoryview(buffer)[:size] as part:
+                os.preadv(self._files.get(self.path), [part], place)
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be read: {error.strerror}") from error
+        return buffer
+
     def sync(self) -> None:
         """Has it survive a loss of power.
 

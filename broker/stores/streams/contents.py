@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -150,6 +150,42 @@ class Contents:
         self.messages += 1
         self.bytes += size
         self.last, self.last_time = sequence, time
+
+    def add_rows(
+        self, sequence: int, time: int, subjects: Iterable[tuple[bytes, int]], sizes: NDArray[np.uint32], place: int
+    ) -> None:
+        """Adds messages of one time to the last segment, as its next rows.
+
+        Args:
+            sequence: The sequence of the first one.
+            time: Nanoseconds since 1970.
+            subjects: Their subjects, each with how many messages in a row have it.
+            sizes: Their sizes.
+            place: Where the first one is; the others are behind it.
+        """
+        segment = self.segments[-1]
+        if segment.end != sequence:
+            segment = self.begin(sequence, segment.block)
+        if not self.messages:
+            self.first, self.first_time = sequence, time
+        count, size = len(sizes), int(sizes.sum())
+        following = sequence
+        for subject, many in subjects:
+            entry = self.subjects.get(subject) or self._named(subject)
+            if not entry.count:
+                entry.first = following
+            following += many
+            entry.count += many
+            entry.last = following - 1
+            segment.subjects.extend(array("I", (entry.number,)) * many)
+        segment.times.extend(array("q", (time,)) * count)
+        segment.sizes.frombytes(sizes.tobytes())
+        segment.places.frombytes((np.cumsum(sizes, dtype=np.uint32) - sizes + np.uint32(place)).tobytes())
+        segment.live += count
+        segment.bytes += size
+        self.messages += count
+        self.bytes += size
+        self.last, self.last_time = following - 1, time
 
     def skip(self, sequence: int, time: int) -> None:
         """Uses up the sequences to this one without messages: with rows in the last segment unless they are many."""

@@ -13,28 +13,39 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from broker.stores.interface import StorageError
 from broker.stores.streams.blocks import Block, Descriptors
 from broker.stores.streams.contents import ABSENT, Contents, Filter, Segment
-from broker.stores.streams.interface import Stored
+from broker.stores.streams.interface import MOST_BYTES, Stored, Table
 from broker.stores.streams.metafiles import KeptConsumers, write_meta
 from broker.stores.streams.opening import forget_indexes, open_messages
 from stantools.errors import StantoolsError
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE, Frames, frame_table
+from stantools.nats.kernels import subject_runs
 from stantools.store.durable import replace_file
-from stantools.streamfiles import highway
-from stantools.streamfiles.layout import EMPTY_RECORD_SIZE
+from stantools.streamfiles import highway, kernels
+from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, Places
 from stantools.streamfiles.meta import full_stream_meta
 from stantools.streamfiles.records import decode_record, encode_record, erased, record_size, tombstone
+
+if TYPE_CHECKING:
+    from stantools.format.envelope import Buffer
 
 #: Bytes of a block, and how many of them have to be in use: otherwise it is rewritten.
 BLOCK_SIZE: Final = 8 << 20
 _IN_USE: Final = 0.3
 #: Bytes that may wait to be written.
 _MOST_WAITING: Final = 1 << 20
+#: How many times as many bytes are read as are wanted, where what is wanted is not all there is.
+_SPARSE: Final = 4
+#: Bytes of a record with headers besides what the message has.
+_HEADED: Final = EMPTY_RECORD_SIZE + HEADER_LENGTH_SIZE
 MESSAGES: Final = "msgs"
 
 
@@ -126,6 +137,61 @@ class FileStream(KeptConsumers):
         if parts is None:
             raise StorageError(f"{block.path} has no good record for message {sequence} at byte {place}")
         return Stored(sequence, segment.times[row], *parts)
+
+    def append_rows(self, time: int, buffer: Buffer, frames: Frames, begin: int, end: int) -> int:
+        """Adds messages that have come at the same time: rows of a table. Returns the sequence of the first one."""
+        first, view = self.contents.last + 1, memoryview(buffer)
+        places = _places(frames[begin:end])
+        sizes = places.subject_size + places.size + np.where(places.header_size > 0, _HEADED, EMPTY_RECORD_SIZE)
+        ends = np.cumsum(sizes, dtype=np.int64)
+        row = 0
+        while row < len(sizes):
+            block = self._last(int(sizes[row]))
+            room = max(self._block_size - block.end, int(sizes[row]))
+            after = int(np.searchsorted(ends, int(ends[row] - sizes[row]) + room, "right"))
+            sequence, place = first + row, block.end
+            segments = self.contents.segments
+            if not segments or segments[-1].block != block.number:
+                self.contents.begin(sequence, block.number)
+            part = Places(*(column[row:after] for column in places))
+            block.waiting += kernels.encode_messages(buffer, part, sequence, time, block.key)
+            starts = np.array(subject_runs(buffer, frames, begin + row, begin + after))
+            names = (bytes(view[at : at + size]) for at, size in frames[starts, SUBJECT : SUBJECT_SIZE + 1].tolist())
+            counts = np.diff(starts, append=begin + after).tolist()
+            self.contents.add_rows(
+                sequence, time, zip(names, counts, strict=True), sizes[row:after].astype(np.uint32), place
+            )
+            row = after
+        return first
+
+    def table(self, sequences: Sequence[int], room: int) -> Table | None:
+        """Returns messages, from the first one on those that lie near each other in a file and are good."""
+        found = self.contents.locate(sequences[0])
+        if found is None:
+            return None
+        segment = found[0]
+        block = self._blocks[segment.block]
+        rows = np.array(sequences, np.int64) - segment.first
+        rows = rows[: int(np.searchsorted(rows, len(segment.sizes)))]
+        sizes = np.frombuffer(segment.sizes, np.uint32)[rows]
+        places = np.frombuffer(segment.places, np.uint32)[rows].astype(np.int64)
+        first = int(places[0])
+        ends = places + sizes - first
+        fit = (sizes > 0) & (ends <= MOST_BYTES) & (ends <= block.size - first)
+        fit &= ends <= _SPARSE * np.cumsum(sizes, dtype=np.int64)
+        count = len(rows) if fit.all() else int(fit.argmin())
+        if not count:
+            return None
+        end = int(ends[count - 1])
+        try:
+            buffer = block.read_flushed(first, end, room * count)
+        except StorageError:
+            return None
+        frames = frame_table(count)
+        starts = (places[:count] - first).astype(np.uint32)
+        good = kernels.find_messages(buffer, starts, sizes[:count], block.key, _places(frames))
+        times = np.frombuffer(segment.times, np.int64)[rows[:good]]
+        return Table(buffer, end, frames[:good], times) if good else None
 
     def _last(self, size: int) -> Block:
         """Returns the block that the next record, of some size, goes to."""
@@ -319,3 +385,8 @@ class FileStream(KeptConsumers):
         """Closes the files without writing anything."""
         for block in self._blocks.values():
             self._files.close(block.path)
+
+
+def _places(frames: Frames) -> Places:
+    """The columns of a table that say where messages are."""
+    return Places(*(frames[:, column] for column in (SUBJECT, SUBJECT_SIZE, HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE)))

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.stores.interface import StorageError
 from broker.stores.streams.contents import Contents, Filter
+from stantools.nats.frames import Frames, frame_table, rows
 from stantools.streamfiles.meta import ConsumerState
+
+if TYPE_CHECKING:
+    from stantools.format.envelope import Buffer
+
+#: Bytes of messages that are put into a table, about.
+MOST_BYTES: Final = 1 << 20
 
 
 class Stored(NamedTuple):
@@ -18,6 +29,15 @@ class Stored(NamedTuple):
     subject: bytes
     header: bytes  #: header block with its empty line; empty for none
     payload: bytes
+
+
+class Table(NamedTuple):
+    """Messages as rows of a table, without replies and routes."""
+
+    buffer: bytearray  #: where they are
+    end: int  #: where in it room begins that is left for others
+    frames: Frames  #: the table
+    times: NDArray[np.int64]  #: when they were stored, in nanoseconds since 1970
 
 
 class StreamStore(ABC):
@@ -38,6 +58,13 @@ class StreamStore(ABC):
     def append(self, time: int, subject: bytes, header: bytes, payload: bytes) -> int:
         """Adds a message. Returns its sequence."""
 
+    def append_rows(self, time: int, buffer: Buffer, frames: Frames, begin: int, end: int) -> int:
+        """Adds messages that have come at the same time: rows of a table. Returns the sequence of the first one."""
+        first = self.contents.last + 1
+        for subject, _, header, payload in rows(buffer, frames, begin, end):
+            self.append(time, subject, header, payload)
+        return first
+
     def skip(self, sequence: int) -> None:
         """Has the next message get a sequence that is not used yet; those below it stay without messages."""
         self.contents.skip(sequence - 1, self.contents.last_time)
@@ -49,6 +76,40 @@ class StreamStore(ABC):
         Raises:
             StorageError: It cannot be read.
         """
+
+    def table(self, sequences: Sequence[int], room: int) -> Table | None:
+        """Returns messages, from the first one on as many as can be had at once.
+
+        Args:
+            sequences: Of messages, rising.
+            room: Bytes to be left behind them, for each.
+
+        Returns:
+            The messages; None if the first one is best read by itself: it may be large, damaged, or not there.
+        """
+        found: list[Stored] = []
+        size = 0
+        for sequence in sequences:
+            try:
+                message = self.read(sequence)
+            except StorageError:
+                break
+            if message is None or size > MOST_BYTES:
+                break
+            found.append(message)
+            size += len(message.header) + len(message.payload)
+        if not found:
+            return None
+        buffer = bytearray()
+        frames = frame_table(len(found))
+        for row, (_, _, subject, header, payload) in enumerate(found):
+            at = len(buffer)
+            buffer += b"%b%b%b" % (subject, header, payload)
+            body = at + len(subject)
+            frames[row] = (at, len(subject), 0, 0, len(header), body, len(buffer) - body, -1)
+        end = len(buffer)
+        buffer += bytes(room * len(found))
+        return Table(buffer, end, frames, np.array([each.time for each in found], np.int64))
 
     @abstractmethod
     def remove(self, sequence: int, *, erase: bool = False) -> bool:

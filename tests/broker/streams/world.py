@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.stores.interface import StorageError
 from broker.stores.streams.directory import StreamsDirectory
@@ -13,9 +13,12 @@ from broker.stores.streams.interface import StreamStore
 from broker.stores.streams.memory import MemoryStream
 from broker.streams.room import Limits
 from broker.streams.server import StreamsServer
-from stantools.nats.frames import Handler, frame_table
+from stantools.nats.frames import Frames, Handler, frame_table, rows
 from stantools.nats.subjects import matches
 from tests.broker.streaming.world import Time, Wishes
+
+if TYPE_CHECKING:
+    from stantools.format.envelope import Buffer
 
 API = "$JS.API."
 INBOX = b"_INBOX.me"
@@ -33,6 +36,7 @@ class Lists:
         #: Subjects of others: those with subscribers, and those whose subscribers do not keep up.
         self.present = {INBOX}
         self.slow: set[bytes] = set()
+        self.together = True  #: subscribers take many messages at a time
 
     def listen(self, subject: bytes, handler: Handler) -> object:
         self.heard[len(self.heard)] = (subject, handler)
@@ -49,6 +53,17 @@ class Lists:
         self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""
     ) -> None:
         self.said.append((to, subject, payload, reply, header))
+
+    def publish_rows(self, buffer: Buffer, frames: Frames) -> None:
+        for to, reply, header, payload in rows(buffer, frames, 0, len(frames)):
+            self.publish(to, payload, reply, header)
+
+    def deliver_rows(self, to: bytes, buffer: Buffer, frames: Frames) -> None:
+        for subject, reply, header, payload in rows(buffer, frames, 0, len(frames)):
+            self.deliver(to, subject, payload, reply, header)
+
+    def takes_rows(self, to: bytes) -> bool:
+        return self.together
 
     def interested(self, subject: bytes, group: bytes = b"") -> bool:
         return subject in self.present
@@ -71,13 +86,19 @@ class Lists:
 
     def send(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> int:
         """A client publishes. Returns how many heard it."""
-        data = b"%b%b%b%b" % (subject, reply, header, payload)
-        frames = frame_table(1)
-        at = len(subject) + len(reply)
-        frames[0] = (0, len(subject), len(subject), len(reply), len(header), at, len(header) + len(payload), -1)
-        found = [each for pattern, each in list(self.heard.values()) if pattern and matches(pattern, subject)]
+        return self.send_together([(subject, reply, header, payload)])
+
+    def send_together(self, messages: Sequence[tuple[bytes, bytes, bytes, bytes]]) -> int:
+        """A client publishes at once, all for the same listeners. Returns how many they are."""
+        data, frames = b"", frame_table(len(messages))
+        for row, (subject, reply, header, payload) in enumerate(messages):
+            at, body = len(data), len(data) + len(subject) + len(reply)
+            data += b"%b%b%b%b" % (subject, reply, header, payload)
+            answer = at + len(subject)
+            frames[row] = (at, len(subject), answer, len(reply), len(header), body, len(data) - body, -1)
+        found = [each for pattern, each in list(self.heard.values()) if pattern and matches(pattern, messages[0][0])]
         for handler in found:
-            handler(data, frames, 0, 1)
+            handler(data, frames, 0, len(messages))
         return len(found)
 
 

@@ -1,0 +1,81 @@
+"""Acknowledgements of what was published, which wait until it is flushed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.streams.preview import said_of_publish
+from stantools.nats.frames import frame_table, rows
+from stantools.nats.kernels import encode_numbers
+
+if TYPE_CHECKING:
+    from broker.streams.ports import Bus
+    from broker.streams.stream import Stream
+    from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames
+
+
+class _One(NamedTuple):
+    """An answer about a message of a stream."""
+
+    stream: Stream
+    to: bytes
+    answer: bytes
+
+
+class _Many(NamedTuple):
+    """Answers about messages of a stream, as rows of a table."""
+
+    stream: Stream
+    buffer: bytes
+    frames: Frames
+
+
+class PubAcks:
+    """Acknowledgements that wait.
+
+    Args:
+        bus: NATS.
+        preview: Those who made a stream in a dialect of the preview are answered in it.
+    """
+
+    def __init__(self, bus: Bus, *, preview: bool) -> None:
+        self._bus, self._preview = bus, preview
+        self._waiting: list[_One | _Many] = []
+
+    def add(self, stream: Stream, to: bytes, answer: bytes) -> None:
+        """Adds an answer."""
+        self._waiting.append(_One(stream, to, answer))
+
+    def add_rows(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int, sequence: int) -> None:
+        """Adds the answers to rows of a table that were stored one after the other, from a sequence on."""
+        answers = frame_table(end - begin)
+        head = b'{"stream":%b,"seq":' % stream.json_name
+        data, count = encode_numbers(buffer, frames, begin, end, head, sequence, b"}", answers)
+        if count:
+            self._waiting.append(_Many(stream, data, answers[:count]))
+
+    def refuse(self, stream: Stream, answer: bytes) -> None:
+        """Has everything that waits for a stream answered so."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if each.stream is not stream:
+                self._waiting.append(each)
+            elif isinstance(each, _One):
+                self._waiting.append(each._replace(answer=answer))
+            else:
+                found = rows(each.buffer, each.frames, 0, len(each.frames))
+                self._waiting.extend(_One(stream, to, answer) for to, _, _, _ in found)
+
+    def send(self) -> None:
+        """Sends what waits."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if isinstance(each, _One):
+                answer = said_of_publish(each.stream, each.answer) if self._preview else each.answer
+                self._bus.publish(each.to, answer)
+            elif self._preview:
+                for to, _, _, answer in rows(each.buffer, each.frames, 0, len(each.frames)):
+                    self._bus.publish(to, said_of_publish(each.stream, answer))
+            else:
+                self._bus.publish_rows(each.buffer, each.frames)
