@@ -189,7 +189,7 @@ def read_history(
                 end = part.end
             else:
                 _index(result, part, buffer, pending)
-                end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
+                end = part.offset[-1] + RECORD_HEADER_SIZE + part.size[-1]
             window.reach(end)
             if progress:
                 progress(end - done)
@@ -202,12 +202,13 @@ def _index(result: LogHistory, batch: LogColumns, buffer: Buffer, pending: Pendi
     who, layout = result._who, result._layout
     rows, plain = np.arange(len(batch.type)), np.zeros(len(batch.type), bool)
     if isinstance(who, int):
-        plain = (batch.type == SubRecord.MSG) | (batch.type == SubRecord.ACK)
-        rows = np.flatnonzero(~plain | (batch.id == who))
+        kinds = np.asarray(batch.type)
+        plain = (kinds == SubRecord.MSG) | (kinds == SubRecord.ACK)
+        rows = np.flatnonzero(~plain | (np.asarray(batch.id) == who))
     offsets: list[int] = []
     counts: list[int] = []
-    columns = (batch.offset[rows], batch.type[rows], batch.seq[rows], plain[rows])
-    for offset, kind, sequence, known in zip(*(column.tolist() for column in columns), strict=True):
+    columns = (batch.offset, batch.type, batch.seq, plain)
+    for offset, kind, sequence, known in zip(*(np.asarray(column)[rows].tolist() for column in columns), strict=True):
         number = who if isinstance(who, int) else 0
         if not known:
             judged = judge_row(layout, buffer, offset)

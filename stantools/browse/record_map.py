@@ -226,18 +226,19 @@ def _map_log(result: RecordMap, buffer: Buffer, layout: LogLayout, crc: Crc, pro
         if isinstance(part, LogDamage):
             _add_log_damage(result, part)
         else:
-            end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
+            end = part.offset[-1] + RECORD_HEADER_SIZE + part.size[-1]
+            offsets, kinds, ids, sequences = map(np.asarray, (part.offset, part.type, part.id, part.seq))
             # Acknowledgements are decoded by the scan; of the others, which are few, each is looked at.
-            seen = (part.type == SubRecord.ACK) | (part.type == SubRecord.MSG) if layout is SUBS_LOG else part.type < 0
-            seen = seen & (part.id > 0) & (part.seq > 0)
+            seen = (kinds == SubRecord.ACK) | (kinds == SubRecord.MSG) if layout is SUBS_LOG else kinds < 0
+            seen = seen & (ids > 0) & (sequences > 0)
             low = 0
             for row in np.flatnonzero(~seen).tolist():
-                judged = judge_row(layout, buffer, int(part.offset[row]))
+                judged = judge_row(layout, buffer, int(offsets[row]))
                 if isinstance(judged, LogDamage):
-                    _add_split(result, part.offset[low:row], judged.offset)
+                    _add_split(result, offsets[low:row], judged.offset)
                     _add_log_damage(result, judged)
                     low = row + 1
-            _add_split(result, part.offset[low:], end)
+            _add_split(result, offsets[low:], end)
         if progress:
             progress(result.entries[-1].end - before)
 

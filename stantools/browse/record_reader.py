@@ -206,7 +206,7 @@ class RecordReader:
 
     def _index(self, data: bytes, entry: Stretch) -> _Decoded:
         count = min(len(data) // INDEX_RECORD_SIZE, entry.rows)
-        table = np.frombuffer(data, index.DTYPE, count)
+        table = np.frombuffer(data, index.dtype(), count)
 
         def describe(low: int, high: int) -> list[RecordRow]:
             found = []
@@ -242,7 +242,7 @@ class RecordReader:
                 found.append(RecordRow(offset, RECORD_HEADER_SIZE + size, name, ok, sequence, detail, fields))
             return found
 
-        return _Decoded(part.offset + entry.start, np.empty(0, np.uint64), describe)
+        return _Decoded(np.asarray(part.offset) + entry.start, np.empty(0, np.uint64), describe)
 
 
 def _single(entry: Single) -> RecordRow:

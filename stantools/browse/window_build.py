@@ -105,7 +105,7 @@ def _peek(files: SliceFiles, channel: bytes) -> tuple[Piece, ...]:
         return (pending,)
     if len(first) + len(last) < 2 * INDEX_RECORD_SIZE:
         return (pending,)
-    low, high = (np.frombuffer(each, index.DTYPE)[0] for each in (first, last))
+    low, high = (np.frombuffer(each, index.dtype())[0] for each in (first, last))
     start, end = int(low["offset"]), int(high["offset"]) + RECORD_HEADER_SIZE + int(high["size"])
     if start != FILE_HEADER_SIZE or not start < end <= files.data_size or high["sequence"] < low["sequence"]:
         return (pending,)

@@ -25,7 +25,7 @@ from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
 from stantools.store.mapping import open_regular
-from stantools.store.reading import NO_ROWS, Rows
+from stantools.store.reading import Rows
 
 #: Files that are open at the same time.
 _OPEN = 16
@@ -187,7 +187,7 @@ class StretchReader:
             count = min(BLOCK, stretch.count - begin)
             at = FILE_HEADER_SIZE + (stretch.index_from + begin) * INDEX_RECORD_SIZE
             raw = self._open.read(stretch.files.index, at, count * INDEX_RECORD_SIZE)
-            return _possible(stretch, np.frombuffer(raw, index.DTYPE, len(raw) // INDEX_RECORD_SIZE))
+            return _possible(stretch, np.frombuffer(raw, index.dtype(), len(raw) // INDEX_RECORD_SIZE))
         place = int(np.searchsorted(stretch.marks, begin))
         following = place + 1
         end = int(stretch.offsets[following]) if following < len(stretch.offsets) else stretch.end
@@ -376,7 +376,7 @@ class StretchReader:
         assert stretch.files.index is not None and stretch.index_from is not None
         at = FILE_HEADER_SIZE + (stretch.index_from + position) * INDEX_RECORD_SIZE
         raw = self._open.read(stretch.files.index, at, INDEX_RECORD_SIZE)
-        return _possible(stretch, np.frombuffer(raw, index.DTYPE, len(raw) // INDEX_RECORD_SIZE))
+        return _possible(stretch, np.frombuffer(raw, index.dtype(), len(raw) // INDEX_RECORD_SIZE))
 
     def _first(self, stretch: Stretch, number: int) -> Rows:
         """Locates the message at a mark by the data."""
@@ -384,7 +384,7 @@ class StretchReader:
         start = int(stretch.offsets[number])
         header = self._open.read(stretch.files.data, start, RECORD_HEADER_SIZE)
         if len(header) < RECORD_HEADER_SIZE:
-            return NO_ROWS
+            return Rows.none()
         end = min(start + RECORD_HEADER_SIZE + int(RECORD_HEADER.unpack(header)[0]), stretch.end)
         return self._scan(stretch, start, end, 1)
 

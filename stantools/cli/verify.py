@@ -141,6 +141,8 @@ def print_verdict(verdict: Verdict, *, node: bool = False) -> None:
 
 def print_findings(findings: list[Finding]) -> None:
     """Prints findings for people: errors first, each remedy once."""
+    if not findings:
+        return
     from stantools.inspection.advice import remedies
     from stantools.inspection.findings import worst_first
 
@@ -159,8 +161,7 @@ def print_findings(findings: list[Finding]) -> None:
         click.echo("\nwhat helps:")
     for remedy in helpful:
         click.echo(console.wrapped(f"  - {console.escape_lines(console.filled(remedy))}", 4))
-    if ranked:
-        click.echo()
+    click.echo()
 
 
 def _counts(verdict: Verdict) -> dict[str, int]:

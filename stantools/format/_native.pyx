@@ -25,10 +25,11 @@ from stantools.format._fields cimport (
 )
 from stantools.format._raft cimport Entry, Published, big_endian, usual_entry, usual_publish
 
-import numpy as np
+from array import array
 
 from stantools.format import fieldscan
 from stantools.format.layout import Stop
+from stantools.late import np
 
 NAME = "native"
 
@@ -350,7 +351,7 @@ def read_messages_at(
     cdef Reader reader = Reader(buffer, crc)
     cdef MessageSink sink = MessageSink(columns, channel)
     cdef uint64_t end = reader.end(0, limit)
-    cdef const int64_t[::1] places = np.ascontiguousarray(offsets, np.int64)
+    cdef const int64_t[::1] places = offsets if type(offsets) is array else np.ascontiguousarray(offsets, np.int64)
     cdef Py_ssize_t count = places.shape[0], row
     cdef const uint8_t* base = reader.base
     cdef Rows rows = sink.rows

@@ -1,14 +1,16 @@
-"""Columns: one numpy array per property of a record, filled by the scan kernels.
+"""Columns: one array per property of a record, filled by the scan kernels.
 
 Columns are made once and used again for every part of a file; `take` returns views of the rows in use. Offsets
-are absolute positions in the buffer that was scanned; nothing of it is copied.
+are absolute positions in the buffer that was scanned; nothing of it is copied. What is computed with is numpy arrays;
+records of logs, and a few messages, are taken one by one from plain memory, without numpy.
 """
 
 from __future__ import annotations
 
+from struct import calcsize
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
+from stantools.late import np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,14 +35,6 @@ class _Columns:
         part.capacity = rows
         for name in self._arrays:
             setattr(part, name, getattr(self, name)[:rows])
-        return part
-
-    def pick(self, rows: NDArray[Any]) -> Self:
-        """Copies some rows, given by their numbers or as a mask."""
-        part = object.__new__(type(self))
-        for name in self._arrays:
-            setattr(part, name, getattr(self, name)[rows])
-        part.capacity = len(getattr(part, self._arrays[0]))
         return part
 
 
@@ -81,6 +75,14 @@ class MessageColumns(_Columns):
         self.reply_size = np.zeros(capacity, np.uint32)
         self.flags = np.zeros(capacity, np.uint8)
 
+    def pick(self, rows: NDArray[Any]) -> MessageColumns:
+        """Copies some rows, given by their numbers or as a mask."""
+        part = object.__new__(MessageColumns)
+        for name in self._arrays:
+            setattr(part, name, getattr(self, name)[rows])
+        part.capacity = len(part.offset)
+        return part
+
     def part(self, low: int, high: int) -> MessageColumns:
         """Returns the rows from `low` up to but without `high`, as views."""
         part = object.__new__(MessageColumns)
@@ -98,21 +100,47 @@ class MessageColumns(_Columns):
         return part
 
 
+class FewMessages(_Columns):
+    """A few messages, with the columns of `MessageColumns` as memory views."""
+
+    __slots__ = _arrays = MessageColumns.__slots__
+
+    offset: memoryview
+    size: memoryview
+    sequence: memoryview
+    timestamp: memoryview
+    data_start: memoryview
+    data_size: memoryview
+    reply_start: memoryview
+    reply_size: memoryview
+    flags: memoryview
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity  #: number of rows
+        for name, code in zip(self._arrays, "qIQqqIqIB", strict=True):
+            setattr(self, name, _zeros(code, capacity))
+
+
 class LogColumns(_Columns):
     """What is known of the typed records of a log, one row a record (filestore.md section 2.2)."""
 
     __slots__ = _arrays = ("offset", "size", "type", "id", "seq")
 
-    offset: NDArray[np.int64]  #: where the record's header begins
-    size: NDArray[np.uint32]  #: payload size in bytes
-    type: NDArray[np.uint8]  #: record type
-    id: NDArray[np.uint64]  #: subscription id of the types 3, 4 and 5 of subs.dat, else 0
-    seq: NDArray[np.uint64]  #: message sequence of the types 4 and 5 of subs.dat, else 0
+    offset: memoryview  #: where the record's header begins, i64
+    size: memoryview  #: payload size in bytes, u32
+    type: memoryview  #: record type, u8
+    id: memoryview  #: subscription id of the types 3, 4 and 5 of subs.dat, else 0; u64
+    seq: memoryview  #: message sequence of the types 4 and 5 of subs.dat, else 0; u64
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         self.capacity = capacity  #: number of rows
-        self.offset = np.zeros(capacity, np.int64)
-        self.size = np.zeros(capacity, np.uint32)
-        self.type = np.zeros(capacity, np.uint8)
-        self.id = np.zeros(capacity, np.uint64)
-        self.seq = np.zeros(capacity, np.uint64)
+        self.offset = _zeros("q", capacity)
+        self.size = _zeros("I", capacity)
+        self.type = _zeros("B", capacity)
+        self.id = _zeros("Q", capacity)
+        self.seq = _zeros("Q", capacity)
+
+
+def _zeros(code: str, rows: int) -> memoryview:
+    """Makes a column of numbers of a type, as the module `struct` names it."""
+    return memoryview(bytearray(calcsize(code) * rows)).cast(code)  # type: ignore[call-overload,no-any-return]

@@ -10,6 +10,7 @@ The store does not record the polynomial; `detect` finds it from a few records.
 from __future__ import annotations
 
 import zlib
+from array import array
 from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
@@ -23,9 +24,7 @@ except ImportError:
     _ieee = zlib.crc32
 
 if TYPE_CHECKING:
-    import numpy as np
     from _typeshed import ReadableBuffer
-    from numpy.typing import NDArray
 
 IEEE: Final = 0xEDB88320
 CASTAGNOLI: Final = 0x82F63B78
@@ -95,16 +94,16 @@ class Crc:
         return Crc(self.polynomial, check=False) if self.check else self
 
     @cached_property
-    def tables(self) -> NDArray[np.uint32]:
-        """Tables for 16 bytes at a time, shape (16, 256).
+    def tables(self) -> memoryview:
+        """Tables for 16 bytes at a time: 32-bit numbers, shape (16, 256).
 
-        `tables[k][b]` is what byte `b` adds to the register when `k` more bytes follow it.
+        `tables[k, b]` is what byte `b` adds to the register when `k` more bytes follow it.
         """
         return _tables(self.polynomial)
 
     @cached_property
-    def folding(self) -> NDArray[np.uint64]:
-        """Constants for carry-less multiplication, 14 numbers.
+    def folding(self) -> array[int]:
+        """Constants for carry-less multiplication, 14 numbers of 64 bits.
 
         Pairs that move a 16-byte register 128, 256, 384 and 512 bits ahead: the factors for its first and
         second eight bytes. Then the factors that reduce 128 bits to 96 and to 64, and for the Barrett
@@ -117,28 +116,26 @@ class Crc:
 
 # Computing these takes a millisecond, as long as everything else that is done with a small file.
 @lru_cache(maxsize=16)
-def _tables(polynomial: int) -> NDArray[np.uint32]:
-    import numpy as np
-
-    tables = np.zeros((16, 256), dtype=np.uint32)
-    register: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        register = (register >> np.uint32(1)) ^ ((register & np.uint32(1)) * np.uint32(polynomial))
-    tables[0] = register
-    for k in range(1, 16):
-        tables[k] = (tables[k - 1] >> 8) ^ tables[0][tables[k - 1] & 0xFF]
-    return tables
+def _tables(polynomial: int) -> memoryview:
+    alone = []
+    for register in range(256):
+        for _ in range(8):
+            register = register >> 1 ^ (polynomial if register & 1 else 0)
+        alone.append(register)
+    tables, before = array("I", alone), alone
+    for _ in range(15):
+        before = [register >> 8 ^ alone[register & 0xFF] for register in before]
+        tables.extend(before)
+    return memoryview(tables).cast("B").cast("I", (16, 256))
 
 
 @lru_cache(maxsize=16)
-def _folding(polynomial: int) -> NDArray[np.uint64]:
-    import numpy as np
-
+def _folding(polynomial: int) -> array[int]:
     numbers = [number for distance in (128, 256, 384, 512) for number in _factors(polynomial, distance)]
     numbers += [_power(polynomial, 95) << 32, _power(polynomial, 63) << 32]
     normal = 1 << 32 | _reflect(polynomial, 32)
     numbers += [_reflect(_divide(1 << 64, normal)[0], 33), _reflect(normal, 33), *_factors(polynomial, 2048)]
-    return np.array(numbers, dtype=np.uint64)
+    return array("Q", numbers)
 
 
 def _factors(polynomial: int, distance: int) -> tuple[int, int]:

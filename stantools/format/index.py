@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_DTYPE, INDEX_RECORD_SIZE
+from stantools.late import np
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import NDArray
 
-DTYPE = np.dtype(INDEX_DTYPE)
+
+@cache
+def dtype() -> np.dtype[Any]:
+    """The type of a record."""
+    return np.dtype(INDEX_DTYPE)
 
 
 def view(buffer: ReadableBuffer, count: int) -> NDArray[Any]:
@@ -35,5 +39,5 @@ def view(buffer: ReadableBuffer, count: int) -> NDArray[Any]:
     if not 0 <= count <= (data.nbytes - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE and count:
         raise ValueError(f"{count} index records in {data.nbytes} bytes")
     if not count:
-        return np.empty(0, DTYPE)
-    return np.frombuffer(data, DTYPE, count, FILE_HEADER_SIZE)
+        return np.empty(0, dtype())
+    return np.frombuffer(data, dtype(), count, FILE_HEADER_SIZE)

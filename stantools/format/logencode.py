@@ -126,7 +126,7 @@ def _matrix(
     payload = records[:, RECORD_HEADER_SIZE:]
     _put_field(payload[:, :split], _ID_TAG, number)
     _put_field(payload[:, split:], _SEQUENCE_TAG, sequence)
-    table = crc.tables[0]
+    table = np.asarray(crc.tables)[0]
     register = np.full(len(kind), 0xFFFFFFFF, np.uint32)
     for column in range(size):
         register = table[(register ^ payload[:, column]) & 0xFF] ^ (register >> 8)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stantools.format import fieldscan, vectordecode
-from stantools.format.columns import LogColumns, MessageColumns
+from stantools.format.columns import FewMessages, LogColumns, MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import (
     FILE_HEADER_SIZE,
@@ -28,6 +28,8 @@ from stantools.format.layout import (
 )
 
 if TYPE_CHECKING:
+    from array import array
+
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike, NDArray
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 NAME: Final = "plain"
 
 _header = RECORD_HEADER.unpack_from
-_LOG_ROW: Final = np.dtype([(name, getattr(LogColumns(0), name).dtype) for name in LogColumns.__slots__])
+_LOG_ROW: Final = np.dtype([(name, getattr(LogColumns(0), name).format) for name in LogColumns.__slots__])
 _INDEX_ROW: Final = np.dtype(INDEX_DTYPE)
 _ZERO_INDEX_RECORD: Final = bytes(INDEX_RECORD_SIZE)
 _MAX_PAYLOAD: Final = 0xFFFFFFFF
@@ -179,11 +181,11 @@ def _named(index: Buffer, entry: int, messages: MessageColumns, crc: Crc) -> NDA
 def read_messages_at(
     buffer: ReadableBuffer,
     limit: int,
-    offsets: NDArray[np.int64],
+    offsets: NDArray[np.int64] | array[int],
     crc: Crc,
     channel: bytes,
-    columns: MessageColumns,
-    stops: NDArray[np.uint8],
+    columns: MessageColumns | FewMessages,
+    stops: NDArray[np.uint8] | bytearray,
 ) -> None:
     """Reads the record at each of the given offsets, independent of each other.
 
@@ -578,9 +580,9 @@ def _check_row(columns: MessageColumns | LogColumns, row: int) -> None:
         raise ValueError(f"row {row} of {columns.capacity}")
 
 
-def _fill(columns: MessageColumns | LogColumns, rows: NDArray[Any], row: int) -> None:
+def _fill(columns: MessageColumns | FewMessages | LogColumns, rows: NDArray[Any], row: int) -> None:
     for name in type(columns).__slots__:
-        getattr(columns, name)[row : row + len(rows)] = rows[name]
+        np.asarray(getattr(columns, name))[row : row + len(rows)] = rows[name]
 
 
 def _read_record(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterator
-from itertools import pairwise
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.catalogue import finding
@@ -38,6 +36,8 @@ _CODES = {
 #: Single disagreements of an index that are listed each; more are summed up.
 _LISTED = 20
 _RANGES_SHOWN = 8
+#: For `bytes.translate`: whether a number of `STATUSES` is of a client that is not there and would have to be.
+_GONE = bytes(each in (SubStatus.GHOST, SubStatus.ORPHAN) for each in STATUSES).ljust(256, b"\0")
 
 
 def slice_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
@@ -363,11 +363,11 @@ def subscription_findings(
         last_sequence: Highest sequence of the channel that is there, damaged or not.
     """
     table = state.subscriptions
-    statuses = table.statuses(known_clients)
-    ahead = table.last_sent > np.uint64(max(last_sequence, 0))
-    gone = np.isin(statuses, [STATUSES.index(SubStatus.GHOST), STATUSES.index(SubStatus.ORPHAN)])
-    for row in np.flatnonzero(ahead | gone).tolist():
-        subscription, status, number = table.at(row), STATUSES[statuses[row]], int(table.ids[row])
+    rows, statuses = range(len(table)), table.statuses(known_clients)
+    ahead = compress(rows, map(last_sequence.__lt__, table.last_sent))
+    gone = compress(rows, statuses.translate(_GONE))
+    for row in sorted({*ahead, *gone}):
+        subscription, status, number = table.at(row), STATUSES[statuses[row]], table.ids[row]
         client = os.fsdecode(subscription.state.client_id)
         if status == SubStatus.GHOST:
             text = (

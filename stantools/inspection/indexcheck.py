@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from stantools.format.columns import MessageColumns
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Stop
+from stantools.late import np
 from stantools.store.indexes import INDEX_ROWS, IndexOrder
 from stantools.store.mapping import Buffer, Window
 from stantools.store.ranges import Ranges
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _FIELDS = ("offset", "sequence", "timestamp", "size")
 #: How many single disagreements are kept; the counts are always complete.

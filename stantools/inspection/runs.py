@@ -18,20 +18,22 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from stantools.format import gogo
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER_SIZE, Flag
 from stantools.format.proto import store_pb2 as pb
+from stantools.late import np
 from stantools.store.directory import SliceFiles
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.reading import among, scan_slice
 from stantools.store.resync import Damage
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass
@@ -169,13 +171,13 @@ class RunBuilder:
             self._run = None
 
 
-def _contiguous(sequence: npt.NDArray[np.uint64]) -> Ranges:
+def _contiguous(sequence: NDArray[np.uint64]) -> Ranges:
     whole = int(sequence[-1]) - int(sequence[0]) + 1 == len(sequence)
-    return Ranges(sequence[:1].copy(), sequence[-1:].copy()) if whole else Ranges.from_sequences(sequence)
+    return Ranges.of([(int(sequence[0]), int(sequence[-1]))]) if whole else Ranges.from_sequences(sequence)
 
 
 #: sequence, timestamp, size, stored CRC: equal in all four means the same record.
-_FINGERPRINT = np.dtype([("sequence", "<u8"), ("timestamp", "<i8"), ("size", "<u4"), ("crc", "<u4")])
+_FINGERPRINT = [("sequence", "<u8"), ("timestamp", "<i8"), ("size", "<u4"), ("crc", "<u4")]
 
 
 @dataclass(frozen=True)
@@ -344,8 +346,8 @@ def read_records(run: RecordRun, sequences: Ranges, crc: Crc) -> Iterator[pb.Msg
             yield gogo.decode(pb.MsgProto, data[start : start + size])
 
 
-def _fingerprints(run: RecordRun, sequences: Ranges, crc: Crc) -> npt.NDArray[np.void]:
-    parts: list[npt.NDArray[np.void]] = []
+def _fingerprints(run: RecordRun, sequences: Ranges, crc: Crc) -> NDArray[np.void]:
+    parts: list[NDArray[np.void]] = []
     for data, batch in _reread(run, sequences, crc):
         part = np.empty(batch.capacity, dtype=_FINGERPRINT)
         part["sequence"] = batch.sequence

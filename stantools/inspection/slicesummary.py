@@ -11,19 +11,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.format.layout import MESSAGE_OVERHEAD
+from stantools.late import np
 from stantools.notation import counted
 from stantools.store.directory import SliceFiles
-from stantools.store.indexes import IndexView, index_parts
 from stantools.store.limits import ChannelLimits
 from stantools.store.mapping import Buffer
 from stantools.store.reading import (
     SAMPLES,
     Rows,
+    TrustedIndex,
     index_ends,
     open_slice,
     samples_look_encrypted,
@@ -195,8 +194,8 @@ def summarise(files: SliceFiles, channel: bytes, crc: Crc) -> SliceSummary:
         return SliceSummary(files, problems=("the index has no data file",))
     try:
         with open_slice(files, channel, crc) as opened:
-            if opened.index is not None:
-                return _from_index(files, opened.data, opened.index, opened.problem, channel, crc)
+            if opened.trusted is not None:
+                return _from_index(files, opened.data, opened.trusted, opened.problem, channel, crc)
             problem = opened.header_error or opened.problem
             return _from_scan(files, opened.data, channel, crc, problem)
     except StoreUnreadableError as error:
@@ -204,20 +203,22 @@ def summarise(files: SliceFiles, channel: bytes, crc: Crc) -> SliceSummary:
 
 
 def _from_index(
-    files: SliceFiles, data: Buffer, view: IndexView, problem: str, channel: bytes, crc: Crc
+    files: SliceFiles, data: Buffer, index: TrustedIndex, problem: str, channel: bytes, crc: Crc
 ) -> SliceSummary:
-    first, last, count = view[0], view[-1], len(view)
+    first, last, count = index[0], index[-1], len(index)
     return SliceSummary(
         files,
         count,
-        sum(int(part["size"].sum(dtype=np.int64)) for part in index_parts(view)) + MESSAGE_OVERHEAD * count,
-        int(first["sequence"]),
-        int(last["sequence"]),
-        int(first["timestamp"]),
-        int(last["timestamp"]),
+        index.sizes + MESSAGE_OVERHEAD * count,
+        first.sequence,
+        last.sequence,
+        first.timestamp,
+        last.timestamp,
         SummarySource.INDEX,
         (problem,) if problem else (),
-        samples_look_encrypted(data, view["offset"][-SAMPLES:], channel, crc),
+        samples_look_encrypted(
+            data, (index[row].offset for row in range(max(count - SAMPLES, 0), count)), channel, crc
+        ),
     )
 
 
@@ -225,7 +226,7 @@ def _from_scan(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, proble
     summary = SliceSummary(files)
     problems = [problem] if problem else []
     damaged = bytes_damaged = 0
-    offsets = np.empty(0, np.int64)
+    offsets: list[int] = []
     for part in scan_slice(data, channel, crc):
         if isinstance(part, Damage):
             damaged += 1
@@ -236,7 +237,7 @@ def _from_scan(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, proble
         summary.count += part.capacity
         summary.bytes += int(part.size.sum(dtype=np.int64)) + MESSAGE_OVERHEAD * part.capacity
         summary.last_seq, summary.last_timestamp = int(part.sequence[-1]), int(part.timestamp[-1])
-        offsets = part.offset[-SAMPLES:].copy()
+        offsets = part.offset[-SAMPLES:].tolist()
     if damaged:
         places = counted(damaged, "place", "is/are")
         problems.append(f"{places} damaged in the data file, {counted(bytes_damaged, 'byte')}")

@@ -6,13 +6,13 @@ refuse the file, whatever is intact in it is folded instead and the problem is t
 
 from __future__ import annotations
 
+import heapq
+from array import array
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Self, TypeVar, overload
-
-import numpy as np
-import numpy.typing as npt
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
@@ -20,9 +20,10 @@ from stantools.format.layout import SubFlag
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import ClientsState, read_clients, salvage_clients
 from stantools.store.mapping import Buffer, mapped
-from stantools.store.sublog import STATUSES, SubsState, SubStatus, read_subs, salvage_subs
+from stantools.store.sublog import STATUSES, SubsState, SubStatus, by_flags, read_subs, salvage_subs
 
 S = TypeVar("S", ClientsState, SubsState)
+_GROUPED = by_flags(lambda flags: flags & int(SubFlag.HAS_GROUP))
 
 
 def text(value: bytes) -> str:
@@ -131,21 +132,27 @@ class Subscribers(Sequence[Subscriber]):
     def __init__(
         self, subs: SubsState, known_clients: Container[bytes] = (), first_seq: int = 0, last_seq: int = 0
     ) -> None:
-        self._table = subs.subscriptions
-        self._rows = self._table.by_id
-        self._statuses = self._table.statuses(known_clients)[self._rows]
-        sent = self._table.last_sent[self._rows]
-        self._ids = self._table.ids[self._rows]
+        self._table = table = subs.subscriptions
+        self._rows = table.by_id
+        # By row of the table:
+        self._statuses = table.statuses(known_clients)
+        self._sent = table.last_sent
+        self._bounds = max(first_seq - 1, 0), last_seq
         # A queue group has got what any of its members has got.
         groups: dict[tuple[bytes, bool], list[int]] = {}
-        grouped = np.flatnonzero(self._table.flags[self._rows] & SubFlag.HAS_GROUP)
-        for place, (state, _) in zip(grouped.tolist(), self._table.each(self._rows[grouped]), strict=True):
-            groups.setdefault((state.q_group, state.is_durable), []).append(place)
+        grouped = table.rows(_GROUPED)
+        for row, (state, _) in zip(grouped, table.each(grouped), strict=True):
+            groups.setdefault((state.q_group, state.is_durable), []).append(row)
+        if groups:
+            self._sent = self._sent[:]
         for members in groups.values():
-            sent[members] = sent[members].max()
-        sent = np.maximum(sent, np.uint64(max(first_seq - 1, 0)))
-        last = np.uint64(last_seq)
-        self._lags = np.where(sent < last, last - np.minimum(sent, last), np.uint64(0))
+            most = max(map(table.last_sent.__getitem__, members))
+            for row in members:
+                self._sent[row] = most
+
+    def _lag(self, row: int) -> int:
+        removed, last = self._bounds
+        return max(last - max(self._sent[row], removed), 0)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -157,37 +164,39 @@ class Subscribers(Sequence[Subscriber]):
     def __getitem__(self, place: int | slice) -> Subscriber | Sequence[Subscriber]:
         if isinstance(place, slice):
             return [self[each] for each in range(*place.indices(len(self)))]
-        row = int(self._rows[place])
-        state, pending = self._table.state(row), tuple(self._table.pending(row))
-        return Subscriber(state, pending, STATUSES[self._statuses[place]], int(self._lags[place]))
+        row = self._rows[place]
+        return self._put_together(row, self._table.state(row), self._table.pending(row))
 
     def __iter__(self) -> Iterator[Subscriber]:
-        found = self._table.each(self._rows)
-        for (state, pending), status, lag in zip(found, self._statuses, self._lags, strict=True):
-            yield Subscriber(state, tuple(pending), STATUSES[status], int(lag))
+        for row, (state, pending) in zip(self._rows, self._table.each(self._rows), strict=True):
+            yield self._put_together(row, state, pending)
+
+    def _put_together(self, row: int, state: pb.SubState, pending: Iterable[int]) -> Subscriber:
+        return Subscriber(state, tuple(pending), STATUSES[self._statuses[row]], self._lag(row))
 
     def having(self, *statuses: SubStatus) -> Self:
         """Returns those of some statuses, by id."""
-        wanted = np.isin(self._statuses, [STATUSES.index(each) for each in statuses])
-        return self._chosen(wanted)
+        wanted = {STATUSES.index(each) for each in statuses}
+        return self._chosen(row for row in self._rows if self._statuses[row] in wanted)
 
     def with_ids(self, ids: Iterable[int]) -> Self:
         """Returns those of the given ids, by id."""
-        return self._chosen(np.isin(self._ids, np.array([each for each in ids if each < 1 << 64], np.uint64)))
+        wanted = set(ids)
+        return self._chosen(row for row in self._rows if self._table.ids[row] in wanted)
 
-    def _chosen(self, which: npt.NDArray[np.bool_]) -> Self:
-        part = object.__new__(type(self))
-        part._table, part._rows, part._ids = self._table, self._rows[which], self._ids[which]
-        part._statuses, part._lags = self._statuses[which], self._lags[which]
+    def _chosen(self, rows: Iterable[int]) -> Self:
+        part = copy(self)
+        part._rows = array("q", rows)
         return part
 
     def most_behind(self, most: int) -> Sequence[Subscriber]:
         """Returns so many of them, those with the greatest lag first."""
-        return [self[int(place)] for place in np.argsort(self._lags, kind="stable")[::-1][:most]]
+        places = heapq.nlargest(most, range(len(self)), key=lambda place: (self._lag(self._rows[place]), place))
+        return [self[place] for place in places]
 
     def count(self, status: SubStatus) -> int:
         """Returns how many there are of a status."""
-        return int(np.count_nonzero(self._statuses == STATUSES.index(status)))
+        return bytes(map(self._statuses.__getitem__, self._rows)).count(STATUSES.index(status))
 
 
 #: The subscriptions of a channel that has none.

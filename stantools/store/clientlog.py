@@ -56,7 +56,7 @@ def read_clients(buffer: Buffer, crc: Crc) -> ClientsState:
     state = ClientsState()
     scan = ServerScan(buffer, CLIENTS_LOG, crc)
     for batch in scan:
-        for offset in batch.offset.tolist():
+        for offset in batch.offset:
             kind, size, _, payload = record_at(buffer, offset)
             try:
                 message = decode_record(CLIENTS_LOG, kind, payload)
@@ -82,7 +82,7 @@ def salvage_clients(buffer: Buffer, crc: Crc, *, repair: bool = True) -> Clients
         if isinstance(part, LogDamage):
             _apply_damage(state, part, repair=repair)
             continue
-        for offset, size in zip(part.offset.tolist(), part.size.tolist(), strict=True):
+        for offset, size in zip(part.offset, part.size, strict=True):
             judged = judge_row(CLIENTS_LOG, buffer, offset)
             if isinstance(judged, LogDamage):
                 _apply_damage(state, judged, repair=repair)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import random
 import stat
 import sys
 from collections.abc import Iterator
@@ -135,7 +134,7 @@ def create_temporary(directory: Path, prefix: str, mode: int = 0o600) -> tuple[i
         OSError: It cannot be created.
     """
     while True:
-        path = directory / f"{prefix}{random.randrange(10**9):09d}"
+        path = directory / f"{prefix}{int.from_bytes(os.urandom(8)) % 10**9:09d}"
         with suppress(FileExistsError):
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), path
 

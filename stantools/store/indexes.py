@@ -5,20 +5,21 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from stantools.format import kernels
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, Stop
+from stantools.late import np
 from stantools.store.mapping import WINDOW, Buffer, Window
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 #: Index records that are looked at together.
 INDEX_ROWS = WINDOW // 2 // INDEX_RECORD_SIZE
 
-IndexView = npt.NDArray[np.void]
+IndexView: TypeAlias = "npt.NDArray[np.void]"
 
 
 class IndexScan(NamedTuple):
@@ -48,6 +49,21 @@ def scan_index(buffer: Buffer, crc: Crc) -> IndexScan:
             last = _sequence_at(buffer, at + (rows - 1) * INDEX_RECORD_SIZE)
         count, at, sizes = count + rows, end, sizes + size
     return IndexScan(count, stop, sizes, rises)
+
+
+class IndexRecord(NamedTuple):
+    """One record of an index."""
+
+    sequence: int
+    offset: int  #: where the message's record begins in the data file
+    timestamp: int  #: nanoseconds since 1970
+    size: int  #: bytes of its payload
+    crc: int
+
+    @classmethod
+    def at(cls, buffer: Buffer, row: int) -> IndexRecord:
+        """Reads the record of a number, from 0, of a mapped index file."""
+        return cls(*INDEX_RECORD.unpack_from(buffer, FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE))
 
 
 def _sequence_at(buffer: Buffer, at: int) -> int:

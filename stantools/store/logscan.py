@@ -246,7 +246,7 @@ def history(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogEntry | 
         if isinstance(part, LogDamage):
             yield part
             continue
-        for offset, size in zip(part.offset.tolist(), part.size.tolist(), strict=True):
+        for offset, size in zip(part.offset, part.size, strict=True):
             judged = judge_row(layout, buffer, offset)
             if isinstance(judged, LogDamage):
                 yield judged

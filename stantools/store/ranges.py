@@ -1,19 +1,24 @@
 """Sets of sequences as closed ranges: small as long as sequences are mostly contiguous.
 
 A `Ranges` holds two sorted arrays, first and last sequence of each range, that never touch or overlap. Sequences are
-unsigned 64-bit; the arithmetic stays in that type.
+unsigned 64-bit.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from stantools.late import np
 
-U64 = npt.NDArray[np.uint64]
-_ONE = np.uint64(1)
-_EMPTY: U64 = np.empty(0, dtype=np.uint64)
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+U64: TypeAlias = "NDArray[np.uint64]"
+_EMPTY = array("Q")
 
 
 class Ranges:
@@ -21,18 +26,14 @@ class Ranges:
 
     __slots__ = ("_first", "_last")
 
-    def __init__(self, first: U64 = _EMPTY, last: U64 = _EMPTY) -> None:
+    def __init__(self, first: array[int] = _EMPTY, last: array[int] = _EMPTY) -> None:
         self._first = first
         self._last = last
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int] | list[int]]) -> Ranges:
         """Builds a set from closed ranges in any order, overlapping or not."""
-        listed = [(int(a), int(b)) for a, b in pairs if a <= b]
-        if not listed:
-            return cls()
-        first, last = np.array(listed, dtype=np.uint64).T
-        return cls._merge(first, last)
+        return cls._joined(sorted((int(a), int(b)) for a, b in pairs if a <= b))
 
     @classmethod
     def from_sequences(cls, sequences: U64) -> Ranges:
@@ -41,40 +42,42 @@ class Ranges:
             return cls()
         if len(sequences) > 1 and bool((sequences[1:] <= sequences[:-1]).any()):
             sequences = np.unique(sequences)
-        cuts = np.flatnonzero(sequences[1:] - sequences[:-1] != _ONE)
+        cuts = np.flatnonzero(sequences[1:] - sequences[:-1] != 1)
         starts = np.concatenate(([0], cuts + 1))
         ends = np.concatenate((cuts, [len(sequences) - 1]))
-        return cls(sequences[starts].copy(), sequences[ends].copy())
+        return cls(array("Q", sequences[starts].tobytes()), array("Q", sequences[ends].tobytes()))
 
     @classmethod
     def union(cls, sets: Iterable[Ranges]) -> Ranges:
         """Unites any number of sets at once."""
-        parts = [s for s in sets if len(s._first)]
+        parts = [each for each in sets if each]
         if len(parts) <= 1:
             return parts[0] if parts else cls()
-        return cls._merge(np.concatenate([p._first for p in parts]), np.concatenate([p._last for p in parts]))
+        return cls._joined(sorted(chain.from_iterable(parts)))
 
     @classmethod
-    def _merge(cls, first: U64, last: U64) -> Ranges:
-        order = np.argsort(first, kind="stable")
-        first, last = first[order], np.maximum.accumulate(last[order])
-        # A range starts where its first sequence lies beyond everything before it, not even adjacent.
-        opens = np.ones(len(first), dtype=bool)
-        opens[1:] = (first[1:] > last[:-1]) & (first[1:] - last[:-1] > _ONE)
-        starts = np.flatnonzero(opens)
-        ends = np.concatenate((starts[1:] - 1, [len(first) - 1]))
-        return cls(first[starts].copy(), last[ends].copy())
+    def _joined(cls, pairs: Iterable[tuple[int, int]]) -> Ranges:
+        """Joins those of some ranges, sorted by their first sequences, that touch or overlap."""
+        first, last, end = array("Q"), array("Q"), -2
+        for low, high in pairs:
+            if low > end + 1:
+                first.append(low)
+                last.append(high)
+                end = high
+            elif high > end:
+                last[-1] = end = high
+        return cls(first, last)
 
     def __bool__(self) -> bool:
         return len(self._first) > 0
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        return zip(self._first.tolist(), self._last.tolist(), strict=True)
+        return zip(self._first, self._last, strict=True)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ranges):
             return NotImplemented
-        return np.array_equal(self._first, other._first) and np.array_equal(self._last, other._last)
+        return self._first == other._first and self._last == other._last
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -82,13 +85,12 @@ class Ranges:
         return f"Ranges.of({self.pairs()})"
 
     def __contains__(self, sequence: int) -> bool:
-        at = int(np.searchsorted(self._first, np.uint64(sequence), side="right")) - 1
-        return at >= 0 and sequence <= int(self._last[at])
+        return self.meets(sequence, sequence)
 
     def meets(self, first: int, last: int) -> bool:
         """Returns whether any sequence of a range is in the set."""
-        at = int(np.searchsorted(self._first, np.uint64(last), side="right")) - 1
-        return at >= 0 and first <= int(self._last[at])
+        at = bisect_right(self._first, last) - 1
+        return at >= 0 and first <= self._last[at]
 
     def __or__(self, other: Ranges) -> Ranges:
         return Ranges.union((self, other))
@@ -125,27 +127,26 @@ class Ranges:
 
     def holes(self) -> Ranges:
         """Returns what is missing between the first and the last sequence."""
-        if len(self._first) < 2:
-            return Ranges()
-        return Ranges(self._last[:-1] + _ONE, self._first[1:] - _ONE)
+        behind, before = (end + 1 for end in self._last[:-1]), (begin - 1 for begin in self._first[1:])
+        return Ranges(array("Q", behind), array("Q", before))
 
-    def select(self, sequences: U64) -> npt.NDArray[np.bool_]:
+    def select(self, sequences: U64) -> NDArray[np.bool_]:
         """Returns, for each sequence of an array, whether it is in the set."""
         if not self:
             return np.zeros(len(sequences), dtype=bool)
-        at = np.searchsorted(self._first, sequences, side="right").astype(np.int64) - 1
-        inside: npt.NDArray[np.bool_] = (at >= 0) & (sequences <= self._last[np.maximum(at, 0)])
+        at = np.searchsorted(np.asarray(self._first), sequences, side="right").astype(np.int64) - 1
+        inside: NDArray[np.bool_] = (at >= 0) & (sequences <= np.asarray(self._last)[np.maximum(at, 0)])
         return inside
 
     @property
     def first(self) -> int:
         """The lowest sequence, 0 if the set is empty."""
-        return int(self._first[0]) if self else 0
+        return self._first[0] if self else 0
 
     @property
     def last(self) -> int:
         """The highest sequence, 0 if the set is empty."""
-        return int(self._last[-1]) if self else 0
+        return self._last[-1] if self else 0
 
     def count(self) -> int:
         """Returns how many sequences are in the set."""

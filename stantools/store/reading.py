@@ -10,27 +10,30 @@ all its records are whole and the last one agrees with the data file. `slice_row
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import index as index_format
 from stantools.format import kernels
-from stantools.format.columns import MessageColumns
+from stantools.format.columns import FewMessages, MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import looks_encrypted
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.late import np
 from stantools.notation import counted
 from stantools.store.directory import SliceFiles
-from stantools.store.indexes import IndexView, index_parts, scan_index
+from stantools.store.indexes import IndexRecord, IndexView, index_parts, scan_index
 from stantools.store.mapping import WINDOW, Buffer, Window, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import Damage, Resync
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 #: Rows of one batch: its columns stay in the processor's cache.
 BATCH_ROWS = 16384
@@ -137,13 +140,19 @@ class Rows:
         copies = [_copied(part) for part in parts]
         if len(copies) == 1:
             return copies[0]
-        copies = copies or [NO_ROWS]
+        if not copies:
+            return cls.none()
         return cls(
             np.concatenate([part.sequence for part in copies]),
             np.concatenate([part.offset for part in copies]),
             np.concatenate([part.timestamp for part in copies]),
             np.concatenate([part.size for part in copies]),
         )
+
+    @classmethod
+    def none(cls) -> Rows:
+        """Returns no rows."""
+        return cls(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32))
 
     def part(self, low: int, high: int) -> Rows:
         """Returns views of the messages from `low` up to but without `high`."""
@@ -152,9 +161,6 @@ class Rows:
 
 def _copied(rows: Rows) -> Rows:
     return Rows(rows.sequence.copy(), rows.offset.copy(), rows.timestamp.copy(), rows.size.copy())
-
-
-NO_ROWS = Rows(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32))
 
 
 def slice_rows(files: SliceFiles, channel: bytes, crc: Crc) -> Iterator[Rows]:
@@ -178,16 +184,40 @@ def slice_rows(files: SliceFiles, channel: bytes, crc: Crc) -> Iterator[Rows]:
 
 
 @dataclass(frozen=True, slots=True)
+class TrustedIndex:
+    """The records of a mapped index that can be believed, at least one."""
+
+    buffer: Buffer  #: the index file
+    count: int  #: records
+    sizes: int  #: the sum of the payload sizes that they name
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, row: int) -> IndexRecord:
+        return IndexRecord.at(self.buffer, row if row >= 0 else row + self.count)
+
+    def view(self) -> IndexView:
+        """Returns all of them as an array, in place."""
+        return index_format.view(self.buffer, self.count)
+
+
+@dataclass(frozen=True, slots=True)
 class OpenSlice:
     """A slice whose files are mapped."""
 
     data: Buffer  #: the data file
-    index: IndexView | None = None  #: records of the index, at least one, if it can be believed; else None
+    trusted: TrustedIndex | None = None  #: its index, if it can be believed
     #: What is wrong with the index; "" if nothing. One that can be believed may have a problem, too: the server does
     #: not see what lies behind its end.
     problem: str = ""
     #: What is wrong with the data file's version; "" if nothing. Then its index is not looked at.
     header_error: str = ""
+
+    @property
+    def index(self) -> IndexView | None:
+        """The records of its index as an array, if it can be believed."""
+        return self.trusted.view() if self.trusted else None
 
 
 @contextmanager
@@ -210,12 +240,14 @@ def open_slice(files: SliceFiles, channel: bytes, crc: Crc, *, by_index: bool = 
         elif not by_index:
             yield OpenSlice(data)
         else:
-            with trusted_index(files, data, channel, crc) as (index, problem):
-                yield OpenSlice(data, index, problem)
+            with trusted_index(files, data, channel, crc) as (trusted, problem):
+                yield OpenSlice(data, trusted, problem)
 
 
 @contextmanager
-def trusted_index(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc) -> Iterator[tuple[IndexView | None, str]]:
+def trusted_index(
+    files: SliceFiles, data: Buffer, channel: bytes, crc: Crc
+) -> Iterator[tuple[TrustedIndex | None, str]]:
     """Opens a slice's index and checks whether it can be believed.
 
     Yields:
@@ -234,10 +266,10 @@ def trusted_index(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc) -> 
         yield _check_index(buffer, data, channel, crc)
 
 
-def _check_index(buffer: Buffer, data: Buffer, channel: bytes, crc: Crc) -> tuple[IndexView | None, str]:
+def _check_index(buffer: Buffer, data: Buffer, channel: bytes, crc: Crc) -> tuple[TrustedIndex | None, str]:
     if text := check_file_version(buffer):
         return None, f"the index: {text}"
-    count, stop, *_ = scan_index(buffer, crc)
+    count, stop, sizes, _ = scan_index(buffer, crc)
     problem = ""
     if stop == Stop.ZEROS:
         behind = len(buffer) - FILE_HEADER_SIZE - count * INDEX_RECORD_SIZE
@@ -247,31 +279,31 @@ def _check_index(buffer: Buffer, data: Buffer, channel: bytes, crc: Crc) -> tupl
         return None, f"the index is damaged at record {count + 1}"
     if not count:
         return None, problem or ("" if len(data) == FILE_HEADER_SIZE else "the index is empty")
-    view = index_format.view(buffer, count)
-    last = view[-1]
+    trusted = TrustedIndex(buffer, count, sizes)
+    last = trusted[-1]
     if not _last_agrees(data, last, channel, crc):
         return None, "the last record of the index does not agree with the data file"
-    behind = len(data) - int(last["offset"]) - RECORD_HEADER_SIZE - int(last["size"])
+    behind = len(data) - last.offset - RECORD_HEADER_SIZE - last.size
     if behind:
         unnamed = f"{counted(behind, 'byte')} of the data file {'lies' if behind == 1 else 'lie'}"
         problem = problem or f"{unnamed} behind the last message of the index"
-    return view, problem
+    return trusted, problem
 
 
-def _last_agrees(data: Buffer, last: np.void, channel: bytes, crc: Crc) -> bool:
+def _last_agrees(data: Buffer, last: IndexRecord, channel: bytes, crc: Crc) -> bool:
     """Returns whether the message that the last record of an index names is there."""
-    found = message_at(data, int(last["offset"]), channel, crc.checking)
-    return found is not None and bool(found.sequence[0] == last["sequence"] and found.size[0] == last["size"])
+    found = message_at(data, last.offset, channel, crc.checking)
+    return found is not None and (found.sequence[0], found.size[0]) == (last.sequence, last.size)
 
 
-def message_at(data: Buffer, offset: int, channel: bytes, crc: Crc) -> MessageColumns | None:
+def message_at(data: Buffer, offset: int, channel: bytes, crc: Crc) -> FewMessages | None:
     """Reads the message at an offset of a data file; None if there is no good one.
 
     Returns:
         Columns of which the first row counts, valid until the thread asks for another message.
     """
-    columns, stops = _few_columns(), np.zeros(1, np.uint8)
-    kernels.read_messages_at(data, len(data), np.array([offset], np.int64), crc, channel, columns, stops)
+    columns, stops = _few_columns(), bytearray(1)
+    kernels.read_messages_at(data, len(data), array("q", [offset]), crc, channel, columns, stops)
     return columns if stops[0] == Stop.END else None
 
 
@@ -287,30 +319,31 @@ def index_ends(files: SliceFiles, channel: bytes, crc: Crc) -> tuple[int, int] |
         count, rest = divmod(len(buffer) - FILE_HEADER_SIZE, INDEX_RECORD_SIZE)
         if count < 1 or rest or check_file_version(buffer):
             return None
-        view = index_format.view(buffer, count)
-        for row in (0, count - 1):
+        first, last = IndexRecord.at(buffer, 0), IndexRecord.at(buffer, count - 1)
+        for row, record in ((0, first), (count - 1, last)):
             begin = FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE
-            if crc(buffer[begin : begin + INDEX_RECORD_SIZE - 4]) != view[row]["crc"]:
+            if crc(buffer[begin : begin + INDEX_RECORD_SIZE - 4]) != record.crc:
                 return None
-        if not _last_agrees(data, view[-1], channel, crc):
+        if not _last_agrees(data, last, channel, crc):
             return None
-        return int(view[0]["sequence"]), int(view[-1]["sequence"])
+        return first.sequence, last.sequence
 
 
-def samples_look_encrypted(data: Buffer, offsets: npt.NDArray[np.int64], channel: bytes, crc: Crc) -> bool:
-    """Returns whether most of some messages look encrypted; a single one can do so by chance."""
-    columns, stops = _few_columns().take(len(offsets)), np.zeros(len(offsets), np.uint8)
-    kernels.read_messages_at(data, len(data), np.ascontiguousarray(offsets), crc.checking, channel, columns, stops)
-    places = zip(columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
+def samples_look_encrypted(data: Buffer, offsets: Iterable[int], channel: bytes, crc: Crc) -> bool:
+    """Returns whether most of some messages look encrypted, up to `SAMPLES`; a single one can do so by chance."""
+    wanted = array("q", offsets)
+    columns, stops = _few_columns().take(len(wanted)), bytearray(len(wanted))
+    kernels.read_messages_at(data, len(data), wanted, crc.checking, channel, columns, stops)
+    places = zip(columns.data_start, columns.data_size, strict=True)
     looks = [looks_encrypted(data[start : start + size]) for start, size in places if size]
     return sum(looks) * 2 > len(looks)
 
 
-def _few_columns() -> MessageColumns:
+def _few_columns() -> FewMessages:
     """Returns columns for a few messages; each thread uses its own again and again, for stores with many channels."""
     if not hasattr(_own, "columns"):
-        _own.columns = MessageColumns(SAMPLES)
-    columns: MessageColumns = _own.columns
+        _own.columns = FewMessages(SAMPLES)
+    columns: FewMessages = _own.columns
     return columns
 
 

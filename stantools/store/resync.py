@@ -20,9 +20,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from stantools.format import fieldscan, gogo, kernels
 from stantools.format.columns import MessageColumns
@@ -30,8 +28,12 @@ from stantools.format.crc import Crc
 from stantools.format.index import view
 from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, Stop
 from stantools.format.proto import store_pb2 as pb
+from stantools.late import np
 from stantools.store.indexes import IndexOrder
 from stantools.store.mapping import WINDOW, Buffer, Window, data_from, find_in_data
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 #: How many found records are considered as the end of one damaged record.
 _CANDIDATES = 32

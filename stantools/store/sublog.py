@@ -17,24 +17,29 @@ when somebody looks at it. Only a record that is not as the server writes it is 
 from __future__ import annotations
 
 import enum
-from collections.abc import Container, Iterator, Mapping, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import cast
-
-import numpy as np
-import numpy.typing as npt
+from itertools import compress, islice
+from operator import lt
+from typing import TYPE_CHECKING, cast
 
 from stantools.format import gogo
 from stantools.format.columns import LogColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import MAX_TYPED_PAYLOAD, RECORD_HEADER, RECORD_HEADER_SIZE, SubFlag, SubRecord
 from stantools.format.proto import store_pb2 as pb
+from stantools.late import np
 from stantools.store.folding import Fold
 from stantools.store.folding.plain import Folded
 from stantools.store.logrepair import SUBS_LOG, recognise
 from stantools.store.logscan import LogDamage, LogEnd, ServerScan, decode_record, judge_row, record_at, scan_log
 from stantools.store.mapping import Buffer, Window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Records of up to this size in all are copied, so that their file need not stay mapped.
 _COPIED = 1 << 20
@@ -84,6 +89,33 @@ def classify(state: pb.SubState, known_clients: Container[bytes]) -> SubStatus:
 STATUSES = tuple(SubStatus)
 
 
+_CLIENT, _DURABLE, _CLOSED = int(SubFlag.HAS_CLIENT), int(SubFlag.HAS_DURABLE), int(SubFlag.IS_CLOSED)
+_DURABLE_GROUP = int(SubFlag.HAS_GROUP | SubFlag.IS_DURABLE)
+
+
+def by_flags(judge: Callable[[int], int]) -> bytes:
+    """Returns a table for `SubTable.rows` and `bytes.translate`: what is true of subscriptions by their flags."""
+    return bytes(map(judge, range(256)))
+
+
+def _status_of_unknown(flags: int) -> int:
+    """Returns what `classify` says where the client is not known, as a number of `STATUSES`."""
+    status = SubStatus.ORPHAN
+    if flags & _DURABLE:
+        status = SubStatus.OFFLINE_DURABLE
+    elif flags & _DURABLE_GROUP == _DURABLE_GROUP:
+        status = SubStatus.GHOST if flags & _CLIENT else SubStatus.SHADOW
+    return STATUSES.index(status)
+
+
+#: It is a member of a durable queue group, or its shadow.
+IN_DURABLE_GROUP = by_flags(lambda flags: flags & _DURABLE_GROUP == _DURABLE_GROUP)
+_STATUS_OF_UNKNOWN = by_flags(_status_of_unknown)
+_ACTIVE = STATUSES.index(SubStatus.ACTIVE)
+#: The status depends on whether the client is known.
+_OPEN = by_flags(lambda flags: flags & (_DURABLE | _CLOSED) != _DURABLE | _CLOSED)
+
+
 class SubTable(Mapping[int, StoredSubscription]):
     """Subscriptions by id, in the order in which they were made; each is put together when it is asked for.
 
@@ -104,20 +136,18 @@ class SubTable(Mapping[int, StoredSubscription]):
         self._states = states
         self._content = self._copied(memoryview(content))
         self._window = Window(self._content)
-        last = int(self._place.max(initial=-1))
-        self._end = last + RECORD_HEADER_SIZE + self._size(self._content, last) if last >= 0 else 0
         self._seen = 0
 
     def _copied(self, content: Buffer) -> Buffer:
         """The records alone, where they are few; else the whole log."""
-        rows = np.flatnonzero(self._place >= 0).tolist()
         # A view of its own lives on when the file is closed.
-        if len(rows) * RECORD_HEADER_SIZE > _COPIED:
+        if len(self) * RECORD_HEADER_SIZE > _COPIED:
             return memoryview(content)
         parts: list[Buffer] = []
-        places, total = self._place.copy(), 0
-        for row in rows:
-            begin = int(self._place[row])
+        places, total = self._place[:], 0
+        for row, begin in enumerate(self._place):
+            if begin < 0:
+                continue
             part = content[begin : begin + RECORD_HEADER_SIZE + self._size(content, begin)]
             places[row] = total
             parts.append(part)
@@ -129,11 +159,11 @@ class SubTable(Mapping[int, StoredSubscription]):
 
     def __reduce__(self) -> tuple[object, ...]:
         # To another process go the records alone, and none of what surrounds them in the log.
-        places, records = self._place.copy(), bytearray()
-        for row in np.flatnonzero(places >= 0).tolist():
-            record = self._record(int(places[row]))
-            places[row] = len(records)
-            records += record
+        places, records = self._place[:], bytearray()
+        for row, place in enumerate(self._place):
+            if place >= 0:
+                places[row] = len(records)
+                records += self._record(place)
         columns = Folded(self.ids, places, self.last_sent, self.flags, self._first, self._pending)
         return SubTable, (columns, bytes(records), self._states)
 
@@ -146,24 +176,33 @@ class SubTable(Mapping[int, StoredSubscription]):
         return len(self.ids)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.ids.tolist())
+        return iter(self.ids)
 
     def __getitem__(self, number: int) -> StoredSubscription:
         order = self.by_id
-        at = int(np.searchsorted(self.ids, np.uint64(number), sorter=order)) if 0 <= number < 1 << 64 else len(order)
-        if at == len(order) or int(self.ids[order[at]]) != number:
+        at = bisect_left(order, number, key=self.ids.__getitem__)
+        if at == len(order) or self.ids[order[at]] != number:
             raise KeyError(number)
-        return self.at(int(order[at]))
+        return self.at(order[at])
 
     @cached_property
-    def by_id(self) -> npt.NDArray[np.int64]:
+    def by_id(self) -> Sequence[int]:
         """The rows in the order of ids."""
-        return np.argsort(self.ids, kind="stable")
+        rows = range(len(self))
+        if all(map(lt, self.ids, islice(self.ids, 1, None))):
+            return rows
+        return array("q", sorted(rows, key=self.ids.__getitem__))
 
     @cached_property
-    def waiting(self) -> npt.NDArray[np.int64]:
+    def waiting(self) -> NDArray[np.int64]:
         """How many messages each has pending."""
         return np.diff(self._first)
+
+    @cached_property
+    def _end(self) -> int:
+        """The offset behind the last record in `content`."""
+        last = max(self._place, default=-1)
+        return last + RECORD_HEADER_SIZE + self._size(self._content, last) if last >= 0 else 0
 
     def at(self, row: int) -> StoredSubscription:
         """Puts the subscription of a row together."""
@@ -171,17 +210,15 @@ class SubTable(Mapping[int, StoredSubscription]):
 
     def pending(self, row: int) -> list[int]:
         """Sequences that were sent to the subscription of a row and not acknowledged, ascending."""
-        first, end = int(self._first[row]), int(self._first[row + 1])
-        found: list[int] = self._pending[first:end].tolist() if first < end else []
-        return found
+        first, end = self._first[row], self._first[row + 1]
+        return self._pending[first:end].tolist() if first < end else []
 
     def state(self, row: int) -> pb.SubState:
         """Reads the state of the subscription of a row; it is the caller's."""
         self._seen += 1
         if self._seen % _SEEN == 0:
             self._window.drop()
-        usual = bool(self.flags[row] & _USUAL)
-        return self._read(int(self._place[row]), usual, int(self.last_sent[row]))
+        return self._read(self._place[row], self.flags[row], self.last_sent[row])
 
     def _record(self, place: int) -> bytes:
         record = bytes(self._content[place : place + RECORD_HEADER_SIZE + self._size(self._content, place)])
@@ -190,71 +227,60 @@ class SubTable(Mapping[int, StoredSubscription]):
             self._window.check(self._end)
         return record
 
-    def _read(self, place: int, usual: bool, last_sent: int) -> pb.SubState:
+    def _read(self, place: int, flags: int, last_sent: int) -> pb.SubState:
         if place < 0:
             state = pb.SubState()
             state.CopyFrom(self._states[-1 - place])
         else:
             payload = self._record(place)[RECORD_HEADER_SIZE:]
-            state = pb.SubState.FromString(payload) if usual else gogo.decode(pb.SubState, payload)
+            state = pb.SubState.FromString(payload) if flags & _USUAL else gogo.decode(pb.SubState, payload)
         state.last_sent = last_sent
         return state
 
-    def each(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[pb.SubState, list[int]]]:
+    def each(self, rows: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[pb.SubState, list[int]]]:
         """Yields state and ascending pending sequences of many rows, faster than one by one."""
+        columns = self._place, self.flags, self.last_sent, self._first
         for begin in range(0, len(rows), _SEEN):
             part = rows[begin : begin + _SEEN]
             self._window.drop()
-            places, usual, sent = self._place[part], (self.flags[part] & _USUAL).astype(np.bool_), self.last_sent[part]
-            first, end = self._first[part], self._first[part + 1]
-            for place, as_usual, last, at, limit in zip(
-                *map(np.ndarray.tolist, (places, usual, sent, first, end)), strict=True
-            ):
-                yield self._read(place, as_usual, last), self._pending[at:limit].tolist() if at < limit else []
+            taken = (map(column.__getitem__, part) for column in columns)
+            for row, place, flags, last, at in zip(part, *taken, strict=True):
+                limit = self._first[row + 1]
+                yield self._read(place, flags, last), self._pending[at:limit].tolist() if at < limit else []
 
-    def last_pending(self) -> npt.NDArray[np.uint64]:
+    def last_pending(self) -> NDArray[np.uint64]:
         """The highest pending sequence of each; 0 where nothing is pending."""
         result = np.zeros(len(self), np.uint64)
         some = np.flatnonzero(self.waiting)
-        result[some] = self._pending[self._first[some + 1] - 1]
+        result[some] = np.asarray(self._pending)[np.asarray(self._first)[some + 1] - 1]
         return result
 
     def encoded(self, row: int) -> bytes | None:
         """Returns the New record of a row, copied from the log; None where its state has changed since."""
-        place, flags = int(self._place[row]), int(self.flags[row])
+        place, flags = self._place[row], self.flags[row]
         if place < 0 or flags & _AS_STORED != _USUAL:
             return None
         record = bytearray(self._record(place))
         record[3] = SubRecord.NEW
         return bytes(record)
 
-    def statuses(self, known_clients: Container[bytes]) -> npt.NDArray[np.uint8]:
+    def statuses(self, known_clients: Container[bytes]) -> bytearray:
         """Returns what the server makes of each, as numbers of `STATUSES`; the same as `classify`.
 
         Args:
             known_clients: Ids of the clients recovered from clients.dat.
         """
-        durable, group = self._flag(SubFlag.HAS_DURABLE), self._flag(SubFlag.HAS_GROUP | SubFlag.IS_DURABLE)
-        away = durable & self._flag(SubFlag.IS_CLOSED)
-        known = np.zeros(len(self), np.bool_)
+        result = bytearray(self.flags.tobytes().translate(_STATUS_OF_UNKNOWN))
         if known_clients:
-            rows = np.flatnonzero(~away)
-            known[rows] = [state.client_id in known_clients for state, _ in self.each(rows)]
-        ghost = group & self._flag(SubFlag.HAS_CLIENT)
-        result = np.full(len(self), STATUSES.index(SubStatus.ORPHAN), np.uint8)
-        for which, status in (  # what comes later counts
-            (group, SubStatus.SHADOW),
-            (ghost, SubStatus.GHOST),
-            (durable, SubStatus.OFFLINE_DURABLE),
-            (known, SubStatus.ACTIVE),
-            (away, SubStatus.OFFLINE_DURABLE),
-        ):
-            result[which] = STATUSES.index(status)
+            rows = self.rows(_OPEN)
+            for row, (state, _) in zip(rows, self.each(rows), strict=True):
+                if state.client_id in known_clients:
+                    result[row] = _ACTIVE
         return result
 
-    def _flag(self, wanted: SubFlag) -> npt.NDArray[np.bool_]:
-        found: npt.NDArray[np.bool_] = self.flags & wanted == wanted
-        return found
+    def rows(self, chosen: bytes) -> array[int]:
+        """Returns the rows, ascending, of which a table of `by_flags` is true."""
+        return array("q", compress(range(len(self)), self.flags.tobytes().translate(chosen)))
 
 
 @dataclass
@@ -330,16 +356,16 @@ class _Folding:
     def apply_strictly(self, batch: LogColumns) -> tuple[int, str] | None:
         """Applies a batch; returns offset and error text of the record that the server refuses, if there is one."""
         for row in self._left(batch):
-            offset, kind = int(batch.offset[row]), int(batch.type[row])
+            offset, kind = batch.offset[row], batch.type[row]
             if kind == SubRecord.DELETE:
-                self._fold.delete(int(batch.id[row]))
+                self._fold.delete(batch.id[row])
                 continue
             _, _, _, payload = record_at(self._buffer, offset)
             try:
                 message = decode_record(SUBS_LOG, kind, payload)
             except gogo.DecodeError as error:
                 # The record and what follows were counted with their batch, but are never read.
-                self._count(batch.size[row:], -1)
+                self._count(batch, -1, row)
                 return offset, str(error)
             self._put(kind, cast(pb.SubState, message), offset, payload)
         return None
@@ -347,10 +373,10 @@ class _Folding:
     def apply_tolerantly(self, batch: LogColumns, *, repair: bool) -> None:
         """Applies what makes sense in a batch."""
         for row in self._left(batch):
-            offset = int(batch.offset[row])
+            offset = batch.offset[row]
             judged = judge_row(SUBS_LOG, self._buffer, offset)
             if isinstance(judged, LogDamage):
-                self._count(batch.size[row : row + 1], -1)
+                self._count(batch, -1, row, row + 1)
                 self.apply_damage(judged, repair=repair)
             elif judged.types[0] == SubRecord.DELETE:
                 self._fold.delete(cast(pb.SubStateDelete, judged.message).id)
@@ -365,16 +391,19 @@ class _Folding:
 
     def _left(self, batch: LogColumns) -> Iterator[int]:
         """Applies a batch and yields the rows that the fold leaves to others, each when its turn has come."""
-        self._count(batch.size)
+        self._count(batch)
         row = 0
         while (row := self._fold.apply(self._buffer, batch, row)) < len(batch.type):
             yield row
             row += 1
 
-    def _count(self, sizes: npt.NDArray[np.uint32], sign: int = 1) -> None:
-        """Counts good records of the given payload sizes, or takes them back."""
-        self.result.rows += sign * len(sizes)
-        self.result.record_bytes += sign * (int(sizes.sum(dtype=np.int64)) + RECORD_HEADER_SIZE * len(sizes))
+    def _count(self, batch: LogColumns, sign: int = 1, first: int = 0, end: int | None = None) -> None:
+        """Counts good records of a batch, which lie one behind the other, or takes them back."""
+        end = batch.capacity if end is None else end
+        if first < end:
+            self.result.rows += sign * (end - first)
+            behind = batch.offset[end - 1] + RECORD_HEADER_SIZE + batch.size[end - 1]
+            self.result.record_bytes += sign * (behind - batch.offset[first])
 
     def _put(self, kind: int, state: pb.SubState, offset: int, payload: Buffer) -> None:
         """Applies a New or Update record that lies in the file as it should."""

@@ -31,14 +31,14 @@ def test_tables(polynomial: int) -> None:
     register = 0xFFFFFFFF
     data = random.Random(1).randbytes(40)
     for byte in data:
-        register = register >> 8 ^ int(function.tables[0][(register ^ byte) & 0xFF])
+        register = register >> 8 ^ function.tables[0, (register ^ byte) & 0xFF]
     assert register ^ 0xFFFFFFFF == function(data)
     # Table k is table 0 after k bytes of zeros.
     for k in range(1, 16):
-        register = int(function.tables[0][171])
+        register = function.tables[0, 171]
         for _ in range(k):
-            register = register >> 8 ^ int(function.tables[0][register & 0xFF])
-        assert register == function.tables[k][171]
+            register = register >> 8 ^ function.tables[0, register & 0xFF]
+        assert register == function.tables[k, 171]
 
 
 @pytest.mark.parametrize("polynomial", [*CHECKS, 1, 0xFFFFFFFF, 0x80000000], ids=hex)

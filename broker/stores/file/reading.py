@@ -182,7 +182,7 @@ class SliceReader:
         data = os.pread(self._index, count * INDEX_RECORD_SIZE, FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE)
         if len(data) < INDEX_RECORD_SIZE:
             raise OSError(0, "the index is shorter than it was")
-        return np.frombuffer(data, index_format.DTYPE, len(data) // INDEX_RECORD_SIZE)
+        return np.frombuffer(data, index_format.dtype(), len(data) // INDEX_RECORD_SIZE)
 
     def _messages(self, entries: np.ndarray[tuple[int], np.dtype[np.void]], first: int, size: int) -> Records:
         """Reads the messages that index records point to, up to the first one that is not as it should be."""

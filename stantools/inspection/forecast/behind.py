@@ -7,6 +7,7 @@ server does not look at.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from stantools.errors import StoreUnreadableError
 from stantools.format import index as index_format
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import RECORD_HEADER_SIZE, ClientRecord, SubFlag, SubRecord
+from stantools.format.layout import RECORD_HEADER_SIZE, ClientRecord, SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast.changes import Change, Cut, Delete
 from stantools.inspection.forecast.channel import RecoveredChannel
@@ -36,7 +37,7 @@ from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.reading import Rows, scan_slice, slice_rows
 from stantools.store.resync import Damage
-from stantools.store.sublog import STATUSES, SubStatus, read_subs
+from stantools.store.sublog import IN_DURABLE_GROUP, STATUSES, SubStatus, read_subs
 
 _SUBS_WORDS: dict[int, str] = {
     SubRecord.NEW: "new subscription",
@@ -142,8 +143,8 @@ class CutFile:
                 if part.end > self.offset:
                     yield self._log_damage(part)
                 continue
-            first = int(np.searchsorted(part.offset, self.offset))
-            for offset, size in zip(part.offset[first:].tolist(), part.size[first:].tolist(), strict=True):
+            first = bisect_left(part.offset, self.offset)
+            for offset, size in zip(part.offset[first:], part.size[first:], strict=True):
                 judged = judge_row(layout, buffer, offset)
                 if isinstance(judged, LogDamage):
                     yield self._log_damage(judged)
@@ -223,9 +224,8 @@ def _given_again(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss
 def _positions_lost(channel: RecoveredChannel, clients: dict[bytes, pb.ClientInfo]) -> Iterator[Loss]:
     """Iterates over the durable queue groups all of whose members are deleted as ghosts."""
     table = channel.subs.subscriptions
-    statuses, wanted = table.statuses(clients), SubFlag.HAS_GROUP | SubFlag.IS_DURABLE
-    rows = np.flatnonzero(table.flags & wanted == wanted).tolist()
-    members = [(table.state(row).q_group, STATUSES[statuses[row]]) for row in rows]
+    statuses = table.statuses(clients)
+    members = [(table.state(row).q_group, STATUSES[statuses[row]]) for row in table.rows(IN_DURABLE_GROUP)]
     kept = {group for group, status in members if status is not SubStatus.GHOST}
     gone = [group for group, _ in members if group not in kept]
     if gone:

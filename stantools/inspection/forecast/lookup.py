@@ -108,7 +108,7 @@ class _Both:
 
 def span(first: int, last: int) -> Ranges:
     """Returns the set of sequences from one to another."""
-    return Ranges(np.array([first], np.uint64), np.array([last], np.uint64))
+    return Ranges.of([(first, last)])
 
 
 def lookup_slice(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stantools.errors import StoreUnreadableError
-from stantools.format.columns import MessageColumns
+from stantools.format.columns import FewMessages, MessageColumns
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag
 from stantools.inspection.messages import Selection, chosen
@@ -281,7 +281,7 @@ def _proven(offset: int, repair: Repair) -> tuple[Buffer, MessageColumns]:
     return memoryview(message.data + message.reply), columns
 
 
-def _neighbour(columns: MessageColumns, row: int) -> _Neighbour:
+def _neighbour(columns: MessageColumns | FewMessages, row: int) -> _Neighbour:
     return _Neighbour(int(columns.sequence[row]), int(columns.timestamp[row]))
 
 

@@ -45,11 +45,12 @@ def trusted_chain(ref: SliceRef, data: Buffer, crc: Crc, counter: ReadCounter) -
     if ref.index is None or check_file_version(data):
         yield None
         return
-    with trusted_index(ref.files, data, os.fsencode(ref.channel), crc.checking) as (records, _):
+    with trusted_index(ref.files, data, os.fsencode(ref.channel), crc.checking) as (trusted, _):
         counter.index(ref.index_size)
-        if records is None or not len(records) or int(records["offset"][0]) != FILE_HEADER_SIZE:
+        if trusted is None or trusted[0].offset != FILE_HEADER_SIZE:
             yield None
             return
+        records = trusted.view()
         counter.data(end_of(records[-1]) - int(records["offset"][-1]))
         yield records if follows(records) else None
 

@@ -40,12 +40,14 @@ class KeptSubscriptions(Sequence[StoredSubscription]):
         self._table = table
         self._last = last
         self._changed = changed
-        rows = np.union1d(rows, np.flatnonzero(np.isin(table.ids, np.array(list(changed), np.uint64))))
-        self._rows = rows[np.argsort(table.ids[rows], kind="stable")]
+        ids = np.asarray(table.ids)
+        differ = np.flatnonzero(np.isin(ids, np.array(list(changed), np.uint64)))
+        rows = np.union1d(rows, differ)
+        self._rows = rows[np.argsort(ids[rows], kind="stable")]
         self._count = len(rows)
-        self._beyond = (table.last_sent > np.uint64(last)) | (table.last_pending() > np.uint64(last))
-        for row in np.flatnonzero(np.isin(table.ids, np.array(list(changed), np.uint64))).tolist():
-            one = changed[int(table.ids[row])]
+        self._beyond = (np.asarray(table.last_sent) > np.uint64(last)) | (table.last_pending() > np.uint64(last))
+        for row in differ.tolist():
+            one = changed[table.ids[row]]
             self._beyond[row] = one.state.last_sent > last or max(one.pending, default=0) > last
 
     def release(self) -> None:
@@ -68,7 +70,7 @@ class KeptSubscriptions(Sequence[StoredSubscription]):
 
     def _clamped(self, row: int) -> StoredSubscription:
         """Takes back a position beyond the last message: its sequences will be given again, and must be delivered."""
-        one = self._changed.get(int(self._table.ids[row])) or self._table.at(row)
+        one = self._changed.get(self._table.ids[row]) or self._table.at(row)
         one.state.last_sent = min(one.state.last_sent, self._last)
         one.pending = {sequence for sequence in one.pending if sequence <= self._last}
         return one
@@ -90,7 +92,7 @@ class KeptSubscriptions(Sequence[StoredSubscription]):
         last, table = self._last, self._table
         rows = self._rows[self._beyond[self._rows]]
         for row in rows[:_TOLD].tolist():
-            one = self._changed.get(int(table.ids[row])) or table.at(row)
+            one = self._changed.get(table.ids[row]) or table.at(row)
             if one.state.last_sent > last:
                 yield (
                     f"subscription {one.state.id}: last sent {one.state.last_sent} became {last}, the last message "
@@ -124,8 +126,8 @@ def plan_subscriptions(state: SubsState, known_clients: Container[bytes], last_s
         last_sequence: Last sequence of the channel in the new store, 0 if it has no messages.
     """
     table = state.subscriptions
-    order = table.by_id
-    statuses = table.statuses(known_clients)[order]
+    order = np.asarray(table.by_id, np.int64)
+    statuses = np.frombuffer(table.statuses(known_clients), np.uint8)[order]
     orphan, ghost = (statuses == STATUSES.index(each) for each in (SubStatus.ORPHAN, SubStatus.GHOST))
     changes: list[str] = []
     orphans = order[orphan]
@@ -150,7 +152,7 @@ def _hand_over(
     """
     durable = SubFlag.HAS_GROUP | SubFlag.IS_DURABLE
     groups: dict[bytes, list[StoredSubscription]] = {}
-    for row in kept[table.flags[kept] & durable == durable].tolist():
+    for row in kept[np.asarray(table.flags)[kept] & durable == durable].tolist():
         member = table.at(row)
         groups.setdefault(member.state.q_group, []).append(member)
     changed: dict[int, StoredSubscription] = {}

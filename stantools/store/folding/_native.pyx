@@ -13,8 +13,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from stantools.format._fields cimport any_varint, varint_size
 
 import os
-
-import numpy as np
+from array import array
 
 from stantools.format.layout import SubFlag, SubRecord
 from stantools.store.folding.plain import Folded
@@ -411,11 +410,11 @@ cdef class Fold:
         free(self.slots)
         self.slots = NULL
         result = Folded(
-            np.empty(count, np.uint64),
-            np.empty(count, np.int64),
-            np.empty(count, np.uint64),
-            np.empty(count, np.uint8),
-            np.zeros(count + 1, np.int64),
+            array("Q", bytes(8 * count)),
+            array("q", bytes(8 * count)),
+            array("Q", bytes(8 * count)),
+            array("B", bytes(count)),
+            array("q", bytes(8 * (count + 1))),
             None,
         )
         cdef uint64_t[::1] ids = result.id
@@ -439,7 +438,7 @@ cdef class Fold:
                     kept += 1
             free(self.rows)
             self.rows = NULL
-            result = result._replace(pending=np.empty(first[count], np.uint64))
+            result = result._replace(pending=array("Q", bytes(8 * first[count])))
             pending = result.pending
             for slot in range(size):
                 epoch = self.epochs[slot]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from stantools.format.layout import SubFlag, SubRecord
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from stantools.format.columns import LogColumns
     from stantools.format.envelope import Buffer
 
@@ -22,13 +20,13 @@ _MSG, _ACK, _MOVED = int(SubRecord.MSG), int(SubRecord.ACK), int(SubFlag.MOVED)
 class Folded(NamedTuple):
     """What is left of a log: one row for each subscription, in the order in which they were made."""
 
-    id: NDArray[np.uint64]  #: subscription ids
-    place: NDArray[np.int64]  #: where the record with its state is, as given to `put`
-    last_sent: NDArray[np.uint64]  #: highest sequence that was sent
-    flags: NDArray[np.uint8]  #: bits of `layout.SubFlag`
-    #: Where the pending sequences of each row begin in `pending`; one more than there are rows.
-    first: NDArray[np.int64]
-    pending: NDArray[np.uint64]  #: sequences that were sent and not acknowledged, ascending within each row
+    id: array[int]  #: subscription ids, u64
+    place: array[int]  #: where the record with its state is, as given to `put`; i64
+    last_sent: array[int]  #: highest sequence that was sent, u64
+    flags: array[int]  #: bits of `layout.SubFlag`, u8
+    #: Where the pending sequences of each row begin in `pending`, i64; one more than there are rows.
+    first: array[int]
+    pending: array[int]  #: sequences that were sent and not acknowledged, u64, ascending within each row
 
 
 class Fold:
@@ -54,12 +52,12 @@ class Fold:
             The first row that it leaves to the caller: neither a Msg nor an Ack record, nor, with the compiled kernels,
             a New, Update or Delete record as the server writes it. The number of rows if there is none.
         """
-        others = np.flatnonzero((batch.type[row:] != _MSG) & (batch.type[row:] != _ACK))
-        end = row + int(others[0]) if len(others) else len(batch.type)
-        columns = (batch.type[row:end].tolist(), batch.id[row:end].tolist(), batch.seq[row:end].tolist())
-        for kind, number, sequence in zip(*columns, strict=True):
+        for kind, number, sequence in zip(batch.type[row:], batch.id[row:], batch.seq[row:], strict=True):
+            if kind != _MSG and kind != _ACK:
+                break
             self.flow(kind, number, sequence)
-        return end
+            row += 1
+        return row
 
     def put(self, kind: int, number: int, last_sent: int, place: int, flags: int) -> None:
         """Applies a New or Update record; `place` and `flags` are given back by `finish`."""
@@ -105,15 +103,12 @@ class Fold:
 
     def finish(self) -> Folded:
         """Returns what is left. The fold must not be used afterwards."""
-        count = len(self._rows)
         held = [sorted(self._pending.get(number, ())) for number in self._rows]
-        first = np.zeros(count + 1, np.int64)
-        np.cumsum([len(each) for each in held], out=first[1:])
         return Folded(
-            np.fromiter(self._rows, np.uint64, count),
-            np.fromiter((place for place, _ in self._rows.values()), np.int64, count),
-            np.fromiter(self._last_sent.values(), np.uint64, count),
-            np.fromiter((flags for _, flags in self._rows.values()), np.uint8, count),
-            first,
-            np.fromiter((sequence for each in held for sequence in each), np.uint64, int(first[-1])),
+            array("Q", self._rows),
+            array("q", (place for place, _ in self._rows.values())),
+            array("Q", self._last_sent.values()),
+            array("B", (flags for _, flags in self._rows.values())),
+            array("q", accumulate(map(len, held), initial=0)),
+            array("Q", (sequence for each in held for sequence in each)),
         )
