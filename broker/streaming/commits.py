@@ -23,6 +23,7 @@ from broker.stores.interface import Flush, Outcome, StorageError
 from broker.streaming.hot.fields import failed
 from broker.streaming.names import text
 from broker.streaming.ports import Role
+from broker.streaming.state import Fresh
 
 if TYPE_CHECKING:
     from broker.blocks import Records
@@ -152,7 +153,8 @@ class Commits:
         """Takes note that a portion was appended to its channel's store."""
         channel = portion.channel
         portion.size = len(records.data)
-        channel.fresh.append(records)
+        following = channel.messages.last + 1
+        channel.fresh.append(Fresh(following - len(portion.rows), following, records))
         portions = self._touched.get(channel)
         if portions is None:
             self._touched[channel] = [portion]
@@ -329,7 +331,7 @@ class Commits:
         channel.last_activity = self._now
         self._serving.channel(channel)
         if channel in self._under_way:
-            channel.fresh = [block for block in channel.fresh if int(block.sequences[-1]) > last]
+            channel.fresh = [each for each in channel.fresh if each.following > last + 1]
         else:
             channel.fresh.clear()
         self._expiry.stored(channel)

@@ -44,29 +44,25 @@ class Delivery:
     def to_subscription(self, subscription: Subscription) -> bool:
         """Sends what is there for a plain subscription, a bounded amount. Returns True if there may be more."""
         channel = subscription.channel
-        for _ in range(_TURN):
-            first = max(subscription.last_sent + 1, channel.messages.first)
-            if first > channel.visible or not subscription.ready:
+        for turn in range(_TURN):
+            if subscription.last_sent >= channel.visible or not subscription.ready:
                 return False
+            if turn and self._congested(subscription.inbox):
+                return True
             room = subscription.max_in_flight - len(subscription.pending)
             if room <= 0:
                 subscription.stalled = True
                 return False
-            block, begin, end = channel.read(first, room)
-            if begin >= end or not self._send(subscription, block, begin, end):
+            block, begin, sequences = channel.read(subscription.last_sent + 1, room)
+            if not sequences or not self._send(subscription, block, begin, sequences):
                 return False
-            if subscription.last_sent >= channel.visible:
-                return False
-            if self._congested(subscription.inbox):
-                return True
         return True
 
     def to_group(self, group: QueueGroup) -> bool:
         """Sends what is there for a queue group, a bounded amount. Returns True if there may be more."""
         channel = group.channel
         for _ in range(_TURN):
-            first = max(group.last_sent + 1, channel.messages.first)
-            if first > channel.visible or not group.members:
+            if group.last_sent >= channel.visible or not group.members:
                 return False
             if len(group.members) == 1:
                 only = group.members[0]
@@ -75,19 +71,18 @@ class Delivery:
                     only.stalled = True
                 if room <= 0 or not only.ready:
                     return False
-                block, begin, end = channel.read(first, room)
-                if begin >= end or not self._send(only, block, begin, end):
+                block, begin, sequences = channel.read(group.last_sent + 1, room)
+                if not sequences or not self._send(only, block, begin, sequences):
                     return False
                 group.last_sent = only.last_sent
             else:
-                block, begin, end = channel.read(first, _GROUP_BLOCK)
-                if begin >= end or not self._hand_out(group, block, begin, end):
+                block, begin, sequences = channel.read(group.last_sent + 1, _GROUP_BLOCK)
+                if not sequences or not self._hand_out(group, block, begin, sequences):
                     return False
         return True
 
-    def _send(self, subscription: Subscription, block: Records, begin: int, end: int) -> bool:
-        sequences = _sequences(block, begin, end)
-        if not self._sender.send(subscription, block, begin, end, sequences, "Delivering"):
+    def _send(self, subscription: Subscription, block: Records, begin: int, sequences: Sequence[int]) -> bool:
+        if not self._sender.send(subscription, block, begin, sequences, "Delivering"):
             return False
         deadline = self._clock.monotonic() + subscription.ack_wait
         subscription.pending.update(dict.fromkeys(sequences, deadline))
@@ -96,17 +91,17 @@ class Delivery:
 
     def _sent(self, subscription: Subscription, sequences: Sequence[int]) -> None:
         """Takes note of what was sent and is pending now (streaming-protocol.md section 14, rules 4 and 5)."""
-        subscription.last_sent = max(subscription.last_sent, sequences[-1])
+        if sequences[-1] > subscription.last_sent:
+            subscription.last_sent = sequences[-1]
         store_sent(subscription, sequences)
         if subscription.timer is None:
             self._arm(subscription)
         subscription.stalled = len(subscription.pending) >= subscription.max_in_flight
 
-    def _hand_out(self, group: QueueGroup, block: Records, begin: int, end: int) -> bool:
+    def _hand_out(self, group: QueueGroup, block: Records, begin: int, sequences: Sequence[int]) -> bool:
         """Sends rows of a block to the members, in order. Returns False if not all could be sent now."""
         now = self._clock.monotonic()
         group.tick(now)
-        sequences: list[int] = block.sequences[begin:end].tolist()
         shares: dict[Subscription, list[int]] = {}
         member: Subscription | None = None  # who gets the rows from `start` on
         start = 0
@@ -138,11 +133,11 @@ class Delivery:
         offset: int,
         start: int,
         stop: int,
-        sequences: list[int],
+        sequences: Sequence[int],
         shares: dict[Subscription, list[int]],
     ) -> bool:
         run = sequences[start:stop]
-        if self._sender.send(member, block, offset + start, offset + stop, run, "Delivering"):
+        if self._sender.send(member, block, offset + start, run, "Delivering"):
             shares.setdefault(member, []).extend(run)
             return True
         for sequence in run:
@@ -211,12 +206,3 @@ class Serving:
         if subscription.hold is _NONE or not subscription.started or not subscription.active:
             return True
         return self._redelivery.release(subscription)
-
-
-def _sequences(block: Records, begin: int, end: int) -> Sequence[int]:
-    """Returns the sequences of some rows, at least one: mostly there are no gaps."""
-    first, last = int(block.sequences[begin]), int(block.sequences[end - 1])
-    if last - first == end - begin - 1:
-        return range(first, last + 1)
-    gaps: list[int] = block.sequences[begin:end].tolist()
-    return gaps

@@ -77,12 +77,13 @@ class Sender:
         self._statistics = context.statistics
 
     def send(
-        self, subscription: Subscription, block: Payloads, begin: int, end: int, sequences: Sequence[int], verb: str
+        self, subscription: Subscription, block: Payloads, begin: int, sequences: Sequence[int], verb: str
     ) -> bool:
-        """Sends rows of a block, whose sequences are given. Returns whether it worked."""
+        """Sends rows of a block, from one on those whose sequences are given. Returns whether it worked."""
         if log.STREAMING.isEnabledFor(log.TRACE):
             for sequence in sequences:
                 _trace(subscription, sequence, verb)
+        end = begin + len(sequences)
         if not self._bus.publish_block(Role.SEND, subscription.inbox, block, begin, end):
             log.STREAMING.error(
                 "[Client:%s] Failed sending to subid=%d, subject=%s, seq=%d, err=%s",

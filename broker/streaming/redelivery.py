@@ -201,7 +201,7 @@ class Redelivery:
         known = subscription.counts
         counts = [known.get(sequence, 0) + 1 for sequence in sequences]
         copies = redelivered_block(block, rows, counts)
-        if self._sender.send(subscription, copies, 0, len(copies), sequences, "Redelivering"):
+        if self._sender.send(subscription, copies, 0, sequences, "Redelivering"):
             known.update(zip(sequences, counts, strict=True))
 
     def _look_up(self, subscription: Subscription, sequences: list[int]) -> Iterator[_Found]:

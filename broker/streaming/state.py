@@ -6,10 +6,10 @@ Facts: streaming-protocol.md sections 7, 14 and 18.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -254,6 +254,14 @@ class QueueGroup:
         return picked
 
 
+class Fresh(NamedTuple):
+    """A block that was appended to a channel's store: its first sequence, the one behind its last, itself."""
+
+    first: int
+    following: int
+    block: Records
+
+
 @dataclass(slots=True, eq=False)
 class Channel:
     """A channel: its stores, and who is subscribed."""
@@ -267,8 +275,8 @@ class Channel:
     visible: int = field(init=False)
     #: Of the last message that this process stored; timestamps never go back (streaming-protocol.md section 11).
     timestamp: int = 0
-    #: The blocks that are staged, being flushed or being delivered, so that they need not be read.
-    fresh: list[Records] = field(default_factory=list)
+    #: What is staged, being flushed or being delivered, so that it need not be read.
+    fresh: list[Fresh] = field(default_factory=list)
     #: Active plain subscriptions by number.
     plain: dict[int, Subscription] = field(default_factory=dict)
     #: Plain durables by key, active and offline.
@@ -312,23 +320,26 @@ class Channel:
             return found
         return next((each for each in self.by_ack_inbox.values() if each.inbox == inbox), None)
 
-    def read(self, first: int, count: int) -> tuple[Records, int, int]:
-        """Returns a block and which of its rows are the next messages that may be delivered, maybe none.
+    def read(self, first: int, count: int) -> tuple[Records, int, Sequence[int]]:
+        """Returns the next messages that may be delivered, maybe none: a block, their first row, their sequences.
 
         Args:
             first: The lowest sequence that is wanted.
             count: How many at most.
         """
         last = self.visible
-        first = max(first, self.messages.first)
-        for block in self.fresh:
-            sequences = block.sequences
-            lowest = int(sequences[0])
-            if lowest <= first <= int(sequences[-1]):
-                begin = first - lowest
-                return block, begin, min(len(block), begin + count, last - lowest + 1)
+        if first < self.messages.first:
+            first = self.messages.first
+        for lowest, following, block in self.fresh:
+            if lowest <= first < following:
+                return block, first - lowest, range(first, min(following, first + count, last + 1))
         block = self.messages.read(first, min(count, max(last - first + 1, 0)), _READ_SIZE)
-        end = len(block)
-        if end and int(block.sequences[-1]) > last:
-            end = int(np.searchsorted(block.sequences, np.uint64(last), "right"))
-        return block, 0, end
+        sequences = block.sequences
+        end = len(sequences)
+        if end and int(sequences[-1]) > last:
+            end = int(np.searchsorted(sequences, np.uint64(last), "right"))
+        if not end:
+            return block, 0, ()
+        # Mostly there are no gaps.
+        lowest, highest = int(sequences[0]), int(sequences[end - 1])
+        return block, 0, range(lowest, highest + 1) if highest - lowest == end - 1 else sequences[:end].tolist()
