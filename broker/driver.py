@@ -37,7 +37,7 @@ class SystemClock:
 
 
 def _nothing() -> None:
-    """There is nothing to hold back."""
+    """There is nothing to take in or to hold back."""
 
 
 class LoopDriver:
@@ -58,6 +58,7 @@ class LoopDriver:
         #: from it leave in one write.
         self.hold_back: Callable[[], None] = _nothing
         self.let_go: Callable[[], None] = _nothing  #: called after the commit: all of that is to be written now
+        self.take_in: Callable[[], None] = _nothing  #: called before commits and timers: what waits is handled
 
     def commit_soon(self) -> None:
         """Commits once everything that the loop found readable has been handed over."""
@@ -111,6 +112,7 @@ class LoopDriver:
         return time.monotonic_ns()
 
     def _commit(self) -> None:
+        self.take_in()
         self._committing = False
         try:
             self.server.commit()
@@ -121,6 +123,7 @@ class LoopDriver:
 
     def _wake(self) -> None:
         self._timer = None
+        self.take_in()
         self.server.run_timers()
 
 

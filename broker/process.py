@@ -208,6 +208,7 @@ class _Process:
             self._nats = nats = NatsServer(options.nats, options.config_file, self._sockets)
             self._lame_duck = nats.lame_duck
             driver.hold_back, driver.let_go = nats.hold_back, nats.flush
+            driver.take_in, nats.intake.soon = nats.take_in, driver.commit_soon
             for line in options.nats_warnings:
                 NATS.warning("%s", line)
             bus = EmbeddedBus(
@@ -537,6 +538,7 @@ def _reachable(host: str, port: int) -> str:
 
 def _stop(server: StreamingServer, driver: LoopDriver) -> None:
     driver.stop()
+    driver.take_in()
     try:
         server.stop()
     except StorageError as error:

@@ -139,14 +139,15 @@ class EmbeddedBus:
             subject = b""  # nobody can be there
         self._clients[role].request(subject, payload, timeout / _SECOND, answered)
 
-    def listen(self, role: Role, subject: bytes, handler: Handler) -> object:
-        """Subscribes.
+    def listen(self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
+        """Subscribes. Of what is gathered, acknowledgements come first: they make room for what is published with them.
 
         Raises:
             ValueError: The subject is not valid.
             PermissionError: The server does not allow it.
         """
-        return self._clients[role].subscribe(subject, handler)
+        rank = 0 if not gathered else 1 if role is Role.ACKS else 2
+        return self._clients[role].subscribe(subject, handler, rank=rank)
 
     def unlisten(self, subscription: object) -> None:
         """Unsubscribes."""

@@ -291,7 +291,7 @@ class ExternalBus:
         """Publishes with a reply subject of its own and reports what comes of it, later than this call."""
         self._links[role].request(subject, payload, timeout, answer)
 
-    def listen(self, role: Role, subject: bytes, handler: Handler) -> object:
+    def listen(self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
         """Subscribes, now and whenever the connection comes back.
 
         Raises:

@@ -83,6 +83,7 @@ class NatsSubscription:
     subject: bytes  #: subject, possibly with wildcards
     queue: bytes = b""  #: queue group; empty for none
     handler: Handler | None = None  #: who takes the messages, for the clients that live in this process
+    rank: int = 0  #: not 0: the handler takes what many clients sent at once, after those with a lower rank
     limit: int = 0  #: after how many messages it ends; 0 for never
     delivered: int = 0  #: messages so far
     narrowed: bool = False  #: some subjects that it matches are denied to the client

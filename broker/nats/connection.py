@@ -20,6 +20,7 @@ from broker.log import NATS
 from broker.nats import tracing
 from broker.nats.auth import Credentials, Identity
 from broker.nats.client import CLOSED, HEARS, OPEN, Client, ClientState, NatsSubscription, Reason
+from broker.nats.intake import SMALL, Intake
 from broker.nats.session import Session
 from stantools.nats import encoding
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, Stop
@@ -30,7 +31,7 @@ from stantools.store.limits import format_duration
 if TYPE_CHECKING:
     from broker.nats.session import Hub
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Payloads
+    from stantools.nats.frames import Frames, Payloads, Span
 
 #: A frame larger than this gets a buffer of its own while it arrives.
 LARGE: Final = 64 * 1024
@@ -61,10 +62,12 @@ class Connection(Session, asyncio.BufferedProtocol):
     """A client on a socket."""
 
     server: Hub[Connection] = field(kw_only=True)  #: whose client
+    intake: Intake = field(kw_only=True)  #: where it reads into what may wait for what others send
     stop: int = 0  #: when it ended, ns since the epoch
     reason: Reason | None = None  #: why
     tls_version: str = ""  #: version of TLS, `1.3`; empty without
     tls_cipher: str = ""  #: its cipher suite
+    _gathered: bool = False
     _transport: asyncio.Transport = field(init=False)
     _left: bytes | bytearray = b""
     _work: Iterator[None] | None = None
@@ -120,6 +123,8 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     def connection_lost(self, problem: Exception | None) -> None:
         """Cleans up after a connection that ended."""
+        if self.waits:
+            self.intake.run()
         self._end(Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR)
         self.release_stalled()
         # Monitoring keeps closed connections for a while: they are to be small, and to go at once when it forgets them.
@@ -136,6 +141,8 @@ class Connection(Session, asyncio.BufferedProtocol):
             error: Text that is sent to the client.
             abort: Do not wait until it has taken what was sent.
         """
+        if self.waits:
+            self.intake.run()
         if self.closed:
             return
         if error:
@@ -162,6 +169,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         if self.closed:
             return False
         self.advance(ClientState.CLOSED)
+        self._gathered = False
         self.reason, self.stop = reason, time.time_ns()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -174,6 +182,10 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Returns where the next bytes go."""
+        if self.waits:
+            self.intake.run()
+        if self._gathered:
+            return self.intake.room()
         if self._large is not None:
             return memoryview(self._large)[self._filled :]
         view = self.server.read_view
@@ -186,6 +198,12 @@ class Connection(Session, asyncio.BufferedProtocol):
         """Handles what came."""
         if self.closed:
             self._left, self._large = b"", None
+            return
+        if self._gathered:
+            if count <= SMALL:
+                self.intake.put(self, count)
+            else:
+                self.hear(self.intake.take(count))
             return
         self.active = True
         self.last_activity = time.time_ns()
@@ -202,8 +220,19 @@ class Connection(Session, asyncio.BufferedProtocol):
         else:
             data = self.server.read_buffer
             end = len(self._left) + count
+        if self._unfinished:
+            # What came before has its turns first.
+            self._left = bytes(memoryview(data)[:end])
+            return
         self._left = b""
         self._handle(data, end)
+        self._after_turn()
+
+    def hear(self, data: bytes) -> None:
+        """Handles what came, by itself."""
+        self.active = True
+        self.last_activity = time.time_ns()
+        self._handle(data, len(data))
         self._after_turn()
 
     def resume(self) -> None:
@@ -220,6 +249,7 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     def _after_turn(self) -> None:
         if self._unfinished:
+            self._gathered = False
             self.hold()
             self._queue()
         self.server.drain()
@@ -263,6 +293,7 @@ class Connection(Session, asyncio.BufferedProtocol):
             return
         if at == end or self.state is CLOSED:
             return
+        self._gathered = False
         left = memoryview(data)[at:end]
         if max(need, len(left)) > LARGE and self.state is not ClientState.CHECKING and not self._unfinished:
             self._needed = max(need, len(left) + 1)
@@ -306,6 +337,7 @@ class Connection(Session, asyncio.BufferedProtocol):
                 if self.pedantic or self.verbose:
                     self.before_publishes(data, frames, rows)
                 if spans:
+                    self._gathered = not one_by_one and self._may_be_gathered(spans)
                     taken, self._work = server.router.publish(self, self.table, data, frames, spans, deadline)
                     if self._work is not None or taken < rows:
                         # What is not taken is parsed again: next time no more than a turn has taken.
@@ -333,6 +365,11 @@ class Connection(Session, asyncio.BufferedProtocol):
                 break
             self.handle(event)
         return at, 0
+
+    def _may_be_gathered(self, spans: list[Span]) -> bool:
+        """Returns whether its next publishes may wait until others are read, as these could have."""
+        ranks = self.server.subscriptions.ranks
+        return self.permit is None and self.tls is None and all(number > 0 and ranks[number] for number, _, _ in spans)
 
     def hold(self) -> None:
         """Stops reading until `release` is called as often as this."""

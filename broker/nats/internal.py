@@ -64,13 +64,15 @@ class InternalClient(Client):
     def __str__(self) -> str:
         return f"{self.name} - cid:{self.cid}"
 
-    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"") -> NatsSubscription:
+    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"", rank: int = 0) -> NatsSubscription:
         """Subscribes. What sockets publish is handed over in the read that brought it.
 
         Args:
             subject: Subject, possibly with wildcards.
             handler: Takes rows of a table; buffer and table are good for the time of the call only.
             queue: Queue group; empty for none.
+            rank: 1 to 255: what is published to it by many clients may be handed over together, at the end of a round
+                of the event loop, when those with a lower rank have got theirs. 0: at once.
 
         Raises:
             ValueError: The subject is not valid.
@@ -83,7 +85,7 @@ class InternalClient(Client):
             NATS.error('%s - Subscription Violation - User "%s", Subject "%s"', self, self.user, text)
             raise PermissionError(f'nats: Permissions Violation for Subscription to "{text}"')
         self._sids += 1
-        subscription = NatsSubscription(self, b"%d" % self._sids, subject, queue, handler)
+        subscription = NatsSubscription(self, b"%d" % self._sids, subject, queue, handler, rank)
         subscription.narrowed = self.permit is not None and self.permit.narrows(subject)
         self.server.subscriptions.add(subscription)
         return subscription
@@ -185,6 +187,7 @@ class InternalClient(Client):
 
     def barrier(self, done: Callable[[], None]) -> None:
         """Calls `done` when all that was published before, by whomever in this process, was handed over."""
+        self.server.take_in()
         if self.mailbox:
             self.mailbox.put(done)
         else:

@@ -7,7 +7,7 @@ others have had their turn.
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.nats.auth import Permit
     from broker.nats.subscriptions import Route, SubjectTable, Subscriptions
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Payloads, Span
+    from stantools.nats.frames import Frames, Payloads, Share, Span
 
 #: What a handler in this process may take (seconds) until it is given fewer rows at a time, or more.
 _LONG: Final = 0.004
@@ -127,6 +127,26 @@ class Router:
             counters.in_bytes += size_of_all
         return rows, rest
 
+    def publish_gathered(
+        self, origins: Sequence[Client], buffer: Buffer, frames: Frames, shares: Iterable[Share]
+    ) -> None:
+        """Hands over what clients on sockets published together, each share of it to the only receiver of a route.
+
+        The counters of the clients are theirs to care for.
+        """
+        routes, counters = self._subscriptions.routes, self.counters
+        for number, begin, end, size in shares:
+            counters.in_msgs += end - begin
+            counters.in_bytes += size
+            to = routes[number].only
+            if to is None or to.closed:
+                continue
+            self._account(to, end - begin, size)
+            wait = self._take(to, buffer, frames, begin, end, size)
+            if wait:
+                for origin in origins:
+                    origin.stall(to.client, wait)
+
     def _publish_unknown(
         self, origin: Client, table: SubjectTable, delivery: _Delivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
@@ -216,16 +236,22 @@ class Router:
     def _hand_over(
         self, origin: Client, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
     ) -> None:
-        client = to.client
         self._account(to, end - begin, size)
+        wait = self._take(to, buffer, frames, begin, end, size)
+        if wait and origin is not to.client:
+            origin.stall(to.client, wait)
+
+    @staticmethod
+    def _take(to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> float:
+        """Has a client take messages. Returns how long (seconds) those who sent them should wait."""
         try:
-            wait = client.take(to, buffer, frames, begin, end, size)
-            if wait and origin is not client:
-                origin.stall(client, wait)
+            return to.client.take(to, buffer, frames, begin, end, size)
         except Exception as problem:
-            # Whatever a handler does, the connection that its messages came from lives on.
-            NATS.error("%s: error in the handler of %r: %r", client.name, to.subject.decode(errors="replace"), problem)
+            # Whatever a handler does, the connections that its messages came from live on.
+            name, subject = to.client.name, to.subject.decode(errors="replace")
+            NATS.error("%s: error in the handler of %r: %r", name, subject, problem)
             NATS.debug("Details", exc_info=True)
+            return 0
 
     def _deliver_some(self, origin: Client, to: NatsSubscription, delivery: _Delivery, begin: int, end: int) -> int:
         """Delivers as many as the subscription still wants; it ends with the last."""

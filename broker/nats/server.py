@@ -19,6 +19,7 @@ from broker.nats import tls
 from broker.nats.auth import Authenticator, AuthorizationError, Credentials, SlowChecks, server_id
 from broker.nats.client import ClientState, Reason
 from broker.nats.connection import ROWS, Connection
+from broker.nats.intake import Intake
 from broker.nats.internal import InternalClient, SystemClient
 from broker.nats.options import VERSION, reload_changes
 from broker.nats.router import Router
@@ -94,6 +95,8 @@ class NatsServer:
         self._flushing: asyncio.Handle | None = None
         self._held_back = False
         self.turns = Turns()  #: who has the event loop
+        self.intake = Intake(self)  #: what many connections have sent, to be handed over together
+        self.take_in: Final = self.intake.run
         self.slow_checks = SlowChecks()  #: hashed passwords that are being checked
         self._mailbox = Mailbox(self.turns)
         self.drain: Final = self._mailbox.drain  #: hands over what parts of this process have sent each other
@@ -348,7 +351,7 @@ class NatsServer:
 
     def _connect(self) -> Connection:
         self._cid += 1
-        return Connection(self._cid, server=self)
+        return Connection(self._cid, server=self, intake=self.intake)
 
     def accept(self, connection: Connection) -> None:
         """Greets a new connection."""

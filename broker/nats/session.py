@@ -81,6 +81,9 @@ class Hub(Protocol[C]):
     def drain(self) -> None:
         """Hands over what parts of this process have sent each other."""
 
+    def take_in(self) -> None:
+        """Hands over what connections have sent and left to wait for others."""
+
 
 def first_ping(interval: float) -> int:
     """Returns how many ns after its first PONG a client is pinged."""
@@ -107,6 +110,7 @@ class Session(Client):
     ping_at: int = 0  #: when the next one is due, monotonic ns
     active: bool = False  #: it sent something since it was looked at last
     ponged: bool = False  #: it was sent a PONG
+    waits: bool = False  #: something that it sent waits for what others send
     tls: ssl.SSLObject | None = None  #: the TLS self, if it is one
     _timer: asyncio.TimerHandle | None = None
     _replies: OrderedDict[bytes, list[int]] = field(default_factory=OrderedDict)
@@ -124,6 +128,10 @@ class Session(Client):
     @abstractmethod
     def close(self, reason: Reason, error: str = "", *, abort: bool = False) -> None:
         """Ends the connection."""
+
+    @abstractmethod
+    def hear(self, data: bytes) -> None:
+        """Handles what it sent, by itself."""
 
     @abstractmethod
     def hold(self) -> None:

@@ -89,6 +89,7 @@ class Subscriptions:
         self.mesh: Mesh | None = None  #: the other servers; None if there are none
         self.interest: Interest[NatsSubscription] = Interest()  #: all subscriptions
         self.routes: list[Route] = []  #: by number; another list once they are forgotten
+        self.ranks = bytearray()  #: of their only receivers, by number as well; 0 where there is none
         self._by_targets: dict[tuple[object, ...], Route] = {}
         self.known: Remembered[Route] = Remembered()  #: the routes of subjects
         self._bytes = 0
@@ -191,7 +192,7 @@ class Subscriptions:
         self.known.clear()
         self._by_targets.clear()
         # Number 0 is for nobody: what is in no table has none.
-        self.routes = [Route(0)]
+        self.routes, self.ranks = [Route(0)], bytearray(1)
         for table in (self._open, *self._tables.values()):
             table.routes.clear()
 
@@ -256,6 +257,7 @@ class Subscriptions:
             # The route holds on to the subscriptions, so that their ids stay theirs.
             route = Route(len(self.routes), plain, queues, abroad)
             self.routes.append(route)
+            self.ranks.append(0 if route.only is None else route.only.rank)
             self._by_targets[key] = route
             self._bytes += size
         self._bytes += len(subject) + _SUBJECT_BYTES

@@ -84,8 +84,16 @@ class Bus(Protocol):
         `answer` is never called from within this call.
         """
 
-    def listen(self, role: Role, subject: bytes, handler: Handler) -> object:
-        """Subscribes. Returns what `unlisten` wants. The handler is never called from within this call."""
+    def listen(self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
+        """Subscribes. Returns what `unlisten` wants. The handler is never called from within this call.
+
+        Args:
+            role: Over which connection.
+            subject: Subject, possibly with wildcards.
+            handler: Gets what comes.
+            gathered: It may get what many clients published at once and a little later, but before `commit`, and before
+                anything else that one of them has published later.
+        """
 
     def unlisten(self, subscription: object) -> None:
         """Unsubscribes; the handler is not called any more."""

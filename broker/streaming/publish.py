@@ -2,9 +2,7 @@
 
 Facts: streaming-protocol.md section 11.
 
-What comes in is staged: appended to the stores, with the acknowledgements held back until a commit (`commits`). What
-comes in small pieces, from many connections, is gathered before, and staged as one piece with the commit, unless it is
-to make a channel: that may take long, so it is done in the turn of whoever sent it.
+What comes in is staged: appended to the stores, with the acknowledgements held back until a commit (`commits`).
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from broker.streaming.commits import SHARE, Batch, Commits, Portion
 from broker.streaming.errors import RefusedError, text_of
 from broker.streaming.hot.columns import CHANNEL, CLIENT, Status, publish_table
 from broker.streaming.hot.fields import publish_ack
-from broker.streaming.hot.kernels import encode_records, gather, read_publishes
+from broker.streaming.hot.kernels import encode_records, read_publishes
 from broker.streaming.names import text, valid_channel
 from broker.streaming.ports import Role
 from broker.streaming.requests import Request, decode, is_control, requests
@@ -42,16 +40,6 @@ _TABLE_ROWS: Final = 4096
 _USUAL: Final = 1024
 _GROWN: Final = 4096
 _GROWN_SIZE: Final = 16 << 20
-#: Publishes that are gathered: how many of them may come together, and how many, and how many bytes, all are at most;
-#: how many they are in the beginning.
-#: Whoever sends more at once is handed over by as many as can be taken in a short time, which may be few.
-_FEW: Final = 8
-_GATHERED: Final = 1024
-_GATHERED_SIZE: Final = 1 << 18
-_PACE: Final = 64
-#: How long (ns) it may take to stage what was gathered until fewer are gathered, or more.
-_LONG: Final = 4_000_000
-_SHORT: Final = 1_000_000
 _FINE: Final = (Status.GOOD, Status.FULL)
 
 
@@ -83,59 +71,11 @@ class Publishing:
         self._commits = commits
         self._waiting = waiting
         self._table = publish_table(min(self._batch_size, _TABLE_ROWS))
-        self._gathers = not context.options.io_sleep_time
-        self._gathered, self._most = 0, _PACE
-        self._alone = False  # only one came in the last turn: the first of this one need not wait for others
-        self._gathered_size = 0
-        self._gathered_rows = frame_table(_GATHERED)
-        self._gathered_bytes = bytearray(_GATHERED_SIZE)
         #: What precedes the channel in the NATS subject of a publish, in bytes; negative if that may be another.
         self.prefix = -1
 
     def receive(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        """Handler of the publish subjects. Gathers what is little; takes anything else up to staging, at once."""
-        commits = self._commits
-        self._alone = self._alone and not commits.staged
-        row, count = self._gathered, end - begin
-        # Who is to be slowed down is known only while it is handed over.
-        if self._gathers and not self._alone and count <= _FEW and row + count <= self._most and not commits.crowded:
-            used = gather(
-                buffer,
-                frames,
-                begin,
-                end,
-                self._channels.names,
-                self.prefix,
-                self._gathered_bytes,
-                self._gathered_size,
-                self._gathered_rows,
-                row,
-            )
-            if used >= 0:
-                self._gathered, self._gathered_size = row + count, used
-                if not row:
-                    commits.commit_soon()
-                return
-        self.stage_gathered()
-        self._take(buffer, frames, begin, end)
-        if commits.staged:
-            commits.commit_soon()
-
-    def stage_gathered(self) -> None:
-        """Stages what was gathered. To be called before anything else may change what becomes of it."""
-        if self._gathered:
-            count, self._gathered, self._gathered_size = self._gathered, 0, 0
-            self._alone = count == 1
-            begin = self._clock.monotonic()
-            self._take(self._gathered_bytes, self._gathered_rows, 0, count)
-            took = self._clock.monotonic() - begin
-            if took > _LONG:
-                self._most = max(count // 2, 1)
-            elif took < _SHORT and count >= self._most // 2:
-                self._most = min(2 * self._most, _GATHERED)
-
-    def _take(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        """Takes everything up to staging; commits whenever a batch is full."""
+        """Handler of the publish subjects: takes everything up to staging; commits whenever a batch is full."""
         commits = self._commits
         while begin < end:
             room = max(self._batch_size - commits.staged, 1)
@@ -143,6 +83,8 @@ class Publishing:
             begin += self._stage(buffer, frames, begin, stop)
             if commits.staged >= self._batch_size or (commits.size > _GROWN_SIZE and commits.staged >= _USUAL):
                 commits.commit(SHARE)
+        if commits.staged:
+            commits.commit_soon()
 
     def _stage(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> int:
         """Stages rows up to and with the first one that needs a closer look. Returns how many were dealt with."""

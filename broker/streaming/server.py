@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from broker.streaming.partitioning import Partitions
     from broker.streaming.ports import Audience, Bus, Driver, Member
     from broker.streaming.requests import Request
-    from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames
 
 
 class StreamingServer:
@@ -171,7 +169,6 @@ class StreamingServer:
         """Completes what was handed over: stores, delivers, acknowledges; and serves who else may get messages."""
         if self._stopped:
             return
-        self._publishing.stage_gathered()
         if self._commits.sleeping:
             self._commits.complete()
         else:
@@ -181,7 +178,6 @@ class StreamingServer:
     def run_timers(self) -> None:
         """Does what is due."""
         if not self._stopped:
-            self._publishing.stage_gathered()
             self._timers.run()
 
     def look_again(self, names: Iterable[bytes]) -> None:
@@ -208,7 +204,6 @@ class StreamingServer:
             return
         if self.member is None:
             log.STREAMING.info("Shutting down.")
-        self._publishing.stage_gathered()
         self._commits.commit()
         self.store.settle()
         self._commits.commit()
@@ -241,19 +236,13 @@ class StreamingServer:
         listen = self._bus.listen
 
         def requests(subject: bytes, answer: Callable[[Request], None]) -> None:
-            handle = one_by_one(answer)
-
-            def handle_in_order(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-                self._publishing.stage_gathered()
-                handle(buffer, frames, begin, end)
-
-            listen(Role.GENERAL, subject, handle_in_order)
+            listen(Role.GENERAL, subject, one_by_one(answer))
 
         requests(subjects.discovery, connecting.receive)
         if not self._context.options.any_publish_subject:
             self._publishing.prefix = len(subjects.publish) + 1
         for channel in self._partitions.entries if self._partitions is not None else (b">",):
-            listen(Role.GENERAL, subjects.publish + b"." + channel, self._publishing.receive)
+            listen(Role.GENERAL, subjects.publish + b"." + channel, self._publishing.receive, gathered=True)
         requests(subjects.subscribe, self._subscribing.receive)
         requests(subjects.unsubscribe, self._unsubscribing.receive_unsubscribe)
         requests(subjects.sub_close, self._unsubscribing.receive_close)

@@ -177,7 +177,8 @@ class Subscribing:
         if subscription.group is None:
             channel.plain[subscription.id] = subscription
         try:
-            listener = self._bus.listen(Role.ACKS, ack_inbox, self._acknowledgements.handler(subscription))
+            handler = self._acknowledgements.handler(subscription)
+            listener = self._bus.listen(Role.ACKS, ack_inbox, handler, gathered=True)
         except ValueError as error:
             # Only a store that something else has written to can have such an inbox.
             log.STREAMING.error("Unable to add subscription for %s: %s", text(ack_inbox), error)

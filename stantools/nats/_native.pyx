@@ -8,7 +8,7 @@ left. Arguments are taken as plain buffers (one acquisition each): calls for a s
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
 from stantools.nats._names cimport Entry, HashTable, close_gap, entry_of, number_of
@@ -386,6 +386,133 @@ def parse_publishes(
 ):
     """See the twin."""
     return parse(buffer, begin, end, frames, table, max_control_line, max_payload, True)
+
+
+def parse_gathered(
+    buffer, list ends not None, frames, Names table not None, ranks, Py_ssize_t max_control_line, Py_ssize_t max_payload
+):
+    """See the twin."""
+    cdef Py_buffer source
+    cdef Py_buffer target
+    cdef Py_buffer order
+    cdef list taken = []
+    cdef list shares = []
+    PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(frames, &target, PyBUF_WRITABLE)
+        try:
+            if target.itemsize != sizeof(int32_t):
+                raise ValueError("the table is none of int32")
+            PyObject_GetBuffer(ranks, &order, PyBUF_SIMPLE)
+            try:
+                gather(&source, ends, &target, table, &order, max_control_line, max_payload, taken, shares)
+            finally:
+                PyBuffer_Release(&order)
+        finally:
+            PyBuffer_Release(&target)
+    finally:
+        PyBuffer_Release(&source)
+    return shares, taken
+
+
+cdef int gather(
+    const Py_buffer* source,
+    list ends,
+    const Py_buffer* target,
+    Names table,
+    const Py_buffer* order,
+    Py_ssize_t limit,
+    Py_ssize_t max_payload,
+    list taken,
+    list shares,
+) except -1:
+    cdef const uint8_t* base = <const uint8_t*>source.buf
+    cdef const uint8_t* ranks = <const uint8_t*>order.buf
+    cdef const uint8_t* p
+    cdef int32_t* frames = <int32_t*>target.buf
+    cdef int32_t* row
+    cdef Py_ssize_t capacity = target.len // <Py_ssize_t>(WIDTH * sizeof(int32_t))
+    cdef Py_ssize_t at = 0, end, left, length, rows = 0, first, size
+    cdef int32_t route
+    cdef bint whole
+    cdef Line line
+    limit = min(max(limit, 0), <Py_ssize_t>LONGEST_LINE)
+    for end in ends:
+        if not at <= end <= min(source.len, <Py_ssize_t>MOST):
+            raise ValueError(f"end {end} lies outside")
+        first, size, whole = rows, 0, True
+        while at < end:
+            p = base + at
+            left = end - at
+            whole = (
+                rows < capacity
+                and read_line(p, left, <const uint8_t*>b"PUB", True, limit, &line) == END
+                and line.header_size == 0
+                and not 0 <= max_payload < line.total
+            )
+            if not whole:
+                break
+            length = line.size + line.total + 2
+            whole = length <= left and p[length - 2] == 13 and p[length - 1] == 10
+            if not whole:
+                break
+            route = number_of(&table.table, p + line.subject.start, <uint32_t>line.subject.size)
+            whole = 0 < route < order.len and ranks[route] != 0
+            if not whole:
+                break
+            row = frames + WIDTH * rows
+            row[SUBJECT] = <int32_t>(at + line.subject.start)
+            row[SUBJECT_SIZE] = <int32_t>line.subject.size
+            row[REPLY] = <int32_t>(at + line.reply.start) if line.reply.size else 0
+            row[REPLY_SIZE] = <int32_t>line.reply.size
+            row[HEADER_SIZE] = 0
+            row[PAYLOAD] = <int32_t>(at + line.size)
+            row[PAYLOAD_SIZE] = <int32_t>line.total
+            row[ROUTE] = route
+            rows += 1
+            size += line.total
+            at += length
+        if not whole:
+            rows, size = first, 0
+        taken.append((rows - first, size))
+        at = end
+    sort_by_rank(frames, rows, ranks)
+    first = size = 0
+    for at in range(rows):
+        row = frames + WIDTH * at
+        size += row[PAYLOAD_SIZE]
+        if at + 1 == rows or row[WIDTH + ROUTE] != row[ROUTE]:
+            shares.append((row[ROUTE], first, at + 1, size))
+            first, size = at + 1, 0
+    return 0
+
+
+cdef int sort_by_rank(int32_t* frames, Py_ssize_t rows, const uint8_t* ranks) except -1:
+    """Sorts rows by the ranks of their routes, without changing the order within one."""
+    cdef Py_ssize_t place[256]
+    cdef Py_ssize_t i, begin = 0, count
+    cdef int32_t* copy
+    cdef int32_t* row
+    for i in range(256):
+        place[i] = 0
+    for i in range(rows):
+        place[ranks[frames[WIDTH * i + ROUTE]]] += 1
+    if rows == 0 or place[ranks[frames[ROUTE]]] == rows:
+        return 0
+    for i in range(256):
+        count = place[i]
+        place[i] = begin
+        begin += count
+    copy = <int32_t*>malloc(<size_t>rows * WIDTH * sizeof(int32_t))
+    if copy == NULL:
+        raise MemoryError
+    memcpy(copy, frames, <size_t>rows * WIDTH * sizeof(int32_t))
+    for i in range(rows):
+        row = copy + WIDTH * i
+        memcpy(frames + WIDTH * place[ranks[row[ROUTE]]], row, WIDTH * sizeof(int32_t))
+        place[ranks[row[ROUTE]]] += 1
+    free(copy)
+    return 0
 
 
 def parse_messages(

@@ -35,6 +35,9 @@ Handler = Callable[[Buffer, Frames, int, int], None]
 #: A run of rows with the same route: route, first row, row behind the last.
 Span = tuple[int, int, int]
 
+#: The same with the bytes of their payloads.
+Share = tuple[int, int, int, int]
+
 
 @dataclass(slots=True)
 class Payloads:

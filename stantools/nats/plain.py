@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stantools.nats.frames import REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, Span, Stop
+from stantools.nats.frames import (
+    HEADER_SIZE,
+    PAYLOAD_SIZE,
+    REPLY,
+    REPLY_SIZE,
+    ROUTE,
+    SUBJECT,
+    SUBJECT_SIZE,
+    Share,
+    Span,
+    Stop,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,6 +63,8 @@ _SID: Final = re.compile(rb"[0-9]{1,9}\Z")
 #: Rows in the table, the offset where parsing ended, why, the runs of equal routes, and for PARTIAL the bytes that the
 #: frame at that offset has in all (0 where it cannot be determined yet).
 Parsed = tuple[int, int, Stop, list[Span], int]
+#: The shares of the routes; and of each piece the frames and the bytes of their payloads, 0 if it was not taken.
+Gathered = tuple[list[Share], list[tuple[int, int]]]
 #: In the order of the columns of a frame table.
 _Row = tuple[int, int, int, int, int, int, int, int]
 
@@ -114,6 +127,55 @@ def parse_publishes(
         ValueError: Begin or end lie outside, or the end is beyond 2 GiB.
     """
     return _parse(buffer, begin, end, frames, table, max_control_line, max_payload)
+
+
+def parse_gathered(
+    buffer: Buffer,
+    ends: list[int],
+    frames: Frames,
+    table: Names,
+    ranks: Buffer,
+    max_control_line: int,
+    max_payload: int,
+) -> Gathered:
+    """Parses what came from several clients, each piece for itself, and sorts the frames by the ranks of their routes.
+
+    A piece is taken if it is whole PUB frames, without headers, whose routes all have a rank, and there is room for
+    them; else nothing of it is. Frames of the same rank stay in order.
+
+    Args:
+        buffer: The pieces, one behind the other, the first at its start.
+        ends: Where each piece ends.
+        frames: Filled from its first row on.
+        table: The routes of subjects.
+        ranks: A byte for each route, by its number; 0 for none.
+        max_control_line: Most bytes of a line behind its operation.
+        max_payload: Most bytes of a payload; negative for no limit.
+
+    Raises:
+        ValueError: An end lies outside or in front of the one before, or is beyond 2 GiB.
+    """
+    taken: list[tuple[int, int]] = []
+    begin = count = 0
+    for end in ends:
+        free = frames[count:]
+        rows, at, _, spans, _ = parse_publishes(buffer, begin, end, free, table, max_control_line, max_payload)
+        whole = at == end and all(0 < route < len(ranks) and ranks[route] for route, _, _ in spans)
+        if not whole or free[:rows, HEADER_SIZE].any():
+            rows = 0
+        taken.append((rows, int(free[:rows, PAYLOAD_SIZE].sum())))
+        count += rows
+        begin = end
+    order = sorted(range(count), key=[ranks[route] for route in frames[:count, ROUTE].tolist()].__getitem__)
+    frames[:count] = frames[order]
+    found: list[Share] = []
+    for row, (size, route) in enumerate(frames[:count, PAYLOAD_SIZE:].tolist()):
+        if found and found[-1][0] == route:
+            _, first, _, total = found.pop()
+            found.append((route, first, row + 1, total + size))
+        else:
+            found.append((route, row, row + 1, size))
+    return found, taken
 
 
 def parse_messages(

@@ -160,6 +160,9 @@ def test_what_lies_outside_is_refused(kernels: ModuleType) -> None:
             kernels.parse_publishes(b"PUB f", begin, end, frame_table(1), kernels.Names(), 100, 100)
         with pytest.raises(ValueError, match="outside"):
             kernels.parse_messages(b"MSG f", begin, end, frame_table(1), 100, 100)
+    for ends in ([6], [3, 2], [-1]):
+        with pytest.raises(ValueError, match="outside"):
+            kernels.parse_gathered(b"PUB f", ends, frame_table(1), kernels.Names(), b"", 100, 100)
 
 
 def test_nothing_behind_the_end_is_read(kernels: ModuleType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stantools.nats.frames import Payloads, frame_table
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD_SIZE, ROUTE, Payloads, frame_table
 from tests.nats.conftest import TWINS
 from tests.nats.feeding import Feeder
 
@@ -89,6 +90,45 @@ def test_publishes(data: bytes, rows: int, limit: int, most: int, cut: int) -> N
         results.append((result, table[: result[0]].tolist()))
         for headers in (False, True):
             results[-1] += (kernels.encode_messages(data, table, 0, result[0], b"7", headers),)
+    assert results[0] == results[1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(streams() | frames(), max_size=8),
+    st.integers(0, 12),
+    st.lists(st.sampled_from([0, 1, 2, 255]), min_size=1, max_size=5).map(bytes),
+    st.integers(0, 80),
+    st.integers(-1, 40),
+)
+@example([b"PUB foo 0\r\n\r\n", b"PUB bar 1\r\nx\r\n", b"PUB foo 1\r\ny\r\n"], 3, b"\0\2\1", 80, -1)
+def test_gathered(pieces: list[bytes], rows: int, ranks: bytes, limit: int, most: int) -> None:
+    data = b"".join(pieces)
+    ends = np.cumsum([len(piece) for piece in pieces]).tolist()
+    results: list[Any] = []
+    for kernels in TWINS.both:
+        routes = kernels.Names()
+        for route, subject in enumerate((b"foo", b"bar", b"foo.bar", b"x")):
+            routes.add(subject, route + 1)
+        table = frame_table(rows)
+        shares, taken = kernels.parse_gathered(data, ends, table, routes, ranks, limit, most)
+        count = sum(each for each, _ in taken)
+        results.append((shares, taken, table[:count].tolist()))
+        # The same as each piece gives alone, without those that do not fit, in the order of the ranks.
+        expected: list[list[int]] = []
+        for begin, end, (frames_of, size) in zip([0, *ends], ends, taken, strict=False):
+            own = frame_table(rows - len(expected))
+            found, at, _, spans, _ = kernels.parse_publishes(data, begin, end, own, routes, limit, most)
+            ranked = all(0 < route < len(ranks) and ranks[route] for route, _, _ in spans)
+            whole = at == end and ranked and not own[:found, HEADER_SIZE].any()
+            assert (frames_of, size) == ((found, own[:found, PAYLOAD_SIZE].sum()) if whole else (0, 0))
+            expected += own[:frames_of].tolist()
+        assert table[:count].tolist() == sorted(expected, key=lambda row: ranks[row[ROUTE]])
+        assert [row for _, first, last, _ in shares for row in range(first, last)] == list(range(count))
+        for route, first, last, size in shares:
+            assert table[first:last, ROUTE].tolist() == [route] * (last - first)
+            assert size == table[first:last, PAYLOAD_SIZE].sum()
+        assert all(one[0] != other[0] for one, other in pairwise(shares))
     assert results[0] == results[1]
 
 

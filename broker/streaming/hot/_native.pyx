@@ -7,7 +7,7 @@ checked, as an unsigned number; what a table says about positions is checked aga
 
 from cpython.buffer cimport PyBUF_ND, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -225,54 +225,6 @@ cdef inline bint read_publish(const uint8_t* p, const uint8_t* end, Text* fields
 
 cdef inline bint is_same(const Text* a, const Text* b) noexcept nogil:
     return a.size == b.size and same_bytes(a.start, b.start, a.size)
-
-
-def gather(
-    buffer,
-    frames,
-    int64_t begin,
-    int64_t end,
-    Names channels not None,
-    int64_t prefix,
-    into,
-    int64_t used,
-    table,
-    int64_t row,
-):
-    """See the twin."""
-    cdef Held held = hold_bytes(buffer)
-    cdef Held held_frames = hold_frames(frames, begin, end)
-    cdef Held held_into = Held(into, PyBUF_SIMPLE | PyBUF_WRITABLE)
-    cdef Held held_table = hold_table(table, PyBUF_WRITABLE)
-    cdef const uint8_t* base = <const uint8_t*>held.buffer.buf
-    cdef const int32_t* frame = <const int32_t*>held_frames.buffer.buf + WIDTH * begin
-    cdef uint8_t* to = <uint8_t*>held_into.buffer.buf
-    cdef int32_t* out = <int32_t*>held_table.buffer.buf + WIDTH * row
-    cdef int64_t limit = held.buffer.len, room = held_into.buffer.len, i
-    cdef int part
-    cdef Text name
-    check_rows(row, row + end - begin, held_table.buffer.shape[0])
-    if not 0 <= used <= room <= INT32_MAX:
-        raise ValueError(f"{used} of {room} bytes are used")
-    for i in range(begin, end):
-        check_frame(frame, limit)
-        if not is_inside(frame[FRAME_SUBJECT], frame[FRAME_SUBJECT_SIZE], limit):
-            raise ValueError(f"a subject lies outside of {limit} bytes")
-        if prefix >= 0:
-            name = channel_of(base, frame, prefix)
-            if number_of(&channels.table, name.start, name.size) < 0:
-                return -1
-        memcpy(out, frame, WIDTH * sizeof(int32_t))
-        for part in (FRAME_SUBJECT, FRAME_REPLY, FRAME_PAYLOAD):
-            # Each size stands behind its place.
-            if frame[part + 1] > room - used:
-                return -1
-            memcpy(to + used, base + frame[part], frame[part + 1])
-            out[part] = <int32_t>used
-            used += frame[part + 1]
-        frame += WIDTH
-        out += WIDTH
-    return used
 
 
 cdef inline Text channel_of(const uint8_t* base, const int32_t* frame, int64_t prefix) noexcept nogil:
@@ -530,6 +482,20 @@ cdef inline uint64_t text_size(uint32_t size) noexcept nogil:
     return 1 + varint_size(size) + size if size else 0
 
 
+# Blocks of one message are as many as there are clients: they share the columns in which they do not differ.
+cdef object LONE_START = np.array([HEADER_SIZE], INT64)
+cdef object last_timestamp = np.zeros(1, INT64)
+cdef int64_t last_time = 0
+
+
+cdef object lone_timestamp(int64_t time):
+    """A column of one timestamp; those of a commit are mostly the same."""
+    global last_timestamp, last_time
+    if time != last_time:
+        last_timestamp, last_time = np.array([time], INT64), time
+    return last_timestamp
+
+
 def encode_records(
     buffer, table, rows, bytes name not None, uint64_t first_sequence, int64_t timestamp, crc
 ):
@@ -553,10 +519,12 @@ def encode_records(
     cdef uint8_t* p
     if sequence > <uint64_t>-1 - <uint64_t>count:
         raise ValueError(f"sequence {sequence} is out of range")
-    starts = empty(count, INT64)
+    if count == 1:
+        starts, timestamps = LONE_START, lone_timestamp(timestamp)
+    else:
+        starts, timestamps = empty(count, INT64), empty(count, INT64)
     sizes = empty(count, UINT32)
     sequences = empty(count, UINT64)
-    timestamps = empty(count, INT64)
     cdef Held held_starts = hold_column(starts, 8, PyBUF_WRITABLE)
     cdef Held held_sizes = hold_column(sizes, 4, PyBUF_WRITABLE)
     cdef Held held_sequences = hold_column(sequences, 8, PyBUF_WRITABLE)

@@ -32,59 +32,6 @@ NAME: Final = "plain"
 _MAX_UINT64: Final = (1 << 64) - 1
 
 
-def gather(
-    buffer: Buffer,
-    frames: Frames,
-    begin: int,
-    end: int,
-    channels: Names,
-    prefix: int,
-    into: bytearray,
-    used: int,
-    table: Frames,
-    row: int,
-) -> int:
-    """Copies frames, and what they point to, behind others.
-
-    Args:
-        buffer: What the frames point into.
-        frames: Table of frames.
-        begin: First row of it.
-        end: The row behind the last.
-        channels: Numbers of the channels that are there.
-        prefix: What stands in the NATS subject before the channel, in bytes; negative if it may be another.
-        into: Is filled, from `used` on.
-        used: Bytes of it that are in use.
-        table: Is filled, from `row` on; it has room for all.
-        row: Rows of it that are in use.
-
-    Returns:
-        How many bytes are in use now; -1 if there was not enough room, or a channel is not there.
-
-    Raises:
-        ValueError: A row of the frames, or what it points to, lies outside.
-    """
-    view = memoryview(buffer).cast("B")
-    _check_rows(begin, end, len(frames))
-    _check_rows(row, row + end - begin, len(table))
-    pieces: list[memoryview] = []
-    rows: list[tuple[int, ...]] = []
-    at = used
-    for subject, length, reply, reply_size, header_size, start, size, route in frames[begin:end].tolist():
-        _check_frame(reply, reply_size, header_size, start, size, len(view))
-        _check_span(subject, length, len(view))
-        if prefix >= 0 and channels.get(bytes(view[subject + prefix : subject + length])) < 0:
-            return -1
-        rows.append((at, length, at + length, reply_size, header_size, at + length + reply_size, size, route))
-        pieces += (view[subject : subject + length], view[reply : reply + reply_size], view[start : start + size])
-        at += length + reply_size + size
-    if at > len(into):
-        return -1
-    into[used:at] = b"".join(pieces)
-    table[row : row + len(rows)] = rows
-    return at
-
-
 def read_publishes(
     buffer: Buffer,
     frames: Frames,

@@ -175,8 +175,6 @@ def test_frames_outside_of_the_buffer(kernel: ModuleType) -> None:
                 buffer, wrong, 0, 1, server.clients, server.connections, server.channels, server.table
             )
         with pytest.raises(ValueError):
-            kernel.gather(buffer, wrong, 0, 1, server.channels, -1, bytearray(1000), 0, frames.copy(), 0)
-        with pytest.raises(ValueError):
             kernel.read_acks(buffer, wrong, 0, 1, b"foo")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -13,11 +12,9 @@ from hypothesis import strategies as st
 
 from broker.streaming.hot import columns, plain
 from broker.streaming.hot.columns import Status, publish_table
-from broker.streaming.requests import requests
 from stantools.format.crc import IEEE, KOOPMAN, Crc
 from stantools.format.kernels import encode_messages
 from stantools.format.proto.protocol_pb2 import Ack, PubAck, PubMsg
-from stantools.nats.frames import frame_table
 from tests.broker.hot.conftest import TWINS
 from tests.broker.hot.frames import lay_out, names_for
 
@@ -129,36 +126,6 @@ def test_publishes(messages: list[tuple[bytes, bytes, bytes]], known: list[bytes
             assert message.subject not in known or found.status is not Status.UNKNOWN_CHANNEL
     else:
         assert found.status is Status.GOOD
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    st.lists(st.tuples(replies, headers, st.one_of(usual, garbage)), max_size=6),
-    st.lists(st.integers(0, 6)),
-    st.sampled_from([40, 400, 20_000]),
-    st.sampled_from([-1, 0, 3, 4, 7, 9]),
-)
-def test_gathered_frames(messages: list[tuple[bytes, bytes, bytes]], cuts: list[int], room: int, prefix: int) -> None:
-    buffer, frames = lay_out(messages)
-    edges = sorted({0, len(messages), *(cut for cut in cuts if cut < len(messages))})
-    results = []
-    known = prefix < 0 or b"subject"[prefix:] in (b"subject", b"ject")
-    for kernel in TWINS.built:
-        into, table, used, row = bytearray(room), frame_table(8), 0, 0
-        channels = names_for(kernel)
-        for known_name in (b"ject", b"subject", b"subjects"):
-            channels.add(known_name, 7)
-        for begin, end in pairwise(edges):
-            size = kernel.gather(buffer, frames, begin, end, channels, prefix, into, used, table, row)
-            needed = sum(7 + sum(map(len, message)) for message in messages[begin:end])
-            assert size == (used + needed if used + needed <= room and known else -1)
-            if size < 0:
-                break
-            used, row = size, row + end - begin
-        results.append((bytes(into[:used]), table[:row].tolist(), row))
-    assert results[0] == results[1]
-    for request, (reply, _, payload) in zip(requests(into, table, 0, row), messages, strict=False):
-        assert (request.subject, request.reply, request.payload) == (b"subject", reply, payload)
 
 
 @st.composite

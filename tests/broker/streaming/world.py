@@ -156,7 +156,7 @@ class Bus:
         else:
             self._answers.append((answer, Answer(Outcome.NO_RESPONDERS)))
 
-    def listen(self, role: Role, subject: bytes, handler: Handler) -> object:
+    def listen(self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
         number = next(self._numbers)
         self._listeners[number] = (subject, handler)
         return number

@@ -1,0 +1,113 @@
+"""Publishes that came from many connections in one round of the event loop, handed over together.
+
+Clients that publish one message at a time cost more by the read than by the message. So what they send is left where it
+was read, until the loop has read from all who had something, and then it is parsed and handed over as if one of them
+had sent it. That is done for receivers who want it so, and for connections whose last publishes were for such
+receivers; whatever else they send is handled by their connection, in the order in which it came.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from stantools.nats.kernels import parse_gathered
+
+if TYPE_CHECKING:
+    from broker.nats.session import Hub, Session
+
+#: Bytes that are read at a time, at least, and bytes that may wait.
+_READ: Final = 128 * 1024
+_WAITING: Final = 128 * 1024
+#: Bytes of a read that is left to wait: more is worth a turn of its own.
+SMALL: Final = 4096
+#: Reads that are handed over together: in the beginning, and at most.
+_PACE: Final = 64
+_MOST: Final = 1024
+#: How long (seconds) they may take until fewer are gathered, or more.
+_LONG: Final = 0.004
+_SHORT: Final = 0.001
+
+
+def _nothing() -> None:
+    """Nobody wants to have anything gathered."""
+
+
+class Intake:
+    """What was read and is not handed over yet.
+
+    Args:
+        server: Whose connections.
+
+    Attributes:
+        soon: Called when something begins to wait: `run` has to be called when the loop has read from all.
+    """
+
+    def __init__(self, server: Hub[Any]) -> None:
+        self._server = server
+        self._view = memoryview(bytearray(_WAITING + _READ))
+        self._origins: list[Session] = []
+        self._ends: list[int] = []
+        self._filled = 0
+        self._most = _PACE
+        self.soon: Callable[[], None] = _nothing
+
+    def room(self) -> memoryview:
+        """Returns where the next bytes go."""
+        return self._view[self._filled :] if self._filled else self._view
+
+    def put(self, origin: Session, count: int) -> None:
+        """Keeps the bytes that a connection has just read there."""
+        if not self._ends:
+            self.soon()
+        self._filled += count
+        self._origins.append(origin)
+        self._ends.append(self._filled)
+        origin.waits = True
+        if len(self._ends) >= self._most or self._filled > _WAITING:
+            self.run()
+
+    def take(self, count: int) -> bytes:
+        """Returns the bytes that were just read there: they are not to wait."""
+        return bytes(self._view[self._filled : self._filled + count])
+
+    def run(self) -> None:
+        """Hands over what waits."""
+        origins, ends = self._origins, self._ends
+        if not ends:
+            return
+        self._origins, self._ends, self._filled = [], [], 0
+        server, start, now = self._server, perf_counter(), time.time_ns()
+        options, subscriptions = server.options, server.subscriptions
+        shares, taken = parse_gathered(
+            self._view,
+            ends,
+            server.frames,
+            subscriptions.table(None).routes,
+            # What is traced is taken from one client at a time.
+            b"" if server.tracing else subscriptions.ranks,
+            options.max_control_line,
+            options.max_payload,
+        )
+        begin, others = 0, []
+        for origin, end, (count, size) in zip(origins, ends, taken, strict=True):
+            origin.waits = False
+            if count:
+                origin.active, origin.last_activity = True, now
+                counters = origin.counters
+                counters.in_msgs += count
+                counters.in_bytes += size
+            else:
+                others.append((origin, bytes(self._view[begin:end])))
+            begin = end
+        server.router.publish_gathered(origins, self._view, server.frames, shares)
+        for origin, data in others:
+            origin.hear(data)
+        server.drain()
+        took = perf_counter() - start
+        if took > _LONG:
+            self._most = max(len(ends) // 2, 1)
+        elif took < _SHORT and len(ends) >= self._most // 2:
+            self._most = min(2 * self._most, _MOST)

@@ -1,0 +1,330 @@
+"""What many connections have sent is handed over together, and nobody can tell by what arrives."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+from unittest import mock
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from broker.nats import turns
+from broker.nats.connection import Connection
+from broker.nats.options import NatsOptions
+from broker.nats.server import NatsServer
+from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE
+
+HELLO = b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n'
+
+
+class Wire:
+    """A transport that keeps what was written."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.paused = self.closing = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    abort = write_eof = close
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        """There are none."""
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+
+class World:
+    """A server with handlers for `pub.>` and `ack.*`, and connections that are fed by hand."""
+
+    def __init__(self, connections: int, *, ranks: bool = True) -> None:
+        self.server = NatsServer(NatsOptions())
+        self.wishes = 0
+        self.server.intake.soon = self._soon
+        #: Every call of a handler: which one, and the subjects and payloads that it got.
+        self.calls: list[tuple[str, list[tuple[bytes, bytes]]]] = []
+        self.inner = self.server.internal_client("inner")
+        for name, subject, rank in (("pub", b"pub.>", 2), ("ack", b"ack.*", 1), ("ask", b"ask", 0)):
+            self.inner.subscribe(subject, self._handler(name), rank=rank if ranks else 0)
+        self.connections: list[Connection] = []
+        self.wires: list[Wire] = []
+        for _ in range(connections):
+            connection, wire = self.server._connect(), Wire()
+            connection.connection_made(cast("asyncio.Transport", wire))
+            self.connections.append(connection)
+            self.wires.append(wire)
+
+    @classmethod
+    async def of(cls, connections: int, *, ranks: bool = True) -> World:
+        """Such a world, in which the subjects of all connections are known."""
+        world = cls(connections, ranks=ranks)
+        for number, wire in enumerate(world.wires):
+            both = publish(b"pub.%d" % number) + publish(b"ack.%d" % number)
+            # A subject is remembered when it comes for the second time.
+            await world.feed(number, HELLO + 2 * both)
+            await world.feed(number, both)
+            await world.settle()
+            wire.written = b""
+        world.calls.clear()
+        world.wishes = 0
+        return world
+
+    def _soon(self) -> None:
+        self.wishes += 1
+
+    def _handler(self, name: str) -> Any:
+        def handle(buffer: Any, frames: Any, begin: int, end: int) -> None:
+            found = []
+            for row in frames[begin:end].tolist():
+                subject, body = (
+                    bytes(buffer[row[at] : row[at] + row[size]])
+                    for at, size in ((SUBJECT, SUBJECT_SIZE), (PAYLOAD, PAYLOAD_SIZE))
+                )
+                found.append((subject, body))
+            self.calls.append((name, found))
+            if any(body == b"full" for _, body in found):
+                self.inner.full = True
+
+        return handle
+
+    async def settle(self) -> None:
+        """Lets those go on whose turn is over, and has written what they answered."""
+        while self.server.turns._waiting or self.server.behind:
+            await asyncio.sleep(0)
+        self.server.flush()
+
+    async def feed(self, number: int, data: bytes) -> None:
+        """Has a connection read."""
+        while data:
+            while self.wires[number].paused:
+                await asyncio.sleep(0)
+            view = self.connections[number].get_buffer(-1)
+            count = min(len(view), len(data))
+            view[:count] = data[:count]
+            self.connections[number].buffer_updated(count)
+            data = data[count:]
+
+    def got(self, number: int) -> dict[str, list[tuple[bytes, bytes]]]:
+        """What the handlers got from a connection, which is the one its subjects name."""
+        found: dict[str, list[tuple[bytes, bytes]]] = {}
+        for name, messages in self.calls:
+            own = [each for each in messages if each[0].split(b".")[1:2] in ([], [b"%d" % number])]
+            found.setdefault(name, []).extend(own)
+        return found
+
+
+def publish(subject: bytes, data: bytes = b"x") -> bytes:
+    return b"PUB %b reply %d\r\n%b\r\n" % (subject, len(data), data)
+
+
+def test_one_call_for_all_and_acknowledgements_first() -> None:
+    async def scenario() -> None:
+        world = await World.of(5)
+        for number in range(5):
+            await world.feed(number, publish(b"pub.%d" % number, b"%d" % number) + publish(b"ack.%d" % number))
+        assert (world.calls, world.wishes) == ([], 1)
+        world.server.intake.run()
+        assert world.calls == [
+            ("ack", [(b"ack.%d" % number, b"x") for number in range(5)]),
+            ("pub", [(b"pub.%d" % number, b"%d" % number) for number in range(5)]),
+        ]
+        before = world.connections[0].counters
+        assert (before.in_msgs, before.in_bytes) == (8, 8)
+        assert sum(each.counters.in_msgs for each in world.connections) == world.server.router.counters.in_msgs == 40
+        assert world.inner.counters.out_bytes == world.server.router.counters.out_bytes == 40
+        assert sum(each.delivered for each in world.inner.subscriptions.values()) == 40
+        world.server.intake.run()
+        assert len(world.calls) == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("data", "answer"),
+    [
+        (b"PING\r\n", b"PONG\r\n"),
+        (publish(b"pub.0", b"a") + b"PING\r\n", b"PONG\r\n"),
+        (publish(b"pub.0", b"a") + b"PUB pub.0 3\r\nab", b""),
+        (publish(b"pub.0", b"a") + b"NONSENSE\r\n", b"-ERR 'Unknown Protocol Operation'\r\n"),
+        (publish(b"pub.0", b"a") + publish(b"ask", b"b"), b""),
+        (publish(b"pub.0", b"a") + b"SUB none 1\r\n" + publish(b"none"), b"MSG none 1 reply 1\r\nx\r\n"),
+        (b"HPUB pub.0 12 13\r\nNATS/1.0\r\n\r\na\r\n", b""),
+        (publish(b"pub.0", b"a" * 5000), b""),
+        (publish(b"pub.0.never-seen"), b""),
+    ],
+)
+def test_what_is_not_to_wait_is_handled_alone(data: bytes, answer: bytes) -> None:
+    async def scenario() -> None:
+        world = await World.of(3)
+        for number in (1, 0, 2):
+            await world.feed(number, data if number == 0 else publish(b"pub.%d" % number))
+        world.server.intake.run()
+        await world.settle()
+        assert world.wires[0].written == answer
+        assert [name for name, _ in world.calls].count("ask") == data.count(b"ask")
+        if b"pub.0" in data:
+            assert len(world.got(0)["pub"]) == 1
+        assert world.got(1)["pub"] == [(b"pub.1", b"x")] and world.got(2)["pub"] == [(b"pub.2", b"x")]
+        if data.endswith(b"ab"):
+            await world.feed(0, b"c\r\n" + publish(b"pub.0", b"d"))
+            world.server.intake.run()
+            assert [body for _, body in world.got(0)["pub"]] == [b"a", b"abc", b"d"]
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_ends_is_heard_before() -> None:
+    async def scenario() -> None:
+        world = await World.of(2)
+        await world.feed(0, publish(b"pub.0"))
+        await world.feed(1, publish(b"pub.1"))
+        world.connections[0].connection_lost(None)
+        assert world.got(0)["pub"] == [(b"pub.0", b"x")]
+        world.server.intake.run()
+        assert world.got(1)["pub"] == [(b"pub.1", b"x")]
+        await world.feed(1, publish(b"pub.1", b"y"))
+        await world.server.stop()
+        assert world.got(1)["pub"][-1] == (b"pub.1", b"y")
+
+    asyncio.run(scenario())
+
+
+def test_who_sends_more_than_can_be_taken_waits() -> None:
+    async def scenario() -> None:
+        world = await World.of(3)
+        for number in range(2):
+            await world.feed(number, publish(b"pub.%d" % number, b"full"))
+        world.server.intake.run()
+        assert [wire.paused for wire in world.wires] == [True, True, False]
+        world.inner.release_stalled()
+        assert not any(wire.paused for wire in world.wires)
+
+    asyncio.run(scenario())
+
+
+def test_no_more_waits_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        world = await World.of(40)
+        piece = publish(b"pub.%d", b"x" * 4000)
+        for number in range(40):
+            await world.feed(number, piece % number)
+        assert world.calls
+        world.server.intake.run()
+        assert sum(len(messages) for _, messages in world.calls) == 40
+        monkeypatch.setattr(world.server.intake, "_most", 2)
+        world.calls.clear()
+        for number in range(3):
+            await world.feed(number, publish(b"pub.%d" % number))
+        assert [len(messages) for _, messages in world.calls] == [2]
+
+    asyncio.run(scenario())
+
+
+def test_a_handler_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        world = await World.of(2)
+
+        def fail(*_: Any) -> None:
+            raise RuntimeError("broken")
+
+        world.inner.subscribe(b"bad.*", fail, rank=3)
+        for _ in range(2):
+            await world.feed(0, publish(b"bad.0"))
+        for subject in (b"bad.0", b"bad.0", b"bad.0"):
+            await world.feed(0, publish(subject))
+            await world.feed(1, publish(b"pub.1"))
+            world.server.intake.run()
+        assert len(world.got(1)["pub"]) == 3
+        assert not world.connections[0].closed
+
+    asyncio.run(scenario())
+    assert caplog.text.count("broken") >= 3
+
+
+def test_a_receiver_that_is_gone_gets_nothing() -> None:
+    async def scenario() -> None:
+        world = await World.of(2)
+        gone = next(each for each in world.inner.subscriptions.values() if each.subject == b"pub.>")
+        await world.feed(0, publish(b"pub.0"))
+        world.inner.unsubscribe(gone)
+        await world.feed(1, publish(b"ack.1"))
+        world.server.intake.run()
+        assert [name for name, _ in world.calls] == ["ack"]
+
+    asyncio.run(scenario())
+
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from(["pub", "pub", "pub", "ack", "ask", "ping", "sub", "large", "odd"]),
+        st.booleans(),
+        st.integers(1, 40),
+    ),
+    max_size=30,
+)
+
+
+@pytest.mark.parametrize("turn", [3600.0, 0.0])
+@settings(max_examples=60, deadline=None)
+@given(plan=steps)
+@example([(0, "pub", False, 40), (0, "pub", True, 1), (0, "sub", False, 5), (1, "pub", True, 40)])
+def test_each_connection_sees_what_it_saw_without(turn: float, plan: list[tuple[int, str, bool, int]]) -> None:
+    """Per connection: the same messages in the same order at each handler, the same answers, the same counters."""
+
+    async def play(ranks: bool) -> list[Any]:
+        world = await World.of(4, ranks=ranks)
+        for count, (number, what, run, size) in enumerate(plan):
+            data = {
+                "pub": publish(b"pub.%d" % number, b"%d" % count),
+                "ack": publish(b"ack.%d" % number, b"%d" % count),
+                "ask": publish(b"ask", b"%d.%d" % (number, count)),
+                "ping": b"PING\r\n",
+                "sub": b"SUB own.%d 7\r\n%bUNSUB 7\r\n" % (number, publish(b"own.%d" % number, b"%d" % count)),
+                "large": publish(b"pub.%d" % number, b"%d" % count * 3000),
+                "odd": publish(b"pub.%d" % number, b"%d" % count) + b"pInG\r\n" + publish(b"ack.%d" % number, b"z"),
+            }[what]
+            # In pieces, so that frames are cut.
+            for at in range(0, len(data), max(size, len(data) // 3)):
+                await world.feed(number, data[at : at + max(size, len(data) // 3)])
+                if run:
+                    world.server.intake.run()
+        world.server.intake.run()
+        await world.settle()
+        return [
+            (world.got(number), wire.written, connection.counters)
+            for number, (connection, wire) in enumerate(zip(world.connections, world.wires, strict=True))
+        ]
+
+    def asks_alone(found: dict[str, list[tuple[bytes, bytes]]], number: int) -> dict[str, list[tuple[bytes, bytes]]]:
+        own = [each for each in found.get("ask", []) if each[1].startswith(b"%d." % number)]
+        return {"pub": found.get("pub", []), "ack": found.get("ack", []), "ask": own}
+
+    # However long a turn is: without time, each step is one of its own.
+    with mock.patch.object(turns, "_TURN", turn), mock.patch.object(turns, "_SHORTEST", turn):
+        together, alone = asyncio.run(play(True)), asyncio.run(play(False))
+    for number, (one, other) in enumerate(zip(together, alone, strict=True)):
+        assert asks_alone(one[0], number) == asks_alone(other[0], number)
+        assert one[1:] == other[1:]
