@@ -89,5 +89,25 @@ def overlap(one: AnyStr, other: AnyStr) -> bool:
     return len(mine) == len(theirs)
 
 
+class Taken:
+    """Subjects and patterns that are taken, each by somebody. Without wildcards only equal ones overlap."""
+
+    def __init__(self) -> None:
+        self._literal: dict[str, tuple[str, str]] = {}
+        self._wild: list[tuple[str, str]] = []
+
+    def add(self, subject: str, owner: str) -> list[tuple[str, str]]:
+        """Takes a subject or a pattern; returns those taken before that overlap it, each with its owner."""
+        others = [each for each in self._wild if overlap(each[0], subject)]
+        if "*" in subject or ">" in subject:
+            others += [each for each in self._literal.values() if overlap(each[0], subject)]
+            self._wild.append((subject, owner))
+        elif subject in self._literal:
+            others.append(self._literal[subject])
+        else:
+            self._literal[subject] = subject, owner
+        return others
+
+
 #: What separates tokens, and the wildcards, in text and in bytes.
 _SIGNS: Final[dict[type, tuple[Any, Any, Any]]] = {str: (".", ">", "*"), bytes: (b".", b">", b"*")}

@@ -24,7 +24,7 @@ from stantools.migration.plan.model import (
 )
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.nats.stream_names import LONGEST, name_problem, reserved, subject_problem
-from stantools.nats.subjects import overlap
+from stantools.nats.subjects import Taken
 from stantools.notation import counted, format_duration
 from stantools.store.directory import subject_matches
 
@@ -89,8 +89,10 @@ def _names_and_subjects(stream: StreamPlan) -> Iterator[Note]:
             text = f"subject {subject!r} overlaps {system!r}, which belongs to the system"
             yield _problem(name, text, "give the channel another subject, for example by a prefix such as `stan.`")
     yield from _twice(name, "subject", stream.subjects)
-    for one, two in _overlapping((subject, "") for subject in dict.fromkeys(stream.subjects)):
-        yield _problem(name, f"its subjects {one[0]!r} and {two[0]!r} overlap", "take one of the two out")
+    own = Taken()
+    for subject in dict.fromkeys(stream.subjects):
+        for other, _ in own.add(subject, name):
+            yield _problem(name, f"its subjects {other!r} and {subject!r} overlap", "take one of the two out")
     yield from _twice(name, "channel", (part.channel for part in stream.parts))
     yield from _twice(name, "subject of a channel", (part.subject for part in stream.parts))
     for part in stream.parts:
@@ -203,10 +205,12 @@ def _between_streams(plan: Plan) -> Iterator[Note]:
             text = f"channel {channel!r} goes into several streams: {', '.join(sorted(set(streams)))}"
             yield _problem("", text, "leave it in one of them")
     subjects = [(subject, stream.name) for stream in plan.streams for subject in dict.fromkeys(stream.subjects)]
-    for one, two in _overlapping(subjects):
-        if one[1] != two[1]:
-            text = f"subjects {one[0]!r} of stream {one[1]} and {two[0]!r} of stream {two[1]} overlap"
-            yield _problem(two[1], text, "a message can only go into one stream: change one of the two")
+    taken = Taken()
+    for subject, name in subjects:
+        for other, owner in taken.add(subject, name):
+            if owner != name:
+                text = f"subjects {other!r} of stream {owner} and {subject!r} of stream {name} overlap"
+                yield _problem(name, text, "a message can only go into one stream: change one of the two")
     delivered = [
         (consumer.settings["deliver_subject"], f"{stream.name}/{consumer.name}")
         for stream in plan.streams
@@ -249,24 +253,6 @@ def _same_but_for_case(about: str, what: str, names: Iterable[str]) -> Iterator[
         if len(same) > 1:
             text = f"{what} {', '.join(same)} differ only in case: on some file systems they are one directory"
             yield _warning(about, text, "choose names that differ otherwise")
-
-
-def _overlapping(subjects: Iterable[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Yields pairs of subjects that overlap; equal literal ones of different owners too."""
-    listed = list(subjects)
-    seen: dict[str, tuple[str, str]] = {}
-    wild: list[tuple[str, str]] = []
-    for pair in listed:
-        if _is_wild(pair[0]):
-            wild.append(pair)
-        elif pair[0] in seen:
-            yield seen[pair[0]], pair
-        else:
-            seen[pair[0]] = pair
-    for at, pair in enumerate(wild):
-        for other in (*wild[:at], *seen.values()):
-            if overlap(pair[0], other[0]):
-                yield other, pair
 
 
 _DIGITS = 16

@@ -34,7 +34,7 @@ from stantools.nats.errors import (
 )
 from stantools.nats.jetstream import DISABLED, JetStream
 from stantools.nats.options import DEFAULT_API_PREFIX
-from stantools.nats.subjects import overlap
+from stantools.nats.subjects import Taken
 
 if TYPE_CHECKING:
     from stantools.nats.connection import Connection
@@ -226,19 +226,12 @@ def _stream_problems(connection: Connection, demand: StreamDemand, access: Acces
 
 
 def _overlaps_among(demands: Sequence[StreamDemand]) -> list[Problem]:
-    """Finds subjects of one stream that overlap those of another. Without wildcards only equal ones do."""
-    problems = []
-    literal: dict[str, str] = {}
-    wild: list[tuple[str, str]] = []
+    """Finds subjects of one stream that overlap those of another."""
+    problems, taken = [], Taken()
     for demand in demands:
         for subject in demand.subjects:
-            others = [name for other, name in wild if overlap(subject, other) and name != demand.name]
-            if "*" in subject or ">" in subject:
-                others += [name for other, name in literal.items() if overlap(subject, other) and name != demand.name]
-                wild.append((subject, demand.name))
-            elif literal.setdefault(subject, demand.name) != demand.name:
-                others.append(literal[subject])
-            problems += [_taken(demand.name, subject, other) for other in dict.fromkeys(others)]
+            others = dict.fromkeys(owner for _, owner in taken.add(subject, demand.name) if owner != demand.name)
+            problems += [_taken(demand.name, subject, other) for other in others]
     return problems
 
 

@@ -224,8 +224,7 @@ class _Stream:
 
     @classmethod
     def of(cls, store: PlannedStore, stream: StreamPlan, steps: dict[str, Any]) -> _Stream:
-        channels = tuple(store.channels[part.channel] for part in stream.parts)
-        return cls(store.root, stream, channels, store.polynomial, steps)
+        return cls(store.root, stream, tuple(store.channels_of(stream)), store.polynomial, steps)
 
     def prepared(self, sources: Sources) -> PreparedStream:
         return prepared_stream(self.plan, self.channels, self.polynomial, sources.key())

@@ -22,7 +22,7 @@ from stantools.migration.targets.loading import ApplyOptions
 from stantools.migration.targets.target import Destination
 from stantools.migration.workflow import read_source
 from stantools.nats.stream_names import safe_name
-from stantools.nats.subjects import overlap
+from stantools.nats.subjects import Taken
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.model import Failed
 from stantools.pipeline.tables.options import TableOptions
@@ -97,14 +97,14 @@ class PlannedStore:
     polynomial: int  #: the store's CRC polynomial
     notes: tuple[Note, ...] = ()  #: what the task that made the plan has noticed besides
 
-    def prepared(self, stream: StreamPlan, key: Key | None = None) -> PreparedStream:
-        """Returns a stream together with its messages, which are not read yet."""
-        return prepared_stream(stream, [self.channels[part.channel] for part in stream.parts], self.polynomial, key)
-
     @property
     def streams(self) -> list[PreparedStream]:
-        """All streams."""
-        return [self.prepared(stream) for stream in self.plan.streams]
+        """All streams, together with their messages, which are not read yet."""
+        return [prepared_stream(each, self.channels_of(each), self.polynomial) for each in self.plan.streams]
+
+    def channels_of(self, stream: StreamPlan) -> list[ChannelPlan]:
+        """Returns the channels that a stream is made of."""
+        return [self.channels[part.channel] for part in stream.parts]
 
 
 def plan_stores(
@@ -168,7 +168,7 @@ def find_obstacles(
 
 
 def prepared_stream(
-    stream: StreamPlan, channels: Sequence[ChannelPlan], polynomial: int, key: Key | None
+    stream: StreamPlan, channels: Sequence[ChannelPlan], polynomial: int, key: Key | None = None
 ) -> PreparedStream:
     """Joins the plan of a stream with its channels; the files of the store are not read yet."""
     crc = Crc(polynomial)
@@ -214,8 +214,7 @@ def _plan(item: Unplanned, *, sources: Sources, planning: PlanOptions) -> Planne
 def _meetings(stores: Sequence[PlannedStore]) -> Iterator[Note]:
     """Looks for streams of two stores that have the same name or subjects that overlap."""
     names: dict[str, str] = {}
-    literal: dict[str, str] = {}
-    wild: list[tuple[str, str]] = []
+    taken = Taken()
     for store in stores:
         for stream in store.plan.streams:
             other = names.setdefault(stream.name.casefold(), store.root)
@@ -223,15 +222,9 @@ def _meetings(stores: Sequence[PlannedStore]) -> Iterator[Note]:
                 yield _meeting(store.root, f"its stream {stream.name} would also be that of {other}")
                 continue
             for subject in stream.subjects:
-                pattern = "*" in subject or ">" in subject
-                met = literal.setdefault(subject, store.root)
-                others = [root for each, root in wild if root != store.root and overlap(each, subject)]
-                if pattern:
-                    others += [root for each, root in literal.items() if root != store.root and overlap(each, subject)]
-                    wild.append((subject, store.root))
-                if met != store.root or others:
-                    where = met if met != store.root else others[0]
-                    yield _meeting(store.root, f"its subject {subject} is also one of {where}")
+                others = [root for _, root in taken.add(subject, store.root) if root != store.root]
+                if others:
+                    yield _meeting(store.root, f"its subject {subject} is also one of {others[0]}")
 
 
 def _meeting(root: str, text: str) -> Note:
