@@ -10,8 +10,7 @@ from pathlib import Path
 
 import measure  # noqa: F401  (before tests)
 
-from stantools.migration.server.embedded import EmbeddedServer
-from stantools.nats.serverprocess import find_server
+from stantools.nats.serverprocess import EmbeddedServer, find_server
 from tests import servers
 
 _TICK = os.sysconf("SC_CLK_TCK")

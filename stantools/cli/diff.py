@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stantools.migration.proof.stream import Proof
     from stantools.nats.options import ConnectOptions
     from stantools.pipeline.jobs.diff import PairDifference
-    from stantools.pipeline.jobs.outcome import JobResult
+    from stantools.pipeline.jobs.stores import JobResult
     from stantools.pipeline.tables.options import TableOptions
     from stantools.store.options import ReadOptions
 

@@ -260,8 +260,7 @@ def plan_stage(asked: Planned) -> int:
     It says for every channel which stream it becomes, with which subjects and limits; for every durable which consumer
     it becomes and where that stands; and what is left out, and why.
     """
-    from stantools.migration.plan.planfile import write_plan
-    from stantools.migration.plan.planwriter import render_plan
+    from stantools.migration.plan.planfile import render_plan, write_plan
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, serious
 
     with asked.target(start=False) as target:
@@ -570,7 +569,7 @@ def job(
 
 def _target_of_tasks(out: Path | None, connecting: ConnectOptions) -> Destination:
     """Returns where streams go: somewhere that tasks on other machines reach as well."""
-    from stantools.migration.targets.backup import BackupDirectory
+    from stantools.migration.targets.directories import BackupDirectory
     from stantools.migration.targets.server import ServerDestination
 
     if out is not None:

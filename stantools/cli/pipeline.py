@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from stantools.cli.progress import Progress
     from stantools.pipeline.jobs.migrate import MigrateResult
-    from stantools.pipeline.jobs.outcome import JobResult
     from stantools.pipeline.jobs.stats.summary import Stats
-    from stantools.pipeline.spark.progress import Tasks
+    from stantools.pipeline.jobs.stores import JobResult
+    from stantools.pipeline.spark.tasks import Tasks
     from stantools.pipeline.tables.model import Failed
     from stantools.pipeline.tables.options import TableOptions
 
@@ -208,8 +208,8 @@ class Cluster:
             progress: Called with how many tasks are done.
         """
         from stantools.pipeline.spark.failures import clear_errors
-        from stantools.pipeline.spark.progress import watching
         from stantools.pipeline.spark.session import active_session, session, submitted
+        from stantools.pipeline.spark.tasks import watching
 
         if active_session() is None:
             where = (

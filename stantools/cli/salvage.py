@@ -148,7 +148,7 @@ def job(
     """
     from stantools.cli.progress import Progress
     from stantools.pipeline.jobs.salvage import run_salvage
-    from stantools.pipeline.jobs.salvagejob import plan_job
+    from stantools.pipeline.jobs.salvageplans import plan_job
 
     planned = plan_job(reading.of(stores, channels=options.patterns), options, out, dry_run=dry_run, force=force)
     with cluster.work("salvage", sum(store.size for store in planned.stores)) as work:

@@ -127,7 +127,7 @@ def _write(stats: Stats, directory: Path | None, report: Path | None) -> None:
         write_tables(stats, directory)
         console.note(f"wrote {console.escape(str(directory))}")
     if report is not None:
-        from stantools.pipeline.jobs.stats.page import page
+        from stantools.pipeline.jobs.stats.files import page
 
         write_page(report, page(stats))
 

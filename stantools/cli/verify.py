@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
     from stantools.inspection.findings import Finding
     from stantools.inspection.verify import Verdict
-    from stantools.pipeline.jobs.outcome import JobResult
+    from stantools.pipeline.jobs.stores import JobResult
     from stantools.pipeline.jobs.verify import StoreVerdict
     from stantools.pipeline.tables.options import TableOptions
     from stantools.store.options import ReadOptions

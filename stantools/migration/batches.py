@@ -27,7 +27,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.recovery.salvage.model import Copy, Rewrite, Step
 from stantools.store.mapping import WINDOW, Buffer, mapped
 from stantools.store.ranges import Ranges
-from stantools.store.reading import BATCH_ROWS, among, scan_slice
+from stantools.store.reading import among, scan_slice
 from stantools.store.resync import Damage
 from stantools.streamfiles.batch import Batch, texts
 from stantools.streamfiles.headers import safe_value
@@ -55,8 +55,8 @@ class StepReader:
         subject: bytes,
         crc: Crc,
         *,
-        batch_bytes: int = BATCH_BYTES,
-        batch_rows: int = BATCH_ROWS,
+        batch_bytes: int,
+        batch_rows: int,
     ) -> None:
         self._channel = channel
         self._subject = subject

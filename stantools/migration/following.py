@@ -30,9 +30,9 @@ from stantools.migration.journal import Outcome, StreamResult, Watch
 from stantools.migration.plan.model import UNLIMITED, Plan
 from stantools.migration.prepared import PreparedStream, prepare
 from stantools.migration.proof.stream import Proof
-from stantools.migration.publish.retry import passes
 from stantools.migration.source import StoreSource
 from stantools.migration.stream_source import stream_source
+from stantools.migration.tasks import passes
 from stantools.notation import counted
 from stantools.store.ranges import Ranges
 

@@ -54,6 +54,11 @@ class StreamSource(Messages, Protocol):
         """Returns sequences in the stream for sequences of a channel."""
 
 
+def channel_of(source: StreamSource) -> str | None:
+    """Returns the name of the only channel that a stream is made of; None if there are several, or none."""
+    return source.parts[0][0].name if len(source.parts) == 1 else None
+
+
 def stream_source(parts: Sequence[tuple[ChannelSource, bytes]]) -> StreamSource:
     """Returns the source of a stream that is made of channels with the subjects that their messages get.
 

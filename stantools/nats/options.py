@@ -14,7 +14,7 @@ from stantools.secret import read_secret
 #: Where the official tools look for the server.
 SERVER_VARIABLE: Final = "NATS_URL"
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
-#: Instead of a URL: start a server of our own (see `stantools.migration.server.embedded`).
+#: Instead of a URL: start a server of our own (see `stantools.nats.serverprocess`).
 EMBEDDED: Final = "embedded"
 DEFAULT_API_PREFIX: Final = "$JS.API"
 _FILE = Option(help="", kind=Path, metavar="PATH")

@@ -11,9 +11,8 @@ from stantools.errors import ExitCode, UsageError
 from stantools.format.proto import store_pb2 as pb
 from stantools.migration.options import Planning
 from stantools.migration.plan.model import Plan, TargetRef, Way
-from stantools.migration.plan.planfile import parse_plan
+from stantools.migration.plan.planfile import parse_plan, render_plan
 from stantools.migration.plan.planner import make_plan
-from stantools.migration.plan.planwriter import render_plan
 from stantools.migration.prepared import prepare
 from stantools.migration.source import StoreSource, open_source
 from stantools.migration.takeover import find_obstacles

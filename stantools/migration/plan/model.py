@@ -21,6 +21,10 @@ from stantools.options import FORCE, option
 #: What a stream counts for each message besides subject, headers and payload.
 RECORD_OVERHEAD = 30
 
+#: What says in the metadata of a stream which channel it is made of; its description begins so, for older servers.
+METADATA_CHANNEL = "stantools.channel"
+DESCRIPTION = "NATS Streaming channel "
+
 #: A stream's limits by age, number and size, and what they are while it is loaded.
 UNLIMITED: Mapping[str, int] = {"max_msgs": -1, "max_bytes": -1, "max_age": 0, "max_msgs_per_subject": -1}
 

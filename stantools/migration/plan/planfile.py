@@ -1,23 +1,30 @@
-"""The plan file: what stands between planning and applying, for people to review and edit.
+"""The plan file: what stands between planning and applying, as YAML for people to review and edit.
 
-`planwriter` renders it; here it is written, and read back with whatever people made of it. A value that cannot be is
-refused with file and line. What is possible by itself and wrong in the whole (two streams with one subject) is told by
-`checks.find_problems`.
+What most streams have in common stands once, under `defaults`. What can be derived (subjects from those of the
+channels, filters, the floor of what is acknowledged) is not repeated, so that an edit is made in one place.
+
+It is read back with whatever people made of it. A value that cannot be is refused with file and line. What is possible
+by itself and wrong in the whole (two streams with one subject) is told by `checks.find_problems`.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stantools import __version__
 from stantools.errors import StoreUnwritableError
-from stantools.migration.plan.document import Section, load
+from stantools.migration.plan.checks import find_problems
+from stantools.migration.plan.document import Section, load, quoted
 from stantools.migration.plan.document import parse as parse_document
 from stantools.migration.plan.fields import (
     BROKER,
     CONSUMER,
+    CONSUMER_DEFAULTS,
     CONSUMER_FIELDS,
     FOUND,
     LEFT_OUT,
@@ -30,13 +37,18 @@ from stantools.migration.plan.fields import (
     STREAM_FIELDS,
     TARGET,
     WAY,
+    WIDTH,
+    about,
     read_fields,
     read_record,
+    visible,
+    write_fields,
 )
 from stantools.migration.plan.model import (
     ChannelPart,
     ConsumerPlan,
     LeftOut,
+    Level,
     Note,
     Plan,
     Position,
@@ -45,7 +57,8 @@ from stantools.migration.plan.model import (
     TargetRef,
     created_at,
 )
-from stantools.migration.plan.planwriter import FORM, derived_filter, render_plan
+from stantools.migration.plan.remarks import summary
+from stantools.notation import and_more, counted, format_time
 from stantools.store.durable import replace_file
 
 _WHAT = "a migration plan"
@@ -74,10 +87,10 @@ def _plan(document: Section) -> Plan:
         raise form.wrong(f"{FORM}", "it was written by another version of stantools: plan again with this one")
     whole = read_fields(document, (MADE_AT, BROKER, WAY))
     source = SourceRef(**read_record(document.take("source").section(), SOURCE))
-    target = _target(document.take("target").section())
+    target = _read_target(document.take("target").section())
     given = document.get("defaults")
     defaults = read_record(given.section(), (ORIGIN_HEADERS, *STREAM_FIELDS)) if given else {}
-    streams = tuple(_stream(each, defaults, whole["made_at"]) for each in document.take("streams").sections())
+    streams = tuple(_read_stream(each, defaults, whole["made_at"]) for each in document.take("streams").sections())
     left_out = tuple(LeftOut(**read_record(each, LEFT_OUT)) for each in _sections(document, "left_out"))
     notes = tuple(Note(**read_record(each, NOTE)) for each in _sections(document, "notes"))
     if "complete" not in document or not document.take("complete").flag():
@@ -94,7 +107,7 @@ def _sections(section: Section, key: str) -> list[Section]:
     return value.sections() if value is not None else []
 
 
-def _target(section: Section) -> TargetRef:
+def _read_target(section: Section) -> TargetRef:
     target = TargetRef(**read_record(section, TARGET))
     if target != target.without_secrets():
         raise section.take("places").fail(
@@ -103,11 +116,11 @@ def _target(section: Section) -> TargetRef:
     return target
 
 
-def _stream(section: Section, defaults: Mapping[str, Any], made_at: int) -> StreamPlan:
+def _read_stream(section: Section, defaults: Mapping[str, Any], made_at: int) -> StreamPlan:
     settings = {**defaults, **read_fields(section, (*STREAM, *STREAM_FIELDS))}
     name = settings.pop("name")
     channels = section.take("channels")
-    parts = tuple(_part(part) for part in channels.sections())
+    parts = tuple(_read_part(part) for part in channels.sections())
     if not parts:
         raise channels.fail(f"no channel goes into stream {name}", "take the whole stream out of the plan")
     subjects = settings.pop("subjects", tuple(part.subject for part in parts))
@@ -115,17 +128,17 @@ def _stream(section: Section, defaults: Mapping[str, Any], made_at: int) -> Stre
         raise section.take("subjects").fail(f"stream {name} has no subjects", "list them, or take the line out")
     headers = settings.pop("origin_headers", False)
     born = settings.pop("created_ns", created_at(parts, made_at))
-    consumers = tuple(_consumer(each, parts, subjects) for each in _sections(section, "consumers"))
+    consumers = tuple(_read_consumer(each, parts, subjects) for each in _sections(section, "consumers"))
     section.finish()
     return StreamPlan(name, subjects, parts, settings, len(parts) > 1, headers, consumers, born)
 
 
-def _part(section: Section) -> ChannelPart:
+def _read_part(section: Section) -> ChannelPart:
     found = read_record(section.take("found").section(), FOUND)
     return ChannelPart(**read_record(section, PART), **found)
 
 
-def _consumer(section: Section, parts: tuple[ChannelPart, ...], subjects: tuple[str, ...]) -> ConsumerPlan:
+def _read_consumer(section: Section, parts: tuple[ChannelPart, ...], subjects: tuple[str, ...]) -> ConsumerPlan:
     facts = read_fields(section, CONSUMER)
     if "channel" not in facts:
         facts["channel"] = parts[0].channel if len(parts) == 1 else section.take("channel").text()
@@ -142,13 +155,8 @@ def _consumer(section: Section, parts: tuple[ChannelPart, ...], subjects: tuple[
     return ConsumerPlan(**facts, settings=settings, position=Position.of(delivered, pending))
 
 
-def write_plan(path: Path, plan: Plan, go_on: Sequence[str] | None = None) -> None:
-    """Writes a plan; the file has the old or the new content, never a part.
-
-    Args:
-        path: The file.
-        plan: The plan.
-        go_on: Commands that are the next steps, for the comment at the top; by default the usual ones.
+def write_plan(path: Path, plan: Plan) -> None:
+    """Writes a plan; the file has the old or the new content, never a part. At its top are the next steps, as commands.
 
     Raises:
         StoreUnwritableError: It cannot be written; an old file is as it was.
@@ -157,7 +165,218 @@ def write_plan(path: Path, plan: Plan, go_on: Sequence[str] | None = None) -> No
         raise StoreUnwritableError(
             f"{path}: there is no directory {path.parent}", "create the directory that is to hold it first"
         )
-    if go_on is None:
-        name = shlex.quote(str(path))
-        go_on = (f"stantools migrate apply {name}", f"stantools migrate verify {name}")
+    name = shlex.quote(str(path))
+    go_on = (f"stantools migrate apply {name}", f"stantools migrate verify {name}")
     replace_file(path, render_plan(plan, go_on).encode())
+
+
+#: The version of the form; a reader refuses others.
+FORM = 1
+
+_NOTES_ON_TOP = 20
+_OWN = ("description", "metadata")
+
+_ADVICE = (
+    "What may be changed: names of streams and consumers, subjects, every setting; streams, consumers and channels may "
+    "be taken out, and channels moved to another stream. `found` and `source` record what the store held, so that "
+    "a store that has changed since is noticed: leave them as they are.",
+    "Durations are written as 30s, 72h or 1d12h, sizes as 4096, 64MB or 1GB in powers of 1024, and no limit as "
+    "`unlimited`.",
+    f"Settings of streams: {', '.join(field.label for field in STREAM_FIELDS)}.",
+    f"Settings of consumers: {', '.join(f.label for f in CONSUMER_FIELDS if f.key not in CONSUMER_DEFAULTS)}.",
+)
+
+
+def render_plan(plan: Plan, go_on: Sequence[str] = ()) -> str:
+    """Returns a plan as the text of its file.
+
+    Args:
+        plan: The plan.
+        go_on: Commands that are the next steps, for the comment at the top.
+    """
+    defaults = _defaults(plan.streams)
+    blocks = [
+        _header(plan, go_on),
+        [f"plan: {FORM}", *write_fields((MADE_AT, BROKER), vars(plan))],
+        _source(plan),
+        _target(plan),
+    ]
+    if defaults:
+        usual = write_fields((*STREAM_FIELDS, ORIGIN_HEADERS), defaults, 2)
+        blocks.append(["# What holds for each stream that says nothing else.", "defaults:", *usual])
+    if plan.streams:
+        blocks.append(["streams:"])
+        blocks += [_stream(stream, defaults, plan.made_at) for stream in plan.streams]
+    else:
+        blocks.append(["streams: []"])
+    blocks.append(_left_out(plan.left_out))
+    blocks.append(_notes(plan.notes))
+    blocks.append(["# The last line. Without it the file was cut short.", "complete: yes"])
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _header(plan: Plan, go_on: Sequence[str]) -> list[str]:
+    made = f" on {format_time(plan.made_at)[:19]}Z" if plan.made_at else ""
+    channels = sum(len(stream.parts) for stream in plan.streams)
+    lines = [
+        "Plan for the migration of a NATS Streaming file store to JetStream.",
+        f"Made by stantools {__version__}{made}; nothing has been changed anywhere yet.",
+        "",
+        f"{counted(channels, 'channel')} to {counted(len(plan.streams), 'stream')}: "
+        f"{counted(plan.messages, 'message')}, {about(plan.bytes)} of payload, {counted(plan.consumers, 'consumer')}.",
+    ]
+    if plan.lost:
+        lines.append(f"LOST in the store: {counted(plan.lost, 'message')}, damaged or gone.")
+    if plan.left_out:
+        lines.append(f"Not taken along (see `left_out` at the end): {summary(plan.left_out)}.")
+    found = find_problems(plan)
+    lines += _listed("PROBLEMS that must be settled before it can be applied:", found, Level.PROBLEM)
+    lines += _listed("Warnings:", [*found, *plan.notes], Level.WARNING)
+    if hints := sum(note.level is Level.INFO for note in plan.notes):
+        lines.append(f"See also {counted(hints, 'remark')} under `notes` at the end.")
+    if go_on:
+        lines += ["", "To go on:", *(f"    {command}" for command in go_on)]
+    lines += ["", *_ADVICE]
+    return [f"# {line}".rstrip() for line in _wrapped(lines)]
+
+
+def _listed(title: str, notes: Iterable[Note], level: Level) -> Iterator[str]:
+    chosen = [note for note in notes if note.level is level]
+    if chosen:
+        yield ""
+        yield title
+    for note in chosen[:_NOTES_ON_TOP]:
+        remedy = f" ({note.remedy})" if note.remedy else ""
+        yield f"  - {note.about + ': ' if note.about else ''}{note.text}{remedy}"
+    if len(chosen) > _NOTES_ON_TOP:
+        yield f"  {and_more(len(chosen) - _NOTES_ON_TOP)}"
+    if chosen:
+        yield ""
+
+
+def _wrapped(lines: Iterable[str]) -> Iterator[str]:
+    """Breaks lines that are too long; what follows a `-` stays below it. Two empty lines become one."""
+    before = ""
+    for line in lines:
+        if line or before:
+            indent = " " * (len(line) - len(line.lstrip(" -")))
+            yield from textwrap.wrap(visible(line), WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+        before = line
+
+
+def _source(plan: Plan) -> list[str]:
+    return ["source:", *write_fields(SOURCE, vars(plan.source), 2)]
+
+
+def _target(plan: Plan) -> list[str]:
+    return [
+        "target:",
+        *write_fields(TARGET, vars(plan.target), 2),
+        "",
+        "# archive: stream archives that the server restores; exact in sequences, times, gaps and consumers.",
+        "# publish: messages are published again, where restoring is not allowed; times are in headers only.",
+        *write_fields((WAY,), vars(plan)),
+    ]
+
+
+def _defaults(streams: Sequence[StreamPlan]) -> dict[str, Any]:
+    """Returns the settings that most streams have, of those that all have."""
+    if len(streams) < 2:
+        return {}
+    defaults: dict[str, Any] = {}
+    headers = sum(stream.origin_headers for stream in streams)
+    defaults[ORIGIN_HEADERS.key] = headers * 2 > len(streams)
+    for field in STREAM_FIELDS:
+        if field.key in _OWN or not all(field.key in stream.settings for stream in streams):
+            continue
+        values = [stream.settings[field.key] for stream in streams]
+        counts = Counter(field.write(value) for value in values)
+        (usual, count) = counts.most_common(1)[0]
+        if count * 2 > len(streams):
+            defaults[field.key] = next(value for value in values if field.write(value) == usual)
+    return defaults
+
+
+def _stream(stream: StreamPlan, defaults: dict[str, Any], made_at: int) -> list[str]:
+    usual = {
+        **defaults,
+        "subjects": tuple(part.subject for part in stream.parts),
+        "created_ns": created_at(stream.parts, made_at),
+    }
+    first, *more = STREAM
+    lines = [*write_fields((first,), vars(stream), 2, item=True), f"  # {visible(_about(stream))}", "  channels:"]
+    for part in stream.parts:
+        lines += _part(part)
+    lines += write_fields((*more, *STREAM_FIELDS), _unlike({**vars(stream), **stream.settings}, usual), 2)
+    if stream.consumers:
+        lines.append("  consumers:")
+        for consumer in stream.consumers:
+            lines += _consumer(stream, consumer)
+    return lines
+
+
+def _unlike(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in usual or usual[key] != value}
+
+
+def _about(stream: StreamPlan) -> str:
+    text = f"{counted(stream.messages, 'message')}, {about(stream.bytes)}"
+    if stream.renumbered:
+        text = f"{len(stream.parts)} channels, ordered by time and NUMBERED ANEW from 1: {text}"
+    elif stream.messages:
+        missing = stream.last - stream.first + 1 - stream.messages
+        gaps = f", {missing} of them missing" if missing else ""
+        text += f", sequences {stream.first} to {stream.last}{gaps}"
+    elif stream.last:
+        text += f"; the next sequence is {stream.last + 1}"
+    return text + (f"; {stream.lost} LOST" if stream.lost else "")
+
+
+def _part(part: ChannelPart) -> Iterator[str]:
+    binary = {"channel": repr(part.channel)} if quoted(part.channel).startswith("!!") else None
+    yield from write_fields(PART, vars(part), 4, binary, item=True)
+    found = list(write_fields(FOUND, vars(part)))
+    indent = "\n            "
+    yield f"    found: {{{', '.join(found[:5])},{indent}{', '.join(found[5:7])},{indent}{found[7]}}}"
+
+
+def derived_filter(subjects: Sequence[str], subject: str) -> str | None:
+    """Returns the filter of a consumer where nothing is said: the channel's subject, if the stream has others too."""
+    return None if tuple(subjects) == (subject,) else subject
+
+
+def _consumer(stream: StreamPlan, consumer: ConsumerPlan) -> Iterator[str]:
+    usual: dict[str, Any] = {}
+    if len(stream.parts) == 1:
+        usual["channel"] = stream.parts[0].channel
+    part = next((part for part in stream.parts if part.channel == consumer.channel), None)
+    if part and (wanted := derived_filter(stream.subjects, part.subject)):
+        usual["filter_subject"] = wanted
+    values = {**vars(consumer), **vars(consumer.position), **consumer.settings}
+    comments = {"delivered": _lag(stream, consumer)}
+    if consumer.members > 1:
+        comments["group"] = f"{consumer.members} stored subscriptions"
+    yield from write_fields((*CONSUMER, *CONSUMER_FIELDS), _unlike(values, usual), 4, comments, item=True)
+
+
+def _lag(stream: StreamPlan, consumer: ConsumerPlan) -> str:
+    position = consumer.position
+    last = next((part.last for part in stream.parts if part.channel == consumer.channel), 0)
+    text = (
+        f"of {last}; all up to {position.ack_floor} acknowledged" if position.delivered else f"nothing yet, of {last}"
+    )
+    return text + (f", {len(position.pending)} pending" if position.pending else "")
+
+
+def _left_out(left_out: Sequence[LeftOut]) -> list[str]:
+    if not left_out:
+        return []
+    lines = [line for left in left_out for line in write_fields(LEFT_OUT, vars(left), 2, item=True)]
+    return ["# What does not go along, and why. For information only.", "left_out:", *lines]
+
+
+def _notes(notes: Sequence[Note]) -> list[str]:
+    if not notes:
+        return []
+    lines = [line for note in notes for line in write_fields(NOTE, vars(note), 2, item=True)]
+    return ["# What was noticed when the plan was made. For information only.", "notes:", *lines]

@@ -11,6 +11,8 @@ from stantools.errors import UsageError
 from stantools.migration.plan.checks import channel_part
 from stantools.migration.plan.consumers import ChannelDurables, Durable, plan_consumers, sort_subscriptions
 from stantools.migration.plan.model import (
+    DESCRIPTION,
+    METADATA_CHANNEL,
     UNLIMITED,
     ChannelPart,
     ConsumerKind,
@@ -40,8 +42,7 @@ from stantools.nats.subjects import overlap
 from stantools.notation import counted
 from stantools.store.limits import UNLIMITED as NO_LIMITS
 
-#: Members of a stream's metadata that say where it comes from; the description says it too, for older servers.
-METADATA_CHANNEL = "stantools.channel"
+#: As `METADATA_CHANNEL`: how many channels a stream is made of.
 METADATA_CHANNELS = "stantools.channels"
 
 
@@ -288,7 +289,7 @@ def _agreed(draft: _Draft) -> dict[str, Any]:
 def _description(draft: _Draft) -> str:
     if len(draft.members) == 1:
         name = draft.members[0].channel.name
-        return f"NATS Streaming channel {_utf8(name)}"[:1000]
+        return f"{DESCRIPTION}{_utf8(name)}"[:1000]
     return f"{len(draft.members)} NATS Streaming channels, renumbered"
 
 

@@ -16,9 +16,9 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from stantools.migration.plan.fields import about, format_size
 from stantools.migration.plan.model import UNLIMITED, LeftOut, Level, Note, StreamPlan, Way
 from stantools.migration.plan.options import PlanOptions
-from stantools.migration.plan.units import about, format_size
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.nats.channel_streams import Names
 from stantools.notation import counted, describe_ranges, format_duration, format_time, some_of

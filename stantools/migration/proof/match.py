@@ -13,8 +13,7 @@ from typing import Any
 from stantools.errors import UsageError
 from stantools.escaping import escape
 from stantools.migration.plan.consumers import placed, plan_consumers, sort_subscriptions
-from stantools.migration.plan.model import ConsumerKind, ConsumerPlan
-from stantools.migration.plan.planner import METADATA_CHANNEL
+from stantools.migration.plan.model import DESCRIPTION, METADATA_CHANNEL, ConsumerKind, ConsumerPlan
 from stantools.migration.proof.stream import ExpectedStream
 from stantools.migration.source import ChannelSource, SourceOptions, StoreSource
 from stantools.migration.stream_source import stream_source
@@ -22,7 +21,6 @@ from stantools.nats.jetstream import JetStream
 from stantools.nats.stream_names import stream_name
 from stantools.streamfiles.headers import SEQUENCE
 
-_DESCRIPTION = "NATS Streaming channel "
 _GENERATION = re.compile(r"(.+)\.generation-\d+")
 
 
@@ -41,7 +39,7 @@ def channels_of(info: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     known = {_shown(name): name for name in names}
     metadata = (config.get("metadata") or {}).get(METADATA_CHANNEL)
     description = str(config.get("description") or "")
-    said = [metadata, description.removeprefix(_DESCRIPTION) if description.startswith(_DESCRIPTION) else None]
+    said = [metadata, description.removeprefix(DESCRIPTION) if description.startswith(DESCRIPTION) else None]
     for name in said:
         if name is None:
             continue

@@ -26,7 +26,7 @@ from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.migration.plan.model import ConsumerPlan, Position
 from stantools.migration.proof.plain import Mark
-from stantools.migration.stream_source import StreamSource
+from stantools.migration.stream_source import StreamSource, channel_of
 from stantools.nats.inbox import Received
 from stantools.nats.jetstream import JetStream
 from stantools.nats.readback import Readback
@@ -256,11 +256,6 @@ class ExpectedStream:
     #: Its consumers, with positions in sequences of the stream.
     consumers: Sequence[tuple[ConsumerPlan, Position]] = ()
 
-    @property
-    def channel(self) -> str | None:
-        """The channel that findings name, if the stream is made of a single one."""
-        return self.source.parts[0][0].name if len(self.source.parts) == 1 else None
-
     async def prove(
         self, js: JetStream, *, messages: bool = True, after: int = 0, progress: Progress | None = None
     ) -> Proof:
@@ -284,7 +279,7 @@ class ExpectedStream:
             return Proof([finding("stream-missing", f"there is no stream {self.name}")])
         state, findings = info["state"], []
         if wrong := "; ".join(_state_differences(self.source, state, js.connection.version)):
-            findings.append(finding("stream-state", f"stream {self.name}: {wrong}", channel=self.channel))
+            findings.append(finding("stream-state", f"stream {self.name}: {wrong}", channel=channel_of(self.source)))
         for consumer, position in self.consumers:
             there = await js.consumer_info(self.name, consumer.name)
             differences = (
@@ -305,7 +300,7 @@ class ExpectedStream:
             self.name,
             origin=self.origin,
             published=self.via_publish,
-            channel=self.channel,
+            channel=channel_of(self.source),
         )
         if after < int(state["last_seq"]):
             async with aclosing(Readback(js, self.name, state, after=after).batches()) as batches:

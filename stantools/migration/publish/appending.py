@@ -2,7 +2,7 @@
 
 `publish_stream` fills a stream with all that there is, and one process does it. Here the messages are a part: the first
 ones, or those that have come since. Several processes may write the same part, one after the other or at the same time:
-what lies where is decided by the server (see `guards`), so that whoever comes late finds it done.
+what lies where is decided by the server (see `headers.guarded`), so that whoever comes late finds it done.
 
 A stream that is being written to does not look complete. From before the first message until `finish_part` its
 description says which sequences are under way, and it has no limits:
@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
 from stantools.migration.publish.filling import Filling, probe
-from stantools.migration.publish.gaps import check_fillers, extent, missing
 from stantools.migration.publish.loader import MAX_WINDOW_BYTES, Acks, Publishing
-from stantools.migration.publish.resume import NotOursError, compare
-from stantools.migration.publish.retry import Patience
+from stantools.migration.publish.resume import NotOursError, check_fillers, compare, extent, missing
+from stantools.migration.tasks import Patience
 from stantools.nats.publishing.kernels import MAX_WINDOW
 
 if TYPE_CHECKING:
@@ -116,7 +115,6 @@ async def append_part(
     messages: Messages,
     *,
     how: Publishing = _HOW,
-    progress: Callable[[int], None] | None = None,
 ) -> Appended:
     """Takes care that messages are in a stream, each at its own sequence, once. `finish_part` is to follow.
 
@@ -129,7 +127,6 @@ async def append_part(
         config: The configuration that it gets in the end.
         messages: What to write, at least one message.
         how: How messages are published.
-        progress: Told how many more messages are stored, those found included.
 
     Raises:
         RefusedError: The stream has other settings, holds something else (`NotOursError`), waits for other messages
@@ -142,20 +139,15 @@ async def append_part(
     patient = Patience(js.connection, how.patience)
     mark = await patient.repeat(job.begin)
     if mark is None:
-        if progress:
-            progress(messages.count)
         return Appended(name, None, messages.count, messages.count, interruptions=patient.interruptions)
-    filling = job.filling(mark, progress)
+    filling = job.filling(mark)
     if not job.there:
         await probe(js, name, filling, consumers=False)
-    acks = Acks.open(js.connection, name)
     try:
-        await patient.repeat(lambda: filling.fill(acks), lambda: filling.told)
+        await _fill(js, name, filling, patient)
     except StantoolsError as problem:
         await filling.explain(problem)
         raise
-    finally:
-        acks.close()
     total = messages.count + (filling.besides or 0)
     fillers = filling.loader.filled
     return Appended(name, mark, messages.count, filling.found, fillers, total, patient.interruptions)
@@ -196,13 +188,18 @@ async def extend_stream(
     filling = Filling(js, name, config, part, how, progress)
     filling.writes_part(str(config.get("description") or ""), held)
     patient = Patience(js.connection, how.patience)
+    await _fill(js, name, filling, patient)
+    fillers = filling.loader.filled
+    return Appended(name, None, part.count, filling.found, fillers, held + part.count, patient.interruptions)
+
+
+async def _fill(js: JetStream, name: str, filling: Filling, patient: Patience) -> None:
+    """Sends what a stream lacks, as often as it takes."""
     acks = Acks.open(js.connection, name)
     try:
         await patient.repeat(lambda: filling.fill(acks), lambda: filling.told)
     finally:
         acks.close()
-    fillers = filling.loader.filled
-    return Appended(name, None, part.count, filling.found, fillers, held + part.count, patient.interruptions)
 
 
 async def check_part(js: JetStream, part: Appended) -> None:
@@ -291,10 +288,10 @@ class _Append:
             await self._update(info, {**info["config"], "description": str(mark)})
         return await self._counted(info, mark)
 
-    def filling(self, mark: Mark, progress: Callable[[int], None] | None) -> Filling:
+    def filling(self, mark: Mark) -> Filling:
         """Returns what fills the stream."""
         part = MessagesPart(self._messages, mark.floor)
-        filling = Filling(self._js, self._name, self._config, part, self._how, progress)
+        filling = Filling(self._js, self._name, self._config, part, self._how)
         kept = mark.held - extent(part, mark.whole).messages if mark.whole else None
         filling.writes_part(str(mark), kept)
         return filling

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from stantools.errors import StantoolsError
-from stantools.migration.publish.retry import SetBackError
+from stantools.migration.tasks import SetBackError
 from stantools.nats import encoding
 from stantools.nats.errors import ApiError, NoAnswerError
 from stantools.store.directory import subject_matches

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
-from stantools.migration.publish.gaps import extent, gaps, missing
 from stantools.migration.publish.loader import (
     CERTAIN_FROM,
     MAX_WINDOW_BYTES,
@@ -16,7 +15,16 @@ from stantools.migration.publish.loader import (
     Loader,
     Publishing,
 )
-from stantools.migration.publish.resume import AT_ONCE, REMEDY, NotOursError, compare, find_fillers
+from stantools.migration.publish.resume import (
+    AT_ONCE,
+    REMEDY,
+    NotOursError,
+    compare,
+    extent,
+    find_fillers,
+    gaps,
+    missing,
+)
 from stantools.nats.errors import ApiError, NatsError, PermissionDeniedError
 from stantools.nats.publishing.kernels import MAX_WINDOW
 
@@ -44,7 +52,7 @@ class Filling:
         config: Mapping[str, Any],
         source: Messages,
         how: Publishing,
-        progress: Callable[[int], None] | None,
+        progress: Callable[[int], None] | None = None,
     ) -> None:
         self._js = js
         self._name = name

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from stantools.errors import StantoolsError
 from stantools.migration.publish.resume import AT_ONCE, delete_fillers
-from stantools.migration.publish.retry import OutOfStepError
+from stantools.migration.tasks import OutOfStepError
 from stantools.nats.errors import ApiError, ConnectionLostError, NatsError
 from stantools.nats.jetstream import read_answer
 from stantools.nats.publishing import plain

@@ -2,7 +2,7 @@
 
 Limits would see fillers as messages and throw real ones away for them; `deny_delete` would keep the fillers; without
 acknowledgements nothing is known to be stored. The server remembers the id of every message for `duplicate_window`,
-some 200 bytes each, gigabytes at full speed, and the guards do not need it (see `guards`).
+some 200 bytes each, gigabytes at full speed, and the guards do not need it (see `headers.guarded`).
 """
 
 from __future__ import annotations

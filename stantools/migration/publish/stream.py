@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish.consumers import Consumer, Consumers, Standing
 from stantools.migration.publish.filling import Filling, probe
-from stantools.migration.publish.gaps import check_fillers
 from stantools.migration.publish.loader import Acks, Publishing
-from stantools.migration.publish.retry import Patience
+from stantools.migration.publish.resume import check_fillers
+from stantools.migration.tasks import Patience
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream

@@ -28,20 +28,34 @@ _SECOND = 1_000_000_000
 _NEVER = 2**62
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How fast."""
+
+    #: How many times faster than the original; None does not wait for original times at all.
+    speed: float | None = 1.0
+    #: Messages a second at most, None for no limit. It holds at every moment: there are no bursts.
+    rate: float | None = None
+    #: No pause between two messages is longer than this, in nanoseconds of the replay; None for no limit.
+    longest_pause: int | None = None
+
+    def seconds(self, plan: ReplayPlan) -> float:
+        """Returns about how long a replay takes at least; at most, if pauses are shortened."""
+        by_time = plan.span / _SECOND / self.speed if self.speed else 0.0
+        return max(by_time, plan.messages / self.rate if self.rate else 0.0)
+
+
 class Pacer:
-    """Makes a schedule.
+    """Makes a schedule, which begins now.
 
     Args:
-        speed: How many times faster than the original; None does not wait for original times at all.
-        rate: Messages a second at most, None for no limit. It holds at every moment: there are no bursts.
-        longest_pause: No pause between two messages is longer than this, in nanoseconds of the replay; None for no
-            limit.
+        pace: How fast.
     """
 
-    def __init__(self, speed: float | None = 1.0, rate: float | None = None, longest_pause: int | None = None) -> None:
-        self._speed = speed
-        self._step = 0 if rate is None else _SECOND / rate
-        self._pause = longest_pause
+    def __init__(self, pace: Pace) -> None:
+        self._speed = pace.speed
+        self._step = 0 if pace.rate is None else _SECOND / pace.rate
+        self._pause = pace.longest_pause
         self._last: int | None = None
         self._due = 0.0
         self._next = 0.0
@@ -137,8 +151,7 @@ class Replay:
         plan: All that is to be replayed, also what an earlier run has done.
         publisher: Where it goes.
         file: Where to remember how far it is.
-        pacer: Makes the schedule of a leg.
-        limited: There is a rate, which must hold after a delay, too.
+        pace: How fast.
         stop: Set when the user wants to stop.
         say: Tells the user something at once.
         progress: Told the bytes of payload that were sent.
@@ -149,9 +162,8 @@ class Replay:
         plan: ReplayPlan,
         publisher: Publisher,
         file: StateFile,
-        pacer: Callable[[], Pacer],
+        pace: Pace,
         *,
-        limited: bool = False,
         stop: asyncio.Event | None = None,
         say: Callable[[str], None] | None = None,
         progress: Progress | None = None,
@@ -160,8 +172,7 @@ class Replay:
         self._publisher = publisher
         self._ledger: Ledger = publisher.ledger
         self._file = file
-        self._pacer = pacer
-        self._limited = limited
+        self._pace = pace
         self._stop = stop or asyncio.Event()
         self._say = publisher.say = say or (lambda _: None)
         self._progress = progress or (lambda _: None)
@@ -250,7 +261,7 @@ class Replay:
 
     async def _send_batches(self, failed: asyncio.Future[NatsError]) -> bool:
         loop = asyncio.get_running_loop()
-        pacer, start = self._pacer(), loop.time()
+        pacer, start = Pacer(self._pace), loop.time()
         for batch in self._plan.after(self._ledger.positions()).read():
             at, end = 0, len(batch)
             due = pacer.schedule(batch.columns.timestamp) if pacer.waits else None
@@ -264,7 +275,8 @@ class Replay:
                     if late < 0:
                         await self._pause(-late / 1e9, failed)
                         continue
-                    if self._limited and late > _SLACK:
+                    # A rate must hold after a delay, too.
+                    if self._pace.rate and late > _SLACK:
                         start += late / 1e9
                         now -= late
                     ready = int(np.searchsorted(due, now, "right"))
@@ -326,24 +338,6 @@ def _passes(problem: StantoolsError) -> bool:
     return problem.passing or (isinstance(problem, ApiError) and problem.code == _UNAVAILABLE)
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How fast."""
-
-    speed: float | None = 1.0  #: how many times faster than the original; None for as fast as possible
-    rate: float | None = None  #: messages a second at most, None for no limit
-    longest_pause: int | None = None  #: pauses are no longer than so many nanoseconds, None for no limit
-
-    def pacer(self) -> Pacer:
-        """Returns a pacer that begins now."""
-        return Pacer(self.speed, self.rate, self.longest_pause)
-
-    def seconds(self, plan: ReplayPlan) -> float:
-        """Returns about how long a replay takes at least; at most, if pauses are shortened."""
-        by_time = plan.span / _SECOND / self.speed if self.speed else 0.0
-        return max(by_time, plan.messages / self.rate if self.rate else 0.0)
-
-
 #: What publishes, by what messages are published as.
 PUBLISHERS: Mapping[Kind, type[Publisher]] = {
     Kind.CORE: CorePublisher,
@@ -380,5 +374,4 @@ async def replay(
     """
     async with connect(connecting, name="stantools replay") as connection:
         publisher = PUBLISHERS[destination.kind](connection, plan, file.state, destination)
-        run = Replay(plan, publisher, file, pace.pacer, limited=bool(pace.rate), stop=stop, say=say, progress=progress)
-        return await run.run()
+        return await Replay(plan, publisher, file, pace, stop=stop, say=say, progress=progress).run()

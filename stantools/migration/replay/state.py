@@ -236,10 +236,10 @@ def _whole(value: object) -> int:
     return value
 
 
-def default_path(identity: dict[str, Any], folder: Path = Path()) -> Path:
+def default_path(identity: dict[str, Any]) -> Path:
     """Returns where the state of a replay lies unless the user says otherwise: the same command finds it again."""
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-    return folder / f"stantools-replay-{digest}.json"
+    return Path(f"stantools-replay-{digest}.json")
 
 
 class StateFile:

@@ -1,7 +1,7 @@
 """Restoring a stream from an archive (jetstream-migration.md section 4): all of it, or nothing.
 
 A server makes the stream only when it has the whole archive (new ones do not even wait until they are told that it has
-ended). So whatever goes wrong before leaves nothing, but in a cluster (see `leftovers`). Two more things are to be
+ended). So whatever goes wrong before leaves nothing, but in a cluster (see `find`). Two more things are to be
 dealt with: the answer at the end can be lost, then the stream may be there or not; and a server that finds a damaged
 record leaves out the rest of its block without an error (jetstream-migration.md section 5.4), so the state that it
 reports is compared with what it must be, and a stream that differs is deleted again.

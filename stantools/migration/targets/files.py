@@ -20,6 +20,7 @@ from stantools.inspection.findings import Finding
 from stantools.migration.journal import UNWATCHED, Outcome, Stage, Steps, StreamResult, StreamState, Watch
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.stream import Comparison, Proof, compare_consumer, setting_differences
+from stantools.migration.stream_source import channel_of
 from stantools.migration.targets.loading import DEFAULTS, ApplyOptions
 from stantools.nats.columns import FrameColumns
 from stantools.nats.inbox import Received
@@ -210,7 +211,7 @@ def prove_stream_directory(directory: Path, stream: PreparedStream, progress: Pr
     """Compares a stream in the store of a stopped server with its source, as `prove_backup` does with a backup."""
     if not directory.is_dir():
         detail = f"there is no stream {stream.name} in {directory.parent}"
-        return Proof([finding("stream-missing", detail, channel=_channel_of(stream))])
+        return Proof([finding("stream-missing", detail, channel=channel_of(stream.source))])
     return _compare_all(lambda take: check_stream_directory(directory, take), stream, progress)[0]
 
 
@@ -218,7 +219,7 @@ def _compare_all(
     check: Callable[[Callable[[Records], None]], Written], stream: PreparedStream, progress: Progress | None
 ) -> tuple[Proof, Written]:
     started = time.monotonic()
-    plan, channel = stream.plan, _channel_of(stream)
+    plan, channel = stream.plan, channel_of(stream.source)
     comparison = Comparison(
         stream.source.read(), stream.name, origin=plan.origin_headers, published=False, channel=channel
     )
@@ -243,11 +244,6 @@ def _compare_all(
         findings += _consumers(stream, written)
     seconds = time.monotonic() - started
     return Proof(findings, comparison.messages, comparison.bytes, seconds), written
-
-
-def _channel_of(stream: PreparedStream) -> str | None:
-    parts = stream.source.parts
-    return parts[0][0].name if len(parts) == 1 else None
 
 
 def _received(records: Records) -> Received:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from stantools.errors import UsageError
 from stantools.migration.plan.model import Places
-from stantools.nats.options import ConnectOptions
+from stantools.nats.options import EMBEDDED, ConnectOptions
 
 # The help of a verb loads this module: what handles messages is loaded where it is needed.
 if TYPE_CHECKING:
@@ -59,22 +59,20 @@ class Destination(Protocol):
 
 
 class PlannedDestination:
-    """A server that is not there yet: it can be planned for, no more.
+    """A server of our own that is not there yet: it can be planned for, no more.
 
     Args:
-        name: What a plan calls it.
         store: Where it would keep its streams.
     """
 
-    def __init__(self, name: str, store: Path) -> None:
-        self._name = name
+    def __init__(self, store: Path) -> None:
         self._store = store
 
     def reference(self) -> TargetRef:
         """Returns its name."""
         from stantools.migration.plan.model import TargetKind, TargetRef
 
-        return TargetRef(TargetKind.SERVER, (self._name,))
+        return TargetRef(TargetKind.SERVER, (EMBEDDED,))
 
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
@@ -88,13 +86,13 @@ class PlannedDestination:
         self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
     ) -> list[StreamResult]:
         """Refuses."""
-        raise UsageError(f"{self._name} is only planned for, it was not started")
+        raise UsageError(f"{EMBEDDED} is only planned for, it was not started")
 
     def verify(
         self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
     ) -> list[StreamResult]:
         """Refuses."""
-        raise UsageError(f"{self._name} is only planned for, it was not started")
+        raise UsageError(f"{EMBEDDED} is only planned for, it was not started")
 
 
 @contextmanager
@@ -118,23 +116,22 @@ def opened(
     Raises:
         StantoolsError: It cannot be started, or is not a directory for this.
     """
-    from stantools.migration.server.embedded import EmbeddedServer
-    from stantools.migration.targets.backup import BackupDirectory
+    from stantools.migration.targets.directories import BackupDirectory, StoreDirectory
     from stantools.migration.targets.server import ServerDestination
-    from stantools.migration.targets.store_dir import StoreDirectory
     from stantools.nats.errors import CannotConnectError
+    from stantools.nats.serverprocess import EmbeddedServer
 
     if places.out:
         yield BackupDirectory(places.out)
     elif places.jetstream_store:
         yield StoreDirectory(places.jetstream_store, places.account, force=places.force)
     elif connecting.embedded and not start:
-        yield PlannedDestination("embedded", places.embedded_store)
+        yield PlannedDestination(places.embedded_store)
     elif connecting.embedded:
         with EmbeddedServer(places.embedded_store) as server:
             if note:
                 note(f"a nats-server runs at {server.url}; its streams are in {places.embedded_store}")
-            yield ServerDestination(replace(connecting, servers=(server.url,)), name="embedded", check=check, note=note)
+            yield ServerDestination(replace(connecting, servers=(server.url,)), name=EMBEDDED, check=check, note=note)
     else:
         try:
             yield ServerDestination(connecting, check=check, note=note)

@@ -140,10 +140,9 @@ class Layout:
     @property
     def file_schema(self) -> pa.Schema:
         """The schema of the files."""
-        from stantools.pipeline.tables.arrow import pa
-        from stantools.pipeline.tables.schema import SCHEMAS
+        from stantools.pipeline.tables.schema import schema_of
 
-        return pa.schema([SCHEMAS[self.table].field(name) for name in self.file_columns])
+        return schema_of(self.table, self.file_columns)
 
     @property
     def suffix(self) -> str:

@@ -29,8 +29,7 @@ from stantools.migration.proof.stores import (
     root_differences,
 )
 from stantools.migration.source import ChannelSource, Key, SourceOptions, StoreSource, open_source
-from stantools.pipeline.jobs.outcome import JobResult
-from stantools.pipeline.jobs.surveys import channels_of, survey_stores
+from stantools.pipeline.jobs.stores import JobResult, channels_of, survey_stores
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.model import Failed, StoreRef
 from stantools.pipeline.tables.options import TableOptions

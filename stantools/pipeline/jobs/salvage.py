@@ -16,18 +16,19 @@ from typing import Any, Protocol
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import Crc
-from stantools.pipeline.jobs.outcome import JobResult
-from stantools.pipeline.jobs.salvagejob import SalvageJob, StoreWork, batches
-from stantools.pipeline.jobs.salvageplaces import (
+from stantools.pipeline.jobs.salvageplans import (
     Reports,
     Request,
+    SalvageJob,
+    StoreWork,
+    batches,
     check_same,
     check_target,
     seen,
 )
-from stantools.pipeline.jobs.surveys import survey_stores
+from stantools.pipeline.jobs.stores import JobResult, survey_stores
 from stantools.pipeline.jobs.verify import StoreVerdict, plan_verify, run_verify
-from stantools.pipeline.tables.found import FoundStore
+from stantools.pipeline.tables.discovery import FoundStore
 from stantools.pipeline.tables.listing import LocalPlace
 from stantools.pipeline.tables.model import Failed, StoreRef
 from stantools.pipeline.tables.options import TableOptions

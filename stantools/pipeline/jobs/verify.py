@@ -26,10 +26,9 @@ from stantools.inspection.verify import (
     verify_channel,
     verify_root,
 )
-from stantools.pipeline.jobs.outcome import JobResult
+from stantools.pipeline.jobs.stores import JobResult
 from stantools.pipeline.tables.copies import copied_part
-from stantools.pipeline.tables.discovery import discover
-from stantools.pipeline.tables.found import FoundChannel, FoundStore
+from stantools.pipeline.tables.discovery import FoundChannel, FoundStore, discover
 from stantools.pipeline.tables.model import Failed, SliceRef, StorePart, StoreRef, Table
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import Remote, is_remote, split_url, temporary_directory

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stantools.errors import UsageError
-from stantools.migration.plan.planner import METADATA_CHANNEL
+from stantools.migration.plan.model import DESCRIPTION, METADATA_CHANNEL
 from stantools.migration.plan.remarks import DUPLICATE_WINDOW
 from stantools.nats.context import context_folder, over, read_context
 from stantools.nats.options import DEFAULT_SERVER, ConnectOptions, split_servers
@@ -175,7 +175,7 @@ class SinkOptions:
         config = {
             "name": name,
             "subjects": [subject],
-            "description": f"NATS Streaming channel {channel}"[:1000],
+            "description": f"{DESCRIPTION}{channel}"[:1000],
             "retention": "limits",
             "discard": "old",
             "duplicate_window": min(DUPLICATE_WINDOW, age) if age else DUPLICATE_WINDOW,

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnwritableError, UsageError
 from stantools.migration.publish.appending import Appended, UnfinishedError, append_part, check_part, finish_part
 from stantools.migration.publish.loader import Publishing
-from stantools.migration.publish.retry import passes
-from stantools.migration.tasks import in_parallel
+from stantools.migration.tasks import in_parallel, passes
 from stantools.nats.connection import connect
 from stantools.nats.errors import CannotConnectError
 from stantools.nats.jetstream import JetStream
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from stantools.nats.connection import Connection
     from stantools.pipeline.spark.jetstream_options import SinkOptions
-    from stantools.pipeline.spark.jetstream_spool import Spool
+    from stantools.pipeline.spark.jetstream_rows import Spool
 
 _Result = TypeVar("_Result")
 

@@ -17,7 +17,7 @@ from stantools.options import Option
 from stantools.pipeline.tables.discovery import absolute
 from stantools.pipeline.tables.follow import Limit
 from stantools.pipeline.tables.options import TableOptions, check_columns, table_options
-from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.pipeline.tables.schema import SCHEMAS, schema_of
 from stantools.pipeline.tables.texts import SIZE, Given, names_of, told
 
 if TYPE_CHECKING:
@@ -111,12 +111,9 @@ def with_schema(options: TableOptions, schema: StructType) -> TableOptions:
 
 def spark_schema(options: TableOptions) -> StructType:
     """Returns Spark's schema of the columns that are wanted."""
-    import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    schema = SCHEMAS[options.table]
-    wanted = options.columns or tuple(schema.names)
-    return from_arrow_schema(pa.schema([schema.field(name) for name in wanted]))
+    return from_arrow_schema(schema_of(options.table, options.columns))
 
 
 def stream_options(values: Mapping[str, str]) -> StreamOptions:

@@ -1,20 +1,208 @@
-"""Tables of stores as DataFrames and views, with options that are written as Python writes them."""
+"""Tables of stores as DataFrames and views, and the data source `stan` behind them.
+
+    from stantools.pipeline.spark.read import read
+
+    read(spark, "/data/stores/*", table="subscriptions")        # or
+    spark.read.format("stan").option("table", "subscriptions").load("/data/stores/*")
+
+Spark calls the source in Python processes beside the driver (schema, planning) and in the tasks (reading); nothing is
+kept between these calls but what is pickled. What to read is planned by `tables.planning`, read by `tables.read`.
+
+Conditions of a query (`WHERE`) are taken over by `pushdown` where that is safe. Up to 4.3, Spark keeps the plan that it
+got for one query in the table that all queries on the same DataFrame or view share: a query after it, or another branch
+of the same query, then reads too little. So there it is done only when asked for (option `pushdown`), for a DataFrame
+that is used in one query; the options `channels`, `seq`, `since` and `until` narrow the read safely everywhere.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
 from stantools.errors import UsageError
-from stantools.pipeline.spark.options import PUSHDOWN, source_options
-from stantools.pipeline.spark.source import FORMAT, register
+from stantools.pipeline.spark.failures import plain_errors
+from stantools.pipeline.spark.options import (
+    PUSHDOWN,
+    STREAM_OPTIONS,
+    may_push,
+    source_options,
+    spark_schema,
+    with_schema,
+)
+from stantools.pipeline.spark.pushdown import Pushed, understands
+from stantools.pipeline.spark.tasks import begin_task
 from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.options import TableOptions, check_columns
 from stantools.pipeline.tables.texts import Value, spark_name, spark_text
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+
+FORMAT = "stan"
+
+#: Bytes that one task reads at most, about, where payloads are not asked for: its result is a fiftieth of that.
+_LARGEST = 512 << 20
+
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class StanDataSource(DataSource):
+    """Stores as tables; see the option names in `stantools.pipeline.tables.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Returns what `format(…)` is given."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Returns the columns of the table, those that the option `columns` names if it is given.
+
+        Raises:
+            UsageError: An option is not known or makes no sense.
+        """
+        with plain_errors():
+            options = source_options(self.options)
+            return spark_schema(replace(options, columns=check_columns(options.table, options.columns)))
+
+    def reader(self, schema: StructType) -> StanReader:
+        """Returns what plans and reads the table with these columns.
+
+        Raises:
+            UsageError: An option makes no sense, or a column is none of the table or of another type.
+        """
+        with plain_errors():
+            for name in STREAM_OPTIONS:
+                if name in self.options:
+                    raise UsageError(
+                        f"the option {name} is for readStream only", "leave it out, or use spark.readStream"
+                    )
+            options = _roomy(with_schema(source_options(self.options), schema))
+            if _in_pushdown_worker() and may_push(self.options):
+                return PushingReader(options, schema.names)
+            return StanReader(options, schema.names)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Returns what follows stores that a server is writing."""
+        from stantools.pipeline.spark.stream import StanStreamReader
+
+        with plain_errors():
+            return StanStreamReader(dict(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refuses: Spark does not write stores.
+
+        Raises:
+            UsageError: Always.
+        """
+        with plain_errors():
+            raise UsageError(
+                "stores are not written by Spark",
+                'write to JetStream with format("jetstream"), or to files with format("parquet")',
+            )
+
+
+class StanReader(DataSourceReader):
+    """Plans the partitions of a table and reads one.
+
+    Args:
+        options: What to read; its columns are the table's names for `names`.
+        names: Names of the columns as the query has them.
+    """
+
+    def __init__(self, options: TableOptions, names: list[str]) -> None:
+        self._options = options
+        self._names = names
+        self._pushed = Pushed(options.table)
+
+    def partitions(self) -> list[InputPartition]:
+        """Cuts the stores into what single tasks read.
+
+        Raises:
+            StoreUnreadableError: There is nothing to read, or something cannot be read and the mode is FAILFAST.
+        """
+        with plain_errors():
+            from stantools.pipeline.tables.planning import plan
+
+            options = self._pushed.narrow(self._options)
+            if options is None:
+                return []
+            return [InputPartition(split) for split in plan(options).splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Reads a partition in Arrow batches, rows in the order of the files.
+
+        Raises:
+            StoreUnreadableError: Something is damaged or cannot be read and the mode is FAILFAST.
+        """
+        options = self._pushed.narrow(self._options)
+        if partition.value is None or options is None:  # Spark makes one such partition if there are none
+            return
+        begin_task()
+        with plain_errors():
+            from stantools.pipeline.tables.read import read_split
+
+            for batch in read_split(partition.value, options):
+                kept = self._pushed.select(batch)
+                if kept.num_rows:
+                    yield kept if kept.schema.names == self._names else kept.rename_columns(self._names)
+
+
+class PushingReader(StanReader):
+    """A reader that takes conditions over from Spark."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+        """Takes over the conditions that can be evaluated exactly; yields the others."""
+        taken = []
+        for filter_ in filters:
+            mine = _renamed(filter_, self._names, self._options.columns)
+            if understands(self._options.table, self._options.columns, mine):
+                taken.append(mine)
+            else:
+                yield filter_
+        self._pushed = Pushed(self._options.table, tuple(taken))
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("stan")` known to a session; more than once does no harm."""
+    spark.dataSource.register(StanDataSource)
+
+
+def _roomy(options: TableOptions) -> TableOptions:
+    """Returns options with larger partitions for a table without payloads, unless their size was given.
+
+    A task of the usual size would take longer to be started than to read.
+    """
+    if options.table is not Table.MESSAGES or "data" in options.columns:
+        return options
+    if options.partition_bytes != TableOptions(()).partition_bytes:
+        return options
+    return replace(options, largest_partition=_LARGEST)
+
+
+def _in_pushdown_worker() -> bool:
+    """Returns whether Spark asks for a reader that takes conditions; it refuses such a reader anywhere else."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
+
+
+def _renamed(filter_: Any, names: list[str], columns: tuple[str, ...]) -> Any:
+    """Returns the condition on the table's own name for the column, where the query writes it in another case."""
+    if hasattr(filter_, "child"):
+        return replace(filter_, child=_renamed(filter_.child, names, columns))
+    path = filter_.attribute
+    if len(path) == 1 and path[0] in names:
+        return replace(filter_, attribute=(columns[names.index(path[0])],))
+    return filter_
 
 
 def read(spark: SparkSession, *paths: str | os.PathLike[str], **options: Value | Mapping[str, str]) -> DataFrame:

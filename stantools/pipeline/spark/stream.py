@@ -58,13 +58,6 @@ _SMALL = 1 << 20
 _BEGIN = 1 << 17
 
 
-class FollowPartition(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, work: Sequence[FollowWork]) -> None:
-        super().__init__(tuple(work))
-
-
 class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows stores.
 
@@ -145,7 +138,7 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 elif self._options.mode is Mode.PERMISSIVE:
                     work.append(each)
             weights = [each.cost + _BEGIN for each in work]
-            return [FollowPartition(group) for group in grouped(work, weights, self._options)]
+            return [InputPartition(tuple(group)) for group in grouped(work, weights, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Reads a partition in Arrow batches, rows in the order of the files.

@@ -26,9 +26,9 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
 from stantools.notation import counted
 from stantools.pipeline.tables.arrow import pa
-from stantools.pipeline.tables.model import Mode, SliceRef, plain_text
+from stantools.pipeline.tables.model import Mode, SliceRef, Table, plain_text
 from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.schema import MESSAGES
+from stantools.pipeline.tables.schema import TIME, schema_of
 from stantools.store.mapping import Buffer
 from stantools.store.resync import Damage
 
@@ -59,11 +59,6 @@ _OK, _REPAIRED, _SEALED, _OUT_OF_RANGE = range(4)
 _Codes = npt.NDArray[np.uint8]
 
 
-def message_schema(columns: Sequence[str]) -> pa.Schema:
-    """Returns the schema of the messages table with some columns, in this order; with all of them if none is named."""
-    return pa.schema([MESSAGES.field(name) for name in columns]) if columns else MESSAGES
-
-
 def odd_row(
     options: TableOptions, problem: StoreUnreadableError, place: tuple[str, str | None, str | None], **values: Any
 ) -> Iterator[pa.RecordBatch]:
@@ -84,7 +79,7 @@ def odd_row(
         return
     store, channel, file = (plain_text(each) for each in place)
     values |= {"store": store, "channel": channel, "slice": file or None}
-    schema = message_schema(options.columns)
+    schema = schema_of(Table.MESSAGES, options.columns)
     arrays = [pa.array([values.get(field.name)], field.type) for field in schema]
     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -112,7 +107,7 @@ class MessageRows:
     """
 
     def __init__(self, ref: SliceRef, options: TableOptions) -> None:
-        self.schema = message_schema(options.columns)
+        self.schema = schema_of(Table.MESSAGES, options.columns)
         self._wanted = frozenset(self.schema.names)
         self._mode = options.mode
         self._most_rows = max(options.batch_rows, 1)
@@ -289,7 +284,7 @@ class MessageRows:
         return _numbers(sequence.view(np.int64).copy(), pa.int64())
 
     def _timestamp(self, part: _Part) -> pa.Array:
-        return _numbers(part.columns.timestamp // _PER_MICROSECOND, MESSAGES.field("timestamp").type)
+        return _numbers(part.columns.timestamp // _PER_MICROSECOND, TIME)
 
     def _subjects(self, part: _Part) -> pa.Array:
         columns = part.columns

@@ -18,9 +18,8 @@ from stantools.pipeline.tables.listing import Entry
 from stantools.pipeline.tables.messages import INDEXED_COLUMNS
 from stantools.pipeline.tables.model import Piece, ReadCounter, SliceRef, StorePart, StoreRef, Table
 from stantools.pipeline.tables.options import Bounds, TableOptions
-from stantools.pipeline.tables.pieces import selection_of, split_slice
+from stantools.pipeline.tables.pieces import chosen_rows, end_of, selection_of, split_slice, trusted_chain
 from stantools.pipeline.tables.remote import Remote, is_remote, join_url, split_url, temporary_directory
-from stantools.pipeline.tables.sliceindex import chosen_rows, end_of, trusted_chain
 from stantools.store.directory import (
     CLIENTS_FILE,
     INDEX_NAME,

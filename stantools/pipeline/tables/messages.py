@@ -22,8 +22,15 @@ from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.batches import REMEDY, MessageRows, Status, gathered, odd_row
 from stantools.pipeline.tables.model import Failed, Piece, ReadCounter, SliceRef
 from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.pieces import selection_of
-from stantools.pipeline.tables.sliceindex import checked, crc_of, end_of, good_records, records_of, unchecked_records
+from stantools.pipeline.tables.pieces import (
+    checked,
+    crc_of,
+    end_of,
+    good_records,
+    records_of,
+    selection_of,
+    unchecked_records,
+)
 from stantools.store.indexes import INDEX_ROWS, IndexView
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.reading import message_at, scan_slice

@@ -13,8 +13,7 @@ from typing import TypeVar
 from stantools.errors import StoreUnreadableError
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.records import FileKind, kind_of
-from stantools.pipeline.tables.discovery import discover
-from stantools.pipeline.tables.found import FoundChannel, FoundStore
+from stantools.pipeline.tables.discovery import FoundChannel, FoundStore, discover
 from stantools.pipeline.tables.listing import Entry, listed
 from stantools.pipeline.tables.model import (
     Failed,

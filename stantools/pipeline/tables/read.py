@@ -121,15 +121,12 @@ def _unreadable(part: Failed, options: TableOptions) -> Iterator[Row]:
         yield {**base, "status": "damaged" if part.damaged else "unreadable", "detail": message}
 
 
-def read_work(
-    work: Sequence[FollowWork], options: TableOptions, counter: ReadCounter | None = None
-) -> Iterator[pa.RecordBatch]:
+def read_work(work: Sequence[FollowWork], options: TableOptions) -> Iterator[pa.RecordBatch]:
     """Reads in the order of the work; small pieces come together in one batch.
 
     Args:
         work: What to read; see `Follower.work`.
         options: Which columns and messages, and what to do with what cannot be read.
-        counter: Counts what is read.
 
     Yields:
         Batches of the messages table with exactly the columns that are asked for.
@@ -137,10 +134,10 @@ def read_work(
     Raises:
         StoreUnreadableError: Something is damaged, gone or cannot be read, and the mode is FAILFAST.
     """
-    yield from gathered((batch for each in work for batch in _followed(each, options, counter)), options)
+    yield from gathered((batch for each in work for batch in _followed(each, options)), options)
 
 
-def _followed(each: FollowWork, options: TableOptions, counter: ReadCounter | None) -> Iterator[pa.RecordBatch]:
+def _followed(each: FollowWork, options: TableOptions) -> Iterator[pa.RecordBatch]:
     if isinstance(each, Lost):
         yield from _lost(each, options)
     elif isinstance(each, Failed):
@@ -153,7 +150,7 @@ def _followed(each: FollowWork, options: TableOptions, counter: ReadCounter | No
             Lost(ref.store.root, ref.channel, REMOVED, ref.name, None, each.start, each.cost, what), options
         )
     else:
-        yield from read_piece(piece, options, counter, named=each.slice)
+        yield from read_piece(piece, options, named=each.slice)
 
 
 def _where_it_is(piece: Piece) -> Piece | None:

@@ -5,10 +5,12 @@ Spark's schemas, exported files and docs/pipeline-options.md are made from these
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.model import Table
 
-_TIME = pa.timestamp("us", tz="UTC")
+TIME = pa.timestamp("us", tz="UTC")
 _STORE = (pa.string(), "the store, as it was given or found")
 _CHANNEL = (pa.string(), "the channel's name; bytes that are not UTF-8 are written as \\xNN")
 
@@ -18,7 +20,7 @@ _COLUMNS: dict[Table, dict[str, tuple[pa.DataType, str]]] = {
         "store": _STORE,
         "channel": _CHANNEL,
         "seq": (pa.int64(), "sequence in the channel; of a damaged place what was there, if that is known"),
-        "timestamp": (_TIME, "when the server stored the message, to the microsecond"),
+        "timestamp": (TIME, "when the server stored the message, to the microsecond"),
         "timestamp_ns": (pa.int64(), "the same in nanoseconds since 1970"),
         "subject": (pa.string(), "the subject in the record: the channel, but for files that were moved"),
         "reply": (pa.string(), "reply subject, empty if there is none"),
@@ -104,8 +106,8 @@ _COLUMNS: dict[Table, dict[str, tuple[pa.DataType, str]]] = {
         "archived": (pa.bool_(), "a .bak slice"),
         "first_seq": (pa.int64(), "sequence of the first message"),
         "last_seq": (pa.int64(), "sequence of the last message"),
-        "first_timestamp": (_TIME, "when the first message was stored"),
-        "last_timestamp": (_TIME, "when the last message was stored"),
+        "first_timestamp": (TIME, "when the first message was stored"),
+        "last_timestamp": (TIME, "when the last message was stored"),
         "messages": (pa.int64(), "messages in it"),
         "bytes": (pa.int64(), "their size as the server counts: 40 bytes a message on top of its record"),
         "data_size": (pa.int64(), "bytes of the data file"),
@@ -120,7 +122,13 @@ SCHEMAS: dict[Table, pa.Schema] = {
     table: pa.schema([pa.field(name, kind) for name, (kind, _) in columns.items()])
     for table, columns in _COLUMNS.items()
 }
-MESSAGES = SCHEMAS[Table.MESSAGES]
+
+
+def schema_of(table: Table, columns: Sequence[str] = ()) -> pa.Schema:
+    """Returns the schema of a table with some columns, in this order; with all of them if none is named."""
+    whole = SCHEMAS[table]
+    return pa.schema([whole.field(name) for name in columns]) if columns else whole
+
 
 #: What the columns mean.
 MEANINGS = {table: {name: text for name, (_, text) in columns.items()} for table, columns in _COLUMNS.items()}

@@ -34,7 +34,7 @@ from stantools.pipeline.tables.listing import LocalPlace
 from stantools.pipeline.tables.model import Failed, Mode, StorePart, Table, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote
-from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.pipeline.tables.schema import schema_of
 from stantools.store.clientlog import ClientsState
 from stantools.store.directory import (
     CLIENTS_FILE,
@@ -129,8 +129,7 @@ def batches(rows: Iterable[Row], options: TableOptions) -> Iterator[pa.RecordBat
         rows: The rows; columns that are missing in one are null.
         options: The table, its columns, and how big a batch may be.
     """
-    whole = SCHEMAS[options.table]
-    schema = pa.schema([whole.field(name) for name in options.columns]) if options.columns else whole
+    schema = schema_of(options.table, options.columns)
     pending: list[Row] = []
     size = 0
     for row in rows:

@@ -15,9 +15,8 @@ from pathlib import Path
 from stantools.errors import StantoolsError
 from stantools.migration import prepared as prepared_module
 from stantools.migration.prepared import PreparedStream
-from stantools.migration.targets import store_dir
-from stantools.migration.targets.backup import BackupDirectory
-from stantools.migration.targets.store_dir import StoreDirectory
+from stantools.migration.targets import directories
+from stantools.migration.targets.directories import BackupDirectory, StoreDirectory
 from stantools.store import durable
 from tests.migration.offline.streams import REPLACE, ROWS, prepared, small_store
 from tests.recovery.crashes import SYNC_WITHOUT_FSYNC, WAYS, child, digest, ends, points
@@ -81,7 +80,7 @@ def main(name: str, work: Path) -> None:
     durable.SYNCFS_FROM = SYNC_WITHOUT_FSYNC
     # What is pending was sent at a time that depends on now; and who else runs a server does not matter.
     prepared_module.time.time_ns = lambda: NOW
-    store_dir.find_server = lambda root, quiet: iter(())
+    directories.find_server = lambda root, quiet: iter(())
     base = work / "base"
     base.mkdir()
     prepare(base, name)

@@ -11,7 +11,7 @@ import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
 from stantools.migration.plan.options import Consumers, Override
-from stantools.migration.targets.backup import BackupDirectory
+from stantools.migration.targets.directories import BackupDirectory
 from stantools.migration.targets.files import ARCHIVE, REQUEST, check_backup, prove_backup
 from tests.conftest import load_expected
 from tests.migration.facts import facts_of
@@ -225,7 +225,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if len(written) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("stantools.migration.targets.backup.write_all", full)
+    monkeypatch.setattr("stantools.migration.targets.directories.write_all", full)
     with pytest.raises(StoreUnwritableError, match="No space left on device") as raised:
         BackupDirectory(tmp_path / "out").place(stream)
     assert "free some space" in raised.value.remedy

@@ -13,8 +13,8 @@ import pytest
 from stantools.errors import RefusedError, StoreUnwritableError
 from stantools.migration.plan.model import Level, Note
 from stantools.migration.targets import in_use
+from stantools.migration.targets.directories import StoreDirectory
 from stantools.migration.targets.files import Placed, prove_stream_directory
-from stantools.migration.targets.store_dir import StoreDirectory
 from tests import natsclient, servers
 from tests.conftest import load_expected
 from tests.migration.facts import facts_of
@@ -235,7 +235,7 @@ def test_a_server_that_was_started_meanwhile(
     server = _stopped(start_server)
     before = tree(server.store_dir)
     entries = type(stream).entries
-    monkeypatch.setattr("stantools.migration.targets.store_dir.RECHECK_SECONDS", 0)
+    monkeypatch.setattr("stantools.migration.targets.directories.RECHECK_SECONDS", 0)
 
     def start(self: Any) -> Any:
         server.start()

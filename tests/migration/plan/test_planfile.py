@@ -30,9 +30,8 @@ from stantools.migration.plan.model import (
     Way,
 )
 from stantools.migration.plan.options import PlanOptions, mapping_override
-from stantools.migration.plan.planfile import parse_plan, read_plan, write_plan
+from stantools.migration.plan.planfile import derived_filter, parse_plan, read_plan, render_plan, write_plan
 from stantools.migration.plan.planner import make_plan
-from stantools.migration.plan.planwriter import derived_filter, render_plan
 from tests.conftest import golden_cases
 from tests.migration.plan.stores import CRC, NOW, SECOND, Channel, durable, opened, queue, sub, write_store
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings as configurations
-from stantools.migration.publish.gaps import extent, gaps, missing
-from stantools.migration.publish.resume import _wanted
-from stantools.migration.publish.retry import Patience, passes
+from stantools.migration.publish.resume import _wanted, extent, gaps, missing
+from stantools.migration.tasks import Patience, passes
 from stantools.nats.errors import ApiError, ConnectionLostError, NoAnswerError, PermissionDeniedError
 from stantools.streamfiles import headers
 from tests.migration.publish.conftest import FakeSource, Item

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError, StantoolsError, UsageError
-from stantools.migration.publish.gaps import missing
 from stantools.migration.publish.loader import Publishing, Window
-from stantools.migration.publish.resume import NotOursError
+from stantools.migration.publish.resume import NotOursError, missing
 from stantools.migration.publish.stream import publish_stream
 from stantools.nats.errors import ApiError, PermissionDeniedError
 from stantools.nats.jetstream import JetStream

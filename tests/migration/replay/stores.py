@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.migration.replay.publisher import Destination, Kind
-from stantools.migration.replay.run import PUBLISHERS, Outcome, Pacer, Replay
+from stantools.migration.replay.run import PUBLISHERS, Outcome, Pace, Replay
 from stantools.migration.replay.selection import Chosen, ReplayPlan, plan_replay
 from stantools.migration.replay.state import StateFile
 from stantools.migration.replay.subjects import SubjectRules
@@ -71,15 +71,18 @@ def streaming(cluster_id: str = "test-cluster", client_id: str = "replayer", **m
     return Destination(Kind.STREAMING, cluster_id=cluster_id, client_id=client_id, **more)
 
 
+AT_ONCE = Pace(None)
+
+
 async def replay(
     plan: ReplayPlan,
     connecting: ConnectOptions,
     to: Destination,
     file: StateFile,
-    pacer: Callable[[], Pacer] = lambda: Pacer(None),
+    pace: Pace = AT_ONCE,
     **more: Any,
 ) -> Outcome:
     """Replays a plan from where a state is."""
     async with connect(connecting) as connection:
-        run = Replay(plan, PUBLISHERS[to.kind](connection, plan, file.state, to), file, pacer, **more)
+        run = Replay(plan, PUBLISHERS[to.kind](connection, plan, file.state, to), file, pace, **more)
         return await asyncio.wait_for(run.run(), 180)

@@ -11,7 +11,7 @@ import nats
 import pytest
 
 from stantools.migration.replay.publisher import MessageRefusedError
-from stantools.migration.replay.run import Pacer
+from stantools.migration.replay.run import Pace
 from stantools.migration.replay.state import Position, StateFile
 from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, PermissionDeniedError
 from stantools.nats.options import ConnectOptions
@@ -143,7 +143,7 @@ def test_the_original_pace(start_server: Any, tmp_path: Path) -> None:
         await client.subscribe(">", cb=note)
         await client.flush()
         with StateFile(tmp_path / f"state{number}.json", IDENTITY, resume=False) as file:
-            outcome = await replay(planned(store), options(server.url), core(), file, lambda: Pacer(1.0))
+            outcome = await replay(planned(store), options(server.url), core(), file, Pace(1.0))
         await eventually(lambda: len(times) == 6)
         await client.close()
         assert [name for name, _ in times] == ["a", "a", "a", "b", "a", "a"]
@@ -159,9 +159,7 @@ def test_the_original_pace(start_server: Any, tmp_path: Path) -> None:
 def test_a_rate_limit(start_server: Any, tmp_path: Path, file: StateFile) -> None:
     server = start_server(jetstream=False)
     store = write_store(tmp_path / "paced", {"a": messages(200)})
-    outcome = asyncio.run(
-        replay(planned(store), options(server.url), core(), file, lambda: Pacer(None, 400), limited=True)
-    )
+    outcome = asyncio.run(replay(planned(store), options(server.url), core(), file, Pace(None, 400)))
     assert outcome.messages == 200
     assert 0.49 <= outcome.seconds < 10
 
@@ -179,7 +177,7 @@ def test_stopping_and_going_on(start_server: Any, store: Path, tmp_path: Path) -
 
         stopping = asyncio.ensure_future(stop_soon())
         with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
-            outcome = await replay(planned(store), options(server.url), core(), file, lambda: Pacer(0.1), stop=stop)
+            outcome = await replay(planned(store), options(server.url), core(), file, Pace(0.1), stop=stop)
             await stopping
             assert not outcome.finished
             assert 0 < outcome.messages < 400
@@ -229,7 +227,7 @@ def test_a_server_that_goes_away_and_comes_back(start_server: Any, store: Path, 
             server.start()
 
         restarting = asyncio.ensure_future(restart())
-        outcome = await replay(planned(store), options(server.url), core(), file, lambda: Pacer(0.5), say=said.append)
+        outcome = await replay(planned(store), options(server.url), core(), file, Pace(0.5), say=said.append)
         await restarting
         await listener.close()
         assert outcome.finished
@@ -368,9 +366,7 @@ def test_a_stream_that_is_removed_meanwhile(start_server: Any, store: Path, file
 
     async def go() -> None:
         await with_streams(server.url, S=["a", "b.>"])
-        running = asyncio.ensure_future(
-            replay(planned(store), options(server.url), jetstream(), file, lambda: Pacer(0.3))
-        )
+        running = asyncio.ensure_future(replay(planned(store), options(server.url), jetstream(), file, Pace(0.3)))
         client = await natsclient.connect(server.url)
         js = client.jetstream()
         while (await js.stream_info("S")).state.messages < 20:
@@ -394,9 +390,7 @@ def test_a_cluster_that_loses_a_node(tmp_path: Path, file: StateFile) -> None:
         info = await servers.make_stream(client, name="S", subjects=["a"], num_replicas=3)
         leader = next(each for each in cluster.servers if each.directory.name == info["cluster"]["leader"])
         connecting = ConnectOptions(servers=tuple(url for url in cluster.urls if url != leader.url))
-        running = asyncio.ensure_future(
-            replay(planned(store), connecting, jetstream(), file, lambda: Pacer(None, 3000), limited=True)
-        )
+        running = asyncio.ensure_future(replay(planned(store), connecting, jetstream(), file, Pace(None, 3000)))
         await asyncio.sleep(0.5)
         leader.kill()
         assert (await running).finished
@@ -434,9 +428,7 @@ def test_a_server_that_is_killed_while_a_stream_is_filled(start_server: Any, tmp
             server.start()
 
         restarting = asyncio.ensure_future(restart())
-        outcome = await replay(
-            planned(store), options(server.url), jetstream(), file, lambda: Pacer(None, 10000), limited=True
-        )
+        outcome = await replay(planned(store), options(server.url), jetstream(), file, Pace(None, 10000))
         await restarting
         assert outcome.finished
         assert await payloads(server.url, "A") == [b"m%d" % n for n in range(1, 8001)]
@@ -549,7 +541,7 @@ def test_a_long_streaming_replay_stays_registered(start_server: Any, tmp_path: P
 
     async def go() -> None:
         async with FakeStreaming(server.url, heartbeat_seconds=0.05) as fake:
-            await replay(planned(store), options(server.url), streaming(), file, lambda: Pacer(1.0))
+            await replay(planned(store), options(server.url), streaming(), file, Pace(1.0))
             assert fake.heartbeats_answered >= 5
             assert len(fake.payloads(b"a")) == 7
 
@@ -587,7 +579,7 @@ def test_a_client_id_that_is_taken(start_server: Any, store: Path, tmp_path: Pat
             stop = asyncio.Event()
             with StateFile(tmp_path / "1", IDENTITY, resume=False) as one:
                 running = asyncio.ensure_future(
-                    replay(planned(store), options(server.url), streaming(), one, lambda: Pacer(0.01), stop=stop)
+                    replay(planned(store), options(server.url), streaming(), one, Pace(0.01), stop=stop)
                 )
                 await eventually(lambda: bool(fake.clients))
                 with (
@@ -637,9 +629,7 @@ def test_a_server_that_forgets_the_client(start_server: Any, store: Path, file: 
     async def go() -> None:
         async with FakeStreaming(server.url) as fake:
             asyncio.get_running_loop().call_later(0.15, fake.clients.clear)
-            outcome = await replay(
-                planned(store), options(server.url), streaming(), file, lambda: Pacer(1.0), say=said.append
-            )
+            outcome = await replay(planned(store), options(server.url), streaming(), file, Pace(1.0), say=said.append)
             assert outcome.finished
             assert [*dict.fromkeys(fake.payloads(b"a"))] == [b"m%d" % n for n in range(1, 301)]
             assert len(fake.payloads(b"a")) <= 300 + outcome.repeated
@@ -672,7 +662,7 @@ def test_a_streaming_server_that_ends(start_server: Any, store: Path, tmp_path: 
         with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
             async with FakeStreaming(server.url) as fake:
                 running = asyncio.ensure_future(
-                    replay(planned(store), options(server.url), streaming(), file, lambda: Pacer(1.0))
+                    replay(planned(store), options(server.url), streaming(), file, Pace(1.0))
                 )
                 await eventually(lambda: len(fake.payloads(b"a")) > 50)
             with pytest.raises(ConnectionLostError, match="is gone"):

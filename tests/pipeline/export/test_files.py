@@ -18,7 +18,7 @@ from stantools.errors import StoreUnwritableError, UsageError
 from stantools.pipeline.export.files import File
 from stantools.pipeline.export.model import COMPRESSIONS, DATABASES, Compression, Format, Layout, Written
 from stantools.pipeline.tables.model import Table
-from stantools.pipeline.tables.schema import MESSAGES, SCHEMAS
+from stantools.pipeline.tables.schema import SCHEMAS, schema_of
 
 PARQUET = [pytest.param(each, id=each.value) for each in COMPRESSIONS[Format.PARQUET]]
 TEXT = [pytest.param(each, id=each.value) for each in COMPRESSIONS[Format.NDJSON]]
@@ -39,7 +39,7 @@ def test_parquet_is_what_was_given(tmp_path: Path, messages, compression: Compre
     path = tmp_path / "x.parquet"
     size = write(path, Layout(compression=compression, row_group_bytes=100_000), batches)
     assert path.stat().st_size == size
-    assert pq.read_schema(path).equals(MESSAGES)
+    assert pq.read_schema(path).equals(schema_of(Table.MESSAGES))
     assert pq.read_table(path).equals(pa.Table.from_batches(batches))
     assert pq.ParquetFile(path).metadata.num_row_groups == 2
 

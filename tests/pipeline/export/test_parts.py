@@ -18,10 +18,10 @@ from stantools.pipeline.export import parts
 from stantools.pipeline.export.model import Compression, Format, Layout
 from stantools.pipeline.export.parts import NOTHING, directory_of, divide, escaped, write_part
 from stantools.pipeline.tables.model import Table
-from stantools.pipeline.tables.schema import MESSAGES
+from stantools.pipeline.tables.schema import schema_of
 
 HOUR = 3600 * 10**9
-SCHEMA = pa.schema([MESSAGES.field(n) for n in ("channel", "timestamp", "seq")])
+SCHEMA = schema_of(Table.MESSAGES, ("channel", "timestamp", "seq"))
 DAY = 86_400_000_000
 
 
@@ -53,7 +53,7 @@ def test_directories_are_read_back_as_columns(tmp_path: Path, messages) -> None:
     for batches, channel in ((orders, "orders"), (other, "a/b %")):
         mine = table.filter(ds.field("channel") == channel).sort_by("seq")
         wanted = pa.Table.from_batches(batches)
-        names = [name for name in MESSAGES.names if name != "channel"]
+        names = [name for name in schema_of(Table.MESSAGES).names if name != "channel"]
         assert mine.select(names).equals(wanted.select(names))
         days = [t.date().isoformat() for t in mine.column("timestamp").to_pylist()]
         assert mine.column("date").to_pylist() == days and len(set(days)) == 14
@@ -89,7 +89,7 @@ def test_memory_is_bounded_over_all_files(tmp_path: Path, messages, monkeypatch:
 def test_a_few_rows_do_not_keep_a_batch(tmp_path: Path, messages) -> None:
     batch = pa.Table.from_batches(messages(1, 900, 100)).combine_chunks().to_batches()[0]
     layout = Layout(by=("date",))
-    times = pa.array([0] * 890 + [86_400_000_000] * 10, MESSAGES.field("timestamp").type)
+    times = pa.array([0] * 890 + [86_400_000_000] * 10, schema_of(Table.MESSAGES).field("timestamp").type)
     batch = batch.set_column(3, "timestamp", times)
     writer = parts.PartWriter(tmp_path, 0, layout)
     writer.write(batch)

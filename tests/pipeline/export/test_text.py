@@ -18,7 +18,7 @@ from stantools.pipeline.export import text
 from stantools.pipeline.export.model import Format
 from stantools.pipeline.tables import plain
 from stantools.pipeline.tables.model import Table
-from stantools.pipeline.tables.schema import MESSAGES, SCHEMAS
+from stantools.pipeline.tables.schema import SCHEMAS, schema_of
 
 PLAIN = {
     pa.string(): plain.string(),
@@ -26,7 +26,7 @@ PLAIN = {
     pa.bool_(): plain.bool_(),
     pa.int32(): plain.int32(),
     pa.int64(): plain.int64(),
-    MESSAGES.field("timestamp").type: plain.timestamp("us", tz="UTC"),
+    schema_of(Table.MESSAGES).field("timestamp").type: plain.timestamp("us", tz="UTC"),
     pa.list_(pa.int64()): plain.list_(plain.int64()),
     pa.list_(pa.string()): plain.list_(plain.string()),
 }
@@ -114,7 +114,7 @@ def batch_of(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(row, min_size=1, max_size=30), st.integers(0, 3), st.booleans())
 def test_any_messages(rows: list[tuple[Any, ...]], skipped: int, large: bool) -> None:
-    whole = batch_of(MESSAGES, rows)
+    whole = batch_of(schema_of(Table.MESSAGES), rows)
     assert twin(whole).nbytes == whole.nbytes  # decides what is compressed together
     batch = whole.slice(skipped)
     with pytest.MonkeyPatch.context() as patch:
@@ -132,7 +132,7 @@ def test_any_messages(rows: list[tuple[Any, ...]], skipped: int, large: bool) ->
 
 def test_the_same_value_in_all_rows() -> None:
     rows = [("s", "ü", 1, 2, 3, None, "", b"", 0, 'a"b', None, "ok")] * 3
-    batch = batch_of(MESSAGES, rows)
+    batch = batch_of(schema_of(Table.MESSAGES), rows)
     check(batch)
     check(batch.select(["reply", "store", "slice"]))
     check(batch.select(["status"]))
@@ -147,7 +147,10 @@ def test_lists_and_booleans() -> None:
 
 
 def test_csv_tells_nothing_from_an_empty_text() -> None:
-    batch = batch_of(pa.schema([MESSAGES.field(n) for n in ("subject", "reply")]), [("", None), (None, ""), ("x", "y")])
+    batch = batch_of(
+        schema_of(Table.MESSAGES, ("subject", "reply")),
+        [("", None), (None, ""), ("x", "y")],
+    )
     assert bytes(text.encode(batch, Format.CSV)) == b'"",\n,""\nx,y\n'
     assert text.heading(batch.schema, Format.CSV) == b"subject,reply\n"
     assert text.heading(batch.schema, Format.NDJSON) == b""

@@ -10,7 +10,7 @@ from typing import Any
 
 from stantools.format.crc import Crc
 from stantools.pipeline.jobs.salvage import SalvageJobResult, run_salvage
-from stantools.pipeline.jobs.salvagejob import plan_job
+from stantools.pipeline.jobs.salvageplans import plan_job
 from stantools.pipeline.tables.options import TableOptions
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, apply_salvage, plan_salvage
 from stantools.store.directory import open_datastore

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from stantools.cli.main import cli
 from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
 from stantools.inspection import survey
-from stantools.pipeline.jobs import salvage, salvagejob
-from stantools.pipeline.jobs.salvageplaces import REPORTS, store_names
+from stantools.pipeline.jobs import salvage, salvageplans
+from stantools.pipeline.jobs.salvageplans import REPORTS, store_names
 from stantools.pipeline.tables.options import TableOptions
 from stantools.recovery.salvage import SalvageOptions, plan_salvage
 from stantools.recovery.salvage import apply as apply_module
@@ -214,7 +214,7 @@ def test_what_is_finished_is_kept_and_anything_else_is_refused(
     assert [each.report for each in again.stores] == json.loads(json.dumps([each.report for each in first.stores]))
     assert tree(out) == before
     # The new stores are not salvaged themselves.
-    job = salvagejob.plan_job(TableOptions((str(tmp_path),)), SalvageOptions(), str(out))
+    job = salvageplans.plan_job(TableOptions((str(tmp_path),)), SalvageOptions(), str(out))
     assert sorted(work.name for work in job.stores) == ["second", "store"]
     assert sum("was made by a salvage" in text for text in job.passed) == 2
 

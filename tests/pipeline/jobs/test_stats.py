@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from stantools.errors import StoreUnwritableError
 from stantools.format.crc import IEEE, Crc
 from stantools.inspection.messages import MessageReader, Selection, StoredMessage
-from stantools.pipeline.jobs.stats.files import write_tables
-from stantools.pipeline.jobs.stats.page import page
+from stantools.pipeline.jobs.stats.files import page, write_tables
 from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats, summarise
 from stantools.pipeline.jobs.stats.sums import HOUR, bounds_of, bucket_of, percentile, sums_of
 from stantools.pipeline.tables.options import TableOptions

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from stantools.pipeline.spark.jetstream_options import SinkOptions, sink_options
-from stantools.pipeline.tables.schema import MESSAGES
+from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.schema import schema_of
 from stantools.streamfiles import headers
 from tests.migration.publish.conftest import Message, read_back, run
 
@@ -43,7 +44,8 @@ def rows(channel: str, sequences: Iterable[int], /, **changes: Any) -> list[dict
 def batches(listed: Sequence[dict[str, Any]], size: int = 100) -> list[pa.RecordBatch]:
     """Rows as Arrow batches."""
     return [
-        pa.RecordBatch.from_pylist(list(listed[at : at + size]), schema=MESSAGES) for at in range(0, len(listed), size)
+        pa.RecordBatch.from_pylist(list(listed[at : at + size]), schema=schema_of(Table.MESSAGES))
+        for at in range(0, len(listed), size)
     ]
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 
 def main(store: str, folder: Path, once: bool) -> None:
+    from stantools.pipeline.spark.read import register
     from stantools.pipeline.spark.session import close_session, open_session
-    from stantools.pipeline.spark.source import register
 
     conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
     spark = open_session("local[2]", name="followed", conf=conf)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, StoreUnwritableError, UsageError
-from stantools.pipeline.spark import jetstream_spool
+from stantools.pipeline.spark import jetstream_rows
 from stantools.pipeline.spark.jetstream_options import sink_options
 from stantools.pipeline.spark.jetstream_rows import Rows
 from stantools.streamfiles.headers import safe_value
@@ -61,7 +61,7 @@ def test_what_is_put_aside_comes_back(
         for at, row in enumerate(rows("x", range(1, len(data) + 1)))
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jetstream_spool, "_BYTES", block)
+        patch.setattr(jetstream_rows, "_BYTES", block)
         assert taken(batches(listed, size)) == [("x", as_taken(listed))]
         [spool] = Rows(options()).channels(batches(listed, size))
         with spool:
@@ -151,7 +151,7 @@ def test_no_room_to_put_messages_aside(tmp_path: Path, monkeypatch: pytest.Monke
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(jetstream_spool.os, "write", full)
+    monkeypatch.setattr(jetstream_rows.os, "write", full)
     with pytest.raises(StoreUnwritableError, match="No space left on device") as raised:
         taken(batches(rows("x", [1])), spoolDir=str(tmp_path))
     assert "the largest channel must fit" in raised.value.remedy

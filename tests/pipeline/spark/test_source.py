@@ -28,8 +28,11 @@ from pyspark.sql.functions import spark_partition_id  # noqa: E402
 
 from stantools.pipeline.spark.failures import clear_errors  # noqa: E402
 from stantools.pipeline.spark.options import source_options  # noqa: E402
-from stantools.pipeline.spark.read import read, views  # noqa: E402
-from stantools.pipeline.spark.source import StanDataSource  # noqa: E402
+from stantools.pipeline.spark.read import (  # noqa: E402
+    StanDataSource,
+    read,
+    views,
+)
 from stantools.pipeline.tables.model import ReadCounter  # noqa: E402
 from stantools.pipeline.tables.planning import plan  # noqa: E402
 from stantools.pipeline.tables.read import read_split  # noqa: E402

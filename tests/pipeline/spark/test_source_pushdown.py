@@ -103,9 +103,9 @@ def test_rows_are_kept_as_sql_keeps_them_and_nothing_of_them_is_planned_away(
     taken = tuple(each for each in conditions if understands(Table.MESSAGES, COLUMNS, each))
     assert len(taken) == len(conditions)
     pushed = Pushed(Table.MESSAGES, taken)
-    from stantools.pipeline.tables.schema import MESSAGES
+    from stantools.pipeline.tables.schema import schema_of
 
-    schema = pa.schema([MESSAGES.field(name) for name in COLUMNS])
+    schema = schema_of(Table.MESSAGES, COLUMNS)
     batch = pa.RecordBatch.from_pylist(table, schema=schema)
     patterns = [name for name in patterns if name and not name.endswith(".") and "\\" not in name]
     wanted = [row for row in table if all(truth(each, row) is True for each in conditions)]

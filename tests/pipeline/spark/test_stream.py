@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from stantools.pipeline.spark.options import spark_schema, stream_options
-from stantools.pipeline.spark.source import register
+from stantools.pipeline.spark.read import register
 from stantools.pipeline.spark.stream import StanStreamReader
 from stantools.pipeline.tables.follow import Limit
 from stantools.pipeline.tables.options import TableOptions

@@ -13,10 +13,10 @@ from stantools.format.crc import IEEE, Crc
 from stantools.inspection.messages import MessageReader, Selection, StoredMessage
 from stantools.inspection.survey import SliceSurvey, survey_slice
 from stantools.pipeline.tables.messages import read_piece
-from stantools.pipeline.tables.model import ReadCounter, SliceRef, StoreRef
+from stantools.pipeline.tables.model import ReadCounter, SliceRef, StoreRef, Table
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.pieces import split_slice
-from stantools.pipeline.tables.schema import MESSAGES
+from stantools.pipeline.tables.schema import schema_of
 from stantools.store.directory import ChannelFiles, SliceFiles, open_datastore
 
 #: What a row of the messages table is compared by.
@@ -63,7 +63,7 @@ def rows_of(ref: SliceRef, options: TableOptions, counter: ReadCounter | None = 
     for batch in batches:
         batch.validate(full=True)
         assert batch.num_rows
-        assert batch.schema.names == list(options.columns or MESSAGES.names)
+        assert batch.schema.names == list(options.columns or schema_of(Table.MESSAGES).names)
     return [row for batch in batches for row in batch.to_pylist()]
 
 

@@ -12,8 +12,7 @@ import pytest
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import CASTAGNOLI, IEEE
 from stantools.pipeline.tables import listing
-from stantools.pipeline.tables.discovery import absolute, discover
-from stantools.pipeline.tables.found import FoundStore
+from stantools.pipeline.tables.discovery import FoundStore, absolute, discover
 from stantools.pipeline.tables.listing import Entry, LocalPlace, expand_braces
 from stantools.pipeline.tables.model import Failed, Mode, Table
 from stantools.pipeline.tables.options import TableOptions

@@ -21,9 +21,9 @@ from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER
 from stantools.format.proto import store_pb2 as pb
 from stantools.pipeline.tables import batches
 from stantools.pipeline.tables.messages import read_piece, read_unreadable
-from stantools.pipeline.tables.model import Failed, Mode, Piece, SliceRef, StoreRef, plain_text
+from stantools.pipeline.tables.model import Failed, Mode, Piece, SliceRef, StoreRef, Table, plain_text
 from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.schema import MESSAGES
+from stantools.pipeline.tables.schema import schema_of
 from stantools.secret import Secret
 from tests.pipeline.tables.reading import rows_of
 
@@ -83,9 +83,14 @@ def test_a_good_message(tmp_path: Path) -> None:
 
 def test_columns_come_as_they_are_asked_for(tmp_path: Path) -> None:
     ref = slice_of(tmp_path, message(1), message(2, b""))
-    for columns in (("seq",), ("data", "seq"), ("status", "store", "reply"), tuple(reversed(MESSAGES.names))):
+    for columns in (
+        ("seq",),
+        ("data", "seq"),
+        ("status", "store", "reply"),
+        tuple(reversed(schema_of(Table.MESSAGES).names)),
+    ):
         (batch,) = read_piece(Piece(ref, 4, ref.data_size), replace(OPTIONS, columns=columns))
-        assert batch.schema == pa.schema([MESSAGES.field(name) for name in columns])
+        assert batch.schema == pa.schema([schema_of(Table.MESSAGES).field(name) for name in columns])
         assert batch.num_rows == 2
     assert values(ref, "data", "size", "reply") == [(b"data", 4, ""), (b"", 0, "")]
 
@@ -151,7 +156,7 @@ def test_statuses(tmp_path: Path) -> None:
         (None, "zeros", None, 30 + len(message(9)) - 3),
     ]
     row = rows_of(ref, OPTIONS)[1]
-    assert row == dict.fromkeys(MESSAGES.names) | {
+    assert row == dict.fromkeys(schema_of(Table.MESSAGES).names) | {
         "store": str(tmp_path),
         "channel": "a",
         "slice": "a/msgs.1.dat",
@@ -244,7 +249,7 @@ def test_where_the_key_comes_from(sealed: SliceRef, tmp_path: Path, monkeypatch:
 def test_what_cannot_be_read_is_a_row(tmp_path: Path) -> None:
     ref = slice_of(tmp_path, message(1))
     gone = replace(ref, data=ref.data.replace("msgs.1", "msgs.2"))
-    row = dict.fromkeys(MESSAGES.names) | {
+    row = dict.fromkeys(schema_of(Table.MESSAGES).names) | {
         "store": str(tmp_path),
         "channel": "a",
         "slice": "a/msgs.2.dat",
@@ -275,8 +280,10 @@ def test_files_without_their_version(tmp_path: Path) -> None:
 def test_unreadable_roots() -> None:
     part = Failed("/no/store", "/no/store: no such directory", "name another")
     (batch,) = read_unreadable(part, OPTIONS)
-    assert batch.schema == MESSAGES
-    assert batch.to_pylist() == [dict.fromkeys(MESSAGES.names) | {"store": "/no/store", "status": "unreadable"}]
+    assert batch.schema == schema_of(Table.MESSAGES)
+    assert batch.to_pylist() == [
+        dict.fromkeys(schema_of(Table.MESSAGES).names) | {"store": "/no/store", "status": "unreadable"}
+    ]
     (batch,) = read_unreadable(replace(part, channel="a", file="a/msgs.1.dat"), replace(OPTIONS, columns=("slice",)))
     assert batch.to_pylist() == [{"slice": "a/msgs.1.dat"}]
     assert list(read_unreadable(part, replace(OPTIONS, mode=Mode.DROPMALFORMED))) == []

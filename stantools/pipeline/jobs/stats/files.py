@@ -1,16 +1,25 @@
-"""Statistics as Parquet tables: channels, hours, and both histograms, so that SQL can go on with them."""
+"""Statistics as files: a page with tables of everything and plots of each channel, and Parquet tables.
+
+The tables are channels, hours, and both histograms, so that SQL can go on with them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from markupsafe import Markup
 
-from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats
-from stantools.pipeline.jobs.stats.sums import HOUR, bounds_of
+from stantools.browse.histogram import PLAUSIBLE
+from stantools.pages.html import moment, render
+from stantools.pages.plots import Bars, TimeAxis, plot, sparkline
+from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats, digits, format_rate
+from stantools.pipeline.jobs.stats.sums import HOUR, bounds_of, widened
 from stantools.store.atomic import new_directory
 from stantools.store.durable import writing
 
@@ -99,3 +108,165 @@ def _histogram(channels: Iterable[ChannelStats], name: str) -> Iterator[dict[str
         for bucket, count in sorted(getattr(each, name).items()):
             low, high = bounds_of(bucket)
             yield {"store": each.store, "channel": each.channel, "low": low, "high": high, "messages": count}
+
+
+#: Numbers whose distribution is plotted: where its axis has marks, and what they say.
+BYTES = {
+    1 << power: f"{1 << power % 10} {unit}" for power, unit in enumerate(("B",) * 10 + ("KiB",) * 10 + ("MiB",) * 10)
+}
+TIMES = {
+    **{10**power: f"{10 ** (power % 3)} {('ns', 'µs', 'ms')[power // 3]}" for power in range(9)},
+    **{second * 10**9: f"{second} s" for second in (1, 10)},
+    **{minute * 60 * 10**9: f"{minute} min" for minute in (1, 10)},
+    **{hour * 3600 * 10**9: f"{hour} h" for hour in (1, 6)},
+    **{day * 86400 * 10**9: f"{day} d" for day in (1, 7, 30, 365)},
+}
+#: Marks of an axis, about.
+_MARKS = 7
+#: Bars that a distribution has room for at least.
+_FEWEST = 6
+#: Rows of the table of channels, each with its plots; more make a page that browsers are slow with.
+LISTED = 5000
+#: Channels whose plots are open from the start.
+OPEN = 12
+_SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+def page(stats: Stats) -> str:
+    """Makes the page.
+
+    Args:
+        stats: The statistics.
+    """
+    stores = sorted({each.store for each in stats.channels})
+    root = _root(stores)
+    filters = {
+        "hour": lambda value: moment(value)[:16],
+        "span": _span,
+        "rate": lambda value: "" if value is None else format_rate(value),
+        "short": lambda store: store.removeprefix(root).lstrip("/") if len(stores) > 1 else store.rpartition("/")[2],
+    }
+    listed = sorted(stats.channels, key=lambda each: (-each.messages, each.store, each.channel))[:LISTED]
+    hurt = [each for each in stats.channels if each.damaged or each.missing]
+    whole = _over_time(stats.channels)
+    return render(
+        "stats.html",
+        filters,
+        stats=stats,
+        stores=stores,
+        root=root,
+        first=min((each.first_ns for each in stats.channels if each.first_ns is not None), default=None),
+        last=max((each.last_ns for each in stats.channels if each.last_ns is not None), default=None),
+        messages=sum(each.messages for each in stats.channels),
+        bytes=sum(each.bytes for each in stats.channels),
+        damaged=sum(each.damaged for each in stats.channels),
+        missing=sum(each.missing for each in stats.channels),
+        hurt=sorted(hurt, key=lambda each: (-each.damaged, -each.missing, each.store, each.channel)),
+        listed=listed,
+        opened=OPEN,
+        whole=_plot(stats.channels),
+        spark=lambda each: _spark(each, whole[0] if whole else None),
+        plots=_plots,
+    )
+
+
+def _plots(channel: ChannelStats) -> dict[str, Markup]:
+    return {
+        "time": _plot([channel], height=70),
+        "sizes": distribution(channel.sizes, BYTES),
+        "intervals": distribution(channel.intervals, TIMES) if channel.intervals else Markup(""),
+    }
+
+
+def _root(stores: Sequence[str]) -> str:
+    """Returns the directory in which all stores lie; of one store, the store."""
+    if len(stores) < 2:
+        return "".join(stores)
+    parts = [store.split("/")[:-1] for store in stores]
+    common = [names[0] for names in itertools.takewhile(lambda names: len(set(names)) == 1, zip(*parts, strict=False))]
+    return "/".join(common)
+
+
+def _span(nanoseconds: int) -> str:
+    seconds = nanoseconds / 1e9
+    for length, unit in _SPANS:
+        if seconds >= length:
+            return f"{digits(seconds / length)} {unit}"
+    return f"{nanoseconds} ns" if nanoseconds else "0 s"
+
+
+def _over_time(channels: Sequence[ChannelStats]) -> tuple[TimeAxis, dict[int, tuple[int, int]]] | None:
+    """Adds up when the messages of channels came.
+
+    Returns:
+        The axis that fits them, and for its places messages and bytes; None if there is no message.
+    """
+    times: dict[tuple[int, int], tuple[int, int]] = {}
+    for each in channels:
+        for place, (messages, size) in each.times.items():
+            before = times.get((each.width, place), (0, 0))
+            times[each.width, place] = before[0] + messages, before[1] + size
+    if not times:
+        return None
+    # A clock that was wrong puts messages far away.
+    usual = {stretch: sums for stretch, sums in times.items() if PLAUSIBLE[0] <= math.prod(stretch) < PLAUSIBLE[1]}
+    if not usual:
+        usual = times
+    spans = [each.span for each in channels if each.span]
+    first, last = min(low for low, _ in spans), max(high for _, high in spans)
+    if len(usual) < len(times):
+        first, last = min(map(math.prod, usual)), max(map(math.prod, usual))
+    axis = TimeAxis.over(first, last, max(width for width, _ in usual))
+    return axis, {axis.place(place * axis.width): sums for place, sums in widened(axis.width, usual).items()}
+
+
+def _plot(channels: Sequence[ChannelStats], height: int = 90) -> Markup:
+    """Plots messages and bytes of channels over time, two plots one below the other."""
+    found = _over_time(channels)
+    if found is None:
+        return Markup("")
+    axis, bars = found
+    panels = (
+        Bars(f"messages per {axis.unit}", {place: messages for place, (messages, _) in bars.items()}),
+        Bars(f"bytes per {axis.unit}", {place: size for place, (_, size) in bars.items()}, "orange", sizes=True),
+    )
+    return plot(panels, axis.places, axis.ticks, height=height)
+
+
+def _spark(channel: ChannelStats, axis: TimeAxis | None) -> Markup:
+    """Plots messages over the time of all channels, so that all rows have the same axis."""
+    if axis is None:
+        return Markup("")
+    bars: dict[int, float] = {}
+    for number, (messages, _) in channel.times.items():
+        place = axis.place(number * channel.width)
+        if 0 <= place < axis.places:
+            bars[place] = bars.get(place, 0) + messages
+    return sparkline(bars, axis.places)
+
+
+def distribution(histogram: Mapping[int, int], marks: Mapping[int, str]) -> Markup:
+    """Plots how numbers are distributed, on a logarithmic axis.
+
+    Args:
+        histogram: Bucket -> how many (`sums`).
+        marks: Numbers that are marked on the axis, if they lie on it, and what they are called: `BYTES`, `TIMES`.
+    """
+    doubled: dict[int, int] = {}
+    for bucket, count in histogram.items():
+        # One bar for each power of two: the eye needs no more. 0 comes before 1.
+        power = bounds_of(bucket)[0].bit_length() - 1
+        doubled[power] = doubled.get(power, 0) + count
+    if not doubled:
+        return Markup("")
+    lowest, highest = min(doubled), max(doubled) + 1
+    places = [(math.log2(number), name) for number, name in marks.items()]
+    places = [(place, name) for place, name in places if lowest <= place <= highest]
+    places = places[:: math.ceil(len(places) / _MARKS) or 1]
+    if lowest < 0:
+        places = [(-0.5, "0"), *((place, name) for place, name in places if place >= 1)]
+    begin = lowest - max(_FEWEST - (highest - lowest), 0) // 2
+    total = sum(doubled.values())
+    bars = Bars("% of messages", {power - begin: 100 * count / total for power, count in doubled.items()})
+    ticks = [(place - begin, name) for place, name in places]
+    return plot([bars], max(highest - begin, _FEWEST), ticks, width=460, height=90)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import StantoolsError, StoreUnwritableError
-from stantools.migration.server import embedded
-from stantools.migration.server.embedded import EmbeddedServer
+from stantools.nats import serverprocess
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
-from stantools.nats.serverprocess import find_server
+from stantools.nats.serverprocess import EmbeddedServer, find_server
 from tests import servers
 
 
@@ -45,7 +45,7 @@ def is_gone(server: EmbeddedServer) -> bool:
     port = int(server.url.rpartition(":")[2])
     for _ in range(300):
         try:
-            with embedded.socket.create_connection(("127.0.0.1", port), 1):
+            with socket.create_connection(("127.0.0.1", port), 1):
                 time.sleep(0.01)
         except OSError:
             return True
@@ -74,7 +74,7 @@ def test_takes_a_port(binary: Path, tmp_path: Path) -> None:
 
 def test_ends_with_us_even_when_we_are_killed(binary: Path, tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from stantools.migration.server.embedded import EmbeddedServer\n"
+        "import sys, time; from pathlib import Path; from stantools.nats.serverprocess import EmbeddedServer\n"
         f"server = EmbeddedServer(Path({str(tmp_path / 'store')!r}), binary=Path({str(binary)!r})).start()\n"
         "print(server.url, flush=True); time.sleep(60)"
     )
@@ -118,7 +118,7 @@ def test_what_cannot_work(binary: Path, tmp_path: Path) -> None:
 
 
 def test_gives_up_on_a_server_that_does_not_get_ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(embedded, "START_SECONDS", 0.3)
+    monkeypatch.setattr(serverprocess, "START_SECONDS", 0.3)
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\nexec sleep 30\n")
     slow.chmod(0o755)

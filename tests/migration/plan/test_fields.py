@@ -1,0 +1,104 @@
+"""Durations, sizes, times and sets of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stantools.migration.plan import fields
+from stantools.notation import format_duration, format_time
+
+_I64 = st.integers(0, 2**63 - 1)
+
+
+@given(_I64)
+def test_durations_and_sizes_come_back(number: int) -> None:
+    assert fields.parse_duration(format_duration(number)) == number
+    assert fields.parse_size(fields.format_size(number)) == number
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_times_come_back(timestamp: int) -> None:
+    assert fields.parse_time(format_time(timestamp)) == timestamp
+    assert fields.parse_time(str(timestamp)) == timestamp
+
+
+@given(st.sets(st.integers(1, 2**64 - 1) | st.integers(1, 60)))
+def test_sequences_come_back(sequences: set[int]) -> None:
+    rising = tuple(sorted(sequences))
+    assert fields.parse_sequences(fields.format_sequences(rising)) == rising
+
+
+@pytest.mark.parametrize(
+    ("format_", "value", "text"),
+    [
+        (format_duration, 0, "0s"),
+        (format_duration, 30 * 10**9, "30s"),
+        (format_duration, 36 * 3600 * 10**9, "1d12h"),
+        (format_duration, 1_500_000_000, "1s500ms"),
+        (fields.format_size, 0, "0"),
+        (fields.format_size, 64 << 20, "64MB"),
+        (fields.format_size, 4097, "4097"),
+        (fields.format_size, 1_024_000_000, "1000000KB"),
+        (fields.format_sequences, [1, 3, 5, 6, 7], "1, 3, 5-7"),
+        (fields.format_sequences, [], "none"),
+        (fields.about, 1_258_291, "1.2 MB"),
+        (fields.about, 12, "12 B"),
+    ],
+)
+def test_how_they_are_written(format_: Callable[[Any], str], value: Any, text: str) -> None:
+    assert format_(value) == text
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (fields.parse_duration, "72h", 72 * 3600 * 10**9),
+        (fields.parse_duration, "1.5s", 1_500_000_000),
+        (fields.parse_duration, "250ms", 250_000_000),
+        (fields.parse_size, "64 MiB", 64 << 20),
+        (fields.parse_size, "1g", 1 << 30),
+        (fields.parse_size, "17B", 17),
+        (fields.parse_number, "1_000_000", 1_000_000),
+        (fields.parse_number, "1000000", 1_000_000),
+        (fields.parse_sequences, "3 1,2", (1, 2, 3)),
+        (fields.parse_sequences, "none", ()),
+        (fields.parse_time, "1970-01-01T00:00:01.5Z", 1_500_000_000),
+    ],
+)
+def test_what_is_understood(parse: Callable[[str], Any], text: str, value: Any) -> None:
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (fields.parse_duration, "30"),
+        (fields.parse_duration, "-1s"),
+        (fields.parse_duration, "s"),
+        (fields.parse_duration, "999999d"),
+        (fields.parse_duration, "1s "),
+        (fields.parse_size, "-1"),
+        (fields.parse_size, "1XB"),
+        (fields.parse_size, "99999999TB"),
+        (fields.parse_size, ""),
+        (fields.parse_number, "1_0"),
+        (fields.parse_number, "-1"),
+        (fields.parse_number, "٣"),
+        (fields.parse_number, "18446744073709551616"),
+        (fields.parse_sequences, "0"),
+        (fields.parse_sequences, "5-3"),
+        (fields.parse_sequences, "1-99999999999"),
+        (fields.parse_sequences, "one"),
+        (fields.parse_sequences, "18446744073709551616"),
+        (fields.parse_time, "2026-13-01T00:00:00Z"),
+        (fields.parse_time, "yesterday"),
+    ],
+)
+def test_what_is_not(parse: Callable[[str], Any], text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse(text)
