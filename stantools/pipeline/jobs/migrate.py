@@ -37,14 +37,12 @@ from stantools.migration.workflow import exit_code, refuse_problems
 from stantools.nats.stream_names import digits
 from stantools.notation import counted
 from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources, find_obstacles, prepared_stream
+from stantools.pipeline.jobs.stores import worst
 from stantools.pipeline.spark.tasks import SparkWork
 from stantools.pipeline.tables.model import Failed
 from stantools.recovery.salvage.model import ChannelPlan
 from stantools.store.durable import writing
 from stantools.work import Failure, Work
-
-#: What a job over many stores ends with: the worst first.
-_WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FINDINGS, ExitCode.LOSS, ExitCode.CLEAN)
 
 
 @dataclass
@@ -62,7 +60,7 @@ class MigrateResult:
         codes = {exit_code(store.plan, streams, changed=self.changed) for store, streams in self.stores}
         if self.failed:
             codes.add(ExitCode.FINDINGS)
-        return next(code for code in _WORST if code in codes or code is ExitCode.CLEAN)
+        return worst(codes)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from stantools.pipeline.jobs.salvageplans import (
     check_target,
     seen,
 )
-from stantools.pipeline.jobs.stores import JobResult, survey_stores
+from stantools.pipeline.jobs.stores import JobResult, survey_stores, worst
 from stantools.pipeline.jobs.verify import StoreVerdict, plan_verify, run_verify
 from stantools.pipeline.tables.discovery import FoundStore
 from stantools.pipeline.tables.listing import LocalPlace
@@ -46,15 +46,6 @@ from stantools.work import Failure, Threads, Work
 _LOOKING = 16
 #: Channels are copied together up to so many bytes.
 GROUP_BYTES = 64 << 20
-#: The worst first.
-_WORST = (
-    ExitCode.UNREACHABLE,
-    ExitCode.REFUSED,
-    ExitCode.USAGE,
-    ExitCode.FINDINGS,
-    ExitCode.LOSS,
-    ExitCode.CLEAN,
-)
 
 
 class Shown(Protocol):
@@ -118,8 +109,7 @@ class SalvageJobResult(JobResult[SalvagedStore]):
     @property
     def exit_code(self) -> ExitCode:
         """The worst of all. What cannot be read is a finding, as long as anything else was done."""
-        codes = {*self.codes, *(store.exit_code for store in self.stores)}
-        return next((code for code in _WORST if code in codes), ExitCode.CLEAN)
+        return worst([*self.codes, *(store.exit_code for store in self.stores)])
 
 
 def run_salvage(work: Work, job: SalvageJob, phase: Phase) -> SalvageJobResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,6 +16,14 @@ from stantools.progress import Progress
 from stantools.recovery.salvage.plan import channels_to_survey
 from stantools.store.directory import Datastore
 from stantools.work import Failure, Work
+
+#: The worst first.
+_WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.USAGE, ExitCode.FINDINGS, ExitCode.LOSS)
+
+
+def worst(codes: Collection[int]) -> ExitCode:
+    """Returns the exit code of a job over many stores: the worst of theirs."""
+    return next((code for code in _WORST if code in codes), ExitCode.CLEAN)
 
 
 class StoreResult(Protocol):

@@ -1,0 +1,39 @@
+"""What a job over many stores ends with."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stantools.errors import ExitCode, UsageError
+from stantools.migration.journal import Outcome, StreamResult
+from stantools.pipeline.jobs.migrate import MigrateResult
+from stantools.pipeline.jobs.stores import worst
+from stantools.pipeline.tables.model import Failed
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [
+        ([], ExitCode.CLEAN),
+        ([ExitCode.CLEAN, ExitCode.LOSS], ExitCode.LOSS),
+        ([ExitCode.LOSS, ExitCode.FINDINGS, ExitCode.CLEAN], ExitCode.FINDINGS),
+        ([ExitCode.FINDINGS, ExitCode.USAGE], ExitCode.USAGE),
+        ([ExitCode.USAGE, ExitCode.REFUSED], ExitCode.REFUSED),
+        ([ExitCode.REFUSED, ExitCode.UNREACHABLE], ExitCode.UNREACHABLE),
+    ],
+)
+def test_the_worst_of_all_stores_counts(codes: list[ExitCode], code: ExitCode) -> None:
+    assert worst(codes) is code
+    assert worst(codes[::-1]) is code
+
+
+def test_a_stream_that_cannot_be_made_as_asked_is_no_success() -> None:
+    store: Any = SimpleNamespace(plan=SimpleNamespace(lossy=False))
+    good = StreamResult("A", Outcome.MIGRATED)
+    wrong = StreamResult("B", error=UsageError("stream B: it cannot be filled"))
+    assert MigrateResult([(store, [good])], changed=True).exit_code is ExitCode.CLEAN
+    assert MigrateResult([(store, [good, wrong])], changed=True).exit_code is ExitCode.USAGE
+    assert MigrateResult([(store, [good])], [Failed("/x", "no")], changed=True).exit_code is ExitCode.FINDINGS
