@@ -227,7 +227,8 @@ class EncryptedStore:
 
     def _wrap(self, name: bytes, store: ChannelStore) -> ChannelStore:
         crc = self._inner.crc or Crc()
-        return ChannelStore(EncryptedMessages(name, store.messages, self._key, self._cipher, crc), store.subscriptions)
+        messages = EncryptedMessages(name, store.messages, self._key, self._cipher, crc)
+        return ChannelStore(messages, store.subscriptions, store.making)
 
 
 def _default_cipher() -> Cipher:

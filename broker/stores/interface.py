@@ -46,7 +46,7 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """A flush that is under way, of messages or of subscriptions, until `Store.completed` returns it.
+    """A flush that is under way, of messages, of subscriptions or of a new channel, until `Store.completed` returns it.
 
     Attributes:
         outcome: What became of it.
@@ -190,10 +190,17 @@ class ChannelLog(Protocol):
 
 @dataclass(slots=True)
 class ChannelStore:
-    """The two stores of a channel."""
+    """The two stores of a channel.
+
+    A channel may be made later. That begins with the first `MessageStore.flush`, even if nothing was appended. One that
+    cannot be made is gone when `Store.completed` says so: nothing that was appended is stored, and the name is free.
+    """
 
     messages: MessageStore
     subscriptions: SubscriptionStore
+    #: What `Store.completed` returns when it is known whether the channel could be made, unless it is deleted before;
+    #: None if it is there.
+    making: Flush | None = None
 
 
 @dataclass(slots=True)
@@ -251,10 +258,18 @@ class Store(Protocol):
         """Removes a client, at once. Raises StorageError."""
 
     def create_channel(self, name: bytes) -> ChannelStore:
-        """Adds a channel. Raises StorageError (`too many channels`, or what the system says)."""
+        """Adds a channel, which counts from now on, even if it is made later (`ChannelStore.making`).
+
+        Raises:
+            StorageError: There are too many (`too many channels`), or it is known already that it cannot be made.
+        """
 
     def delete_channel(self, name: bytes) -> None:
-        """Removes a channel and all it has. Raises StorageError; it is there as before then."""
+        """Removes a channel and all it has; its files may go later.
+
+        Raises:
+            StorageError: It cannot be removed, and is there as before.
+        """
 
     def limits_of(self, name: bytes) -> ChannelLimits:
         """Returns what a channel may hold, after inheritance (server-operations.md section 12)."""

@@ -24,6 +24,7 @@ from broker.streaming.hot.fields import failed
 from broker.streaming.names import text
 from broker.streaming.ports import Role
 from broker.streaming.state import Fresh
+from stantools.format.quoting import quote
 
 if TYPE_CHECKING:
     from broker.blocks import Records
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 #: Bytes that wait for a store, of a channel and of all: beyond, those who publish are read more slowly.
 CHANNEL_BOUND: Final = 16 << 20
 BOUND: Final = 64 << 20
+#: Channels that a store is to make: beyond, those who publish to such channels are read more slowly.
+NEW_BOUND: Final = 1024
 #: How long (ns) a commit flushes, and those who may be served are served, before others have their turn.
 SHARE: Final = 8_000_000
 
@@ -108,6 +111,7 @@ class Commits:
         self._timers = context.timers
         self._store = context.store
         self._sleep_time = context.options.io_sleep_time
+        self._channels = channels
         self._expiry = channels.expiry
         self._serving = serving
         self.staged = self.size = 0
@@ -134,18 +138,17 @@ class Commits:
         """Flushes that the store has not completed."""
         return len(self._flushes)
 
-    @property
-    def crowded(self) -> bool:
-        """So much waits for a store that some of those who publish are to be read more slowly."""
-        return bool(self._full) or self._waiting + self.size > BOUND
-
     def stage(self, batch: Batch, count: int, size: int) -> None:
         """Takes a batch, whose portions have been appended to the stores or refused."""
         self._batches.append(batch)
         self.staged += count
         self.size += size
         full = self._full
-        if self._waiting + self.size > BOUND or (full and any(each.channel in full for each in batch.portions)):
+        if (
+            self._waiting + self.size > BOUND
+            or (full and any(each.channel in full for each in batch.portions))
+            or (len(self._channels.making) > NEW_BOUND and any(each.channel.making for each in batch.portions))
+        ):
             self._slowed = True
             self._bus.slow_down()
 
@@ -162,7 +165,7 @@ class Commits:
             portions.append(portion)
 
     def touch(self, channel: Channel) -> None:
-        """Has a channel looked at by the next commit, though nothing was published: its store may have more."""
+        """Has a channel looked at by the next commit, though nothing was published: its store may have more to do."""
         self._touched.setdefault(channel, [])
         self._driver.commit_soon()
 
@@ -308,6 +311,8 @@ class Commits:
     def _complete(self) -> None:
         """Goes on with what the store has completed."""
         for flush in self._store.completed():
+            if (new := self._channels.making.pop(flush, None)) is not None:
+                self._made(new, flush)
             for follow in self._followers.pop(flush, ()):
                 follow(flush)
             channel = self._flushes.pop(flush, None)
@@ -324,6 +329,15 @@ class Commits:
             self._stored(channel, done.last, done.portions)
             self._make_room(channel)
         self._relax()
+
+    def _made(self, channel: Channel, flush: Flush) -> None:
+        """Goes on with a channel that the store has made, or without it if it could not."""
+        if flush.outcome is _STORED:
+            self._channels.made(channel)
+        else:
+            log.STREAMING.error("Creating channel %s failed: %s", quote(channel.name), flush.error)
+            self.lost(channel, flush.error, flush.outcome)
+            self._channels.forget(channel)
 
     def _stored(self, channel: Channel, last: int, portions: list[Portion]) -> None:
         """Delivers what is stored, and lets it be acknowledged."""
@@ -357,7 +371,12 @@ class Commits:
 
     def _relax(self) -> None:
         """Lets those who publish go on when enough of what waited is done."""
-        if self._slowed and not self._full and self._waiting + self.size <= BOUND // 2:
+        if (
+            self._slowed
+            and not self._full
+            and self._waiting + self.size <= BOUND // 2
+            and len(self._channels.making) <= NEW_BOUND // 2
+        ):
             self._slowed = False
             self._bus.go_on()
 

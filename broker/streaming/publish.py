@@ -3,6 +3,8 @@
 Facts: streaming-protocol.md section 11.
 
 What comes in is staged: appended to the stores, with the acknowledgements held back until a commit (`commits`).
+The store makes a new channel with the commit; whoever publishes to one that cannot be made learns of it by the
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -173,7 +175,7 @@ class Publishing:
             )
             return self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
         try:
-            self._channels.obtain(message.subject)
+            channel = self._channels.obtain(message.subject)
         except (RefusedError, StorageError) as error:
             log.STREAMING.error(
                 "[Client:%s] Error processing message for subject %s: %s",
@@ -182,6 +184,9 @@ class Publishing:
                 error,
             )
             return self._count_and_refuse(request, message, text_of(error))
+        if channel.making is not None:
+            # Even if the message is refused.
+            self._commits.touch(channel)
         if status is Status.UNKNOWN_CHANNEL:
             return True
         self._stage_alone(request, message)

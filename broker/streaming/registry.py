@@ -136,6 +136,7 @@ class Channels:
         self._spellings: dict[str, list[bytes]] = {}
         self.numbered: Slots[Channel] = Slots()  #: by the numbers that the kernels know
         self.names = Names()  #: numbers of the names, for the kernels
+        self.making: dict[Flush, Channel] = {}  #: those that the store is about to make
         self.expiry = Expiry(context, self.delete)  #: what of them ends by time
 
     def __len__(self) -> int:
@@ -151,6 +152,8 @@ class Channels:
     def obtain(self, name: bytes) -> Channel:
         """Returns the channel of a name, which is a valid one; creates it if there is none.
 
+        It may be one that the store has yet to make (`making`), with the next commit that touches it.
+
         Raises:
             RefusedError: There is one that differs in case only.
             StorageError: It cannot be created, for example because there are too many.
@@ -164,10 +167,20 @@ class Channels:
             )
             log.STREAMING.error("Creating channel %s failed: %s", quote(name), message)
             raise RefusedError(message.encode(errors="surrogateescape"))
-        channel = self.recover(name, self._store.create_channel(name))
-        log.STREAMING.info("Channel %s has been created", quote(name))
-        self.expiry.watch(channel)
+        stores = self._store.create_channel(name)
+        channel = self.recover(name, stores)
+        if stores.making is None:
+            self.made(channel)
+        else:
+            channel.making = stores.making
+            self.making[stores.making] = channel
         return channel
+
+    def made(self, channel: Channel) -> None:
+        """Takes note that the store has made a channel."""
+        channel.making = None
+        log.STREAMING.info("Channel %s has been created", quote(channel.name))
+        self.expiry.watch(channel)
 
     def recover(self, name: bytes, stores: ChannelStore) -> Channel:
         """Adds a channel that is stored already."""
@@ -186,8 +199,14 @@ class Channels:
         Raises:
             StorageError: It cannot be removed from the store, and is there as before.
         """
+        self._store.delete_channel(channel.name)
+        self.forget(channel)
+
+    def forget(self, channel: Channel) -> None:
+        """Makes a channel unknown that the store does not have any more."""
         name = channel.name
-        self._store.delete_channel(name)
+        if channel.making is not None:
+            self.making.pop(channel.making, None)
         del self._channels[name]
         spellings = self._spellings[without_case(name)]
         spellings.remove(name)

@@ -18,7 +18,7 @@ from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
     from broker.blocks import Records
-    from broker.stores.interface import MessageStore, SubscriptionStore
+    from broker.stores.interface import Flush, MessageStore, SubscriptionStore
     from broker.streaming.context import Timer
 
 _SECOND: Final = 1_000_000_000
@@ -269,6 +269,8 @@ class Channel:
     name: bytes
     messages: MessageStore
     store: SubscriptionStore
+    #: Until it is known whether it could be made: what the store returns then.
+    making: Flush | None = None
     #: What the kernels know it by.
     number: int = -1
     #: The last sequence that is stored and may be delivered.

@@ -111,10 +111,13 @@ class Subscribing:
         self._commits.commit()
         try:
             channel = self._channels.obtain(message.subject)
+            if channel.making is not None:
+                self._commits.touch(channel)
+                self._commits.when_durable([channel.making], partial(self._made, request, message))
+                return
             subscription, story = self._create_or_resume(channel, client, message, text(request.subject))
         except (RefusedError, StorageError) as error:
-            log.STREAMING.error("Unable to create subscription on %s: %s", quote(message.subject), error)
-            self._refuse(request, text_of(error))
+            self._fail(request, message, text_of(error))
             return
         self.activate(subscription, client)
         log.STREAMING.debug("%s", story)
@@ -157,8 +160,18 @@ class Subscribing:
             )
         if subscription.channel.by_ack_inbox.get(ack_inbox) is subscription:
             self._unsubscribing.end(subscription, unsubscribe=not resumed)
-        log.STREAMING.error("Unable to create subscription on %s: %s", quote(message.subject), error)
-        self._refuse(request, error.encode(errors="surrogateescape"))
+        self._fail(request, message, error.encode(errors="surrogateescape"))
+
+    def _made(self, request: Request, message: pb.SubscriptionRequest, error: str) -> None:
+        """Goes on with a request whose channel has been made, or could not be."""
+        if error:
+            self._fail(request, message, error.encode(errors="surrogateescape"))
+        else:
+            self._subscribe(request, message)
+
+    def _fail(self, request: Request, message: pb.SubscriptionRequest, error: bytes) -> None:
+        log.STREAMING.error("Unable to create subscription on %s: %s", quote(message.subject), text(error))
+        self._refuse(request, error)
 
     def _answer(self, request: Request, subscription: Subscription, ack_inbox: bytes) -> None:
         response = protocol.SubscriptionResponse(ack_inbox=ack_inbox)

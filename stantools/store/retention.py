@@ -8,7 +8,7 @@ last slice's files stay in any case, so that the last sequence is still known af
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class Removal:
 
     count: int = 0  #: messages
     bytes: int = 0  #: bytes in the server's accounting
-    slices: list[int] = field(default_factory=list)  #: numbers of the slices whose files are gone
+    slices: list[int] = field(default_factory=list)  #: numbers of the slices whose files are gone, or are to go
     #: Data file and index of the slices that were renamed for an archive script.
     archived: list[tuple[Path, Path]] = field(default_factory=list)
 
@@ -58,6 +58,7 @@ class Retention:
         limits: What the channel may hold.
         slices: Slices that were there before, by number, without the one that the writer goes on with.
         archive: Rename the files of removed slices to `.bak`.
+        drop: Called with the number of each slice whose files are to go, in order, instead of removing them.
         consume: Empty the writer's list of finished slices, so that it does not grow for ever.
 
     Attributes:
@@ -72,10 +73,12 @@ class Retention:
         slices: Iterable[SliceState] = (),
         *,
         archive: bool = False,
+        drop: Callable[[int], None] | None = None,
         consume: bool = False,
     ) -> None:
         self.limits = limits
         self._writer = writer
+        self._drop = drop
         self._consume = consume
         self._archive = archive
         self.slices = deque(slices)  #: what there is, the oldest first
@@ -183,7 +186,11 @@ class Retention:
     def _drop_files(self, removal: Removal) -> None:
         while len(self.slices) > 1 and self._row >= self.slices[0].count:
             oldest = self.slices[0]
-            archived = remove_slice(self._writer.directory, oldest.number, archive=self._archive)
+            if self._drop is not None:
+                self._drop(oldest.number)
+                archived = None
+            else:
+                archived = remove_slice(self._writer.directory, oldest.number, archive=self._archive)
             self.slices.popleft()
             self._count_before(oldest, -1)
             self._row = self._row_bytes = 0

@@ -8,12 +8,16 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as store
+from stantools.inspection.forecast import ServerOptions, forecast
+from stantools.store.directory import open_datastore
+from stantools.store.limits import UNLIMITED, StoreLimits
 from tests.brokers import Broker
 from tests.interop.follower import Follower, wait_until_served
 from tests.interop.rawclient import Publisher, RawClient, stored
@@ -106,6 +110,47 @@ def test_acknowledged_messages_survive(tmp_path: Path, words: tuple[object, ...]
 @pytest.mark.parametrize("seed", range(len(CONFIGURATIONS)))
 def test_acknowledged_messages_survive_many_crashes(tmp_path: Path, seed: int) -> None:
     rounds(tmp_path, 45, seed, *CONFIGURATIONS[seed])
+
+
+@pytest.mark.parametrize("turns", [2, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("words", [(), ("--file_sync=false",)], ids=str)
+def test_new_channels_survive(tmp_path: Path, words: tuple[object, ...], turns: int) -> None:
+    """Killed while it makes hundreds of channels: what was acknowledged has a channel, for the original as well."""
+    chance = random.Random(turns)
+    rules = ServerOptions(version="0.25.6", limits=StoreLimits(0, UNLIMITED))
+    seen = 0
+    for part in range(0, turns, 10):
+        directory = tmp_path / f"store{part}"
+        acked: Counter[bytes] = Counter()
+        with Broker(tmp_path, "-st", "FILE", "-dir", directory, *_UNLIMITED, *words) as broker:
+            for turn in range(part, min(part + 10, turns)):
+                publishers = [
+                    Publisher(broker.port, f"p{turn}-{n}", [b"c.%d.%d.%d" % (turn, n, each) for each in range(200)])
+                    for n in range(2)
+                ]
+                for each in publishers:
+                    each.start()
+                publishers[0].wait_for(1)
+                time.sleep(chance.uniform(0, 0.25))
+                broker.kill()
+                for each in publishers:
+                    each.join(90)
+                    assert not each.is_alive()
+                    assert not each.refused
+                    mine = set(each.acked)
+                    acked.update(channel for channel, data in each.sent if data in mine)
+                predicted = forecast(open_datastore(directory), rules, lookups=False)
+                assert predicted.starts, predicted.error
+                for channel, count in acked.items():
+                    assert predicted.channels[channel.decode()].count >= count
+                seen += len(predicted.channels)
+                broker.start()
+            assert broker.stop() == 0
+        said = broker.said()
+        for sign in BAD_SIGNS:
+            assert sign not in said, said[said.index(sign) - 200 :][:2000]
+        verified(directory, except_for=LEFT_BEHIND)
+    assert seen > 10 * turns
 
 
 def _drain(client: RawClient, inbox: bytes, seconds: float) -> list[store.MsgProto]:

@@ -5,6 +5,8 @@ store            clients, channels, the identity of the server
 messages         the slices of a channel: appending, limits, taking back what could not be stored
 reading          messages from the files
 subscriptions    a channel's subs.dat
+directories      a channel's directory: made with the first messages, removed, by threads
+disk             threads and the kernel, which write and sync
 locks            who may write: one broker, the active server of a group
 services         what all channels share: bounds for open files and memory, the archive script, what to sync
 """

@@ -13,14 +13,18 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final
 
 #: Threads that write and sync, and seconds for which they are waited for if they have no more to do than one job each.
 #: A job that takes as long is slow.
 _THREADS: Final = 8
+#: Jobs that take turns: so many at a time, by more threads.
+_TURNS: Final = 4
 _MOMENT: Final = 0.02
 _LONGEST_PAUSE: Final = 0.01
 
@@ -47,6 +51,8 @@ class Disk:
         self._done: SimpleQueue[tuple[Conclusion, bool, Exception | None, float]] = SimpleQueue()
         self._threads = self._running = self._wanted = 0
         self._waiting = False
+        self._turns: deque[Callable[[], tuple[Job, Conclusion]]] = deque()
+        self._taken = 0  # turns of which the conclusion was not drawn
 
     def run(self, job: Job, conclusion: Conclusion, *, awaited: bool = False) -> None:
         """Has a thread do a job.
@@ -60,10 +66,30 @@ class Disk:
         if awaited:
             self._wanted += 1
             self._waiting = True
-        if self._threads < min(self._running, _THREADS):
+        if self._threads < min(self._running, _THREADS + _TURNS):
             self._threads += 1
             threading.Thread(target=self._work, name="disk", daemon=True).start()
         self._jobs.put((job, conclusion, awaited))
+
+    def take_turns(self, begin: Callable[[], tuple[Job, Conclusion]]) -> None:
+        """Has a thread do a job of a kind of which there may be thousands: others do not wait behind them.
+
+        Args:
+            begin: Called when it is its turn, maybe at once; returns the job and its conclusion, as for `run`.
+        """
+        self._turns.append(begin)
+        self._next_turns()
+
+    def _next_turns(self) -> None:
+        while self._turns and self._taken < _TURNS:
+            self._taken += 1
+            job, conclusion = self._turns.popleft()()
+            self.run(job, partial(self._turn_over, conclusion))
+
+    def _turn_over(self, conclusion: Conclusion, problem: Exception | None) -> None:
+        self._taken -= 1
+        self._next_turns()
+        conclusion(problem)
 
     def sync(self, descriptors: Sequence[int], conclusion: Conclusion) -> bool:
         """Has the kernel sync files, as an awaited job. False, and nothing, if it cannot or the disk is slow."""
@@ -96,7 +122,7 @@ class Disk:
         """Draws the conclusions of jobs, waits until a time for those that are awaited, or all."""
         self._waiting = True
         while self._running:
-            awaited = everything or (self._wanted and self._running <= _THREADS)
+            awaited = everything or (self._wanted and self._running - self._taken <= _THREADS)
             wait = end - time.monotonic() if self._waiting and awaited else 0
             try:
                 conclusion, wanted, problem, seconds = self._done.get(wait > 0, wait if wait > 0 else None)

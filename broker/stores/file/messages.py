@@ -3,8 +3,9 @@
 What is appended is written at the next flush. If anything goes wrong until then, the files are cut back to where they
 were after the flush before, so that what was refused is not there, and what was promised is.
 
-Where a flush has to be durable, a thread writes and syncs. The files belong to it as long as the flush is under way:
-what is appended meanwhile is gathered for the next one, and what was stored before is read as it was.
+Where a flush has to be durable, or the channel has yet to be made, a thread writes and syncs. The files belong to it as
+long as the flush is under way: what is appended meanwhile is gathered for the next one, and what was stored before is
+read as it was.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from broker.blocks import Records
 from broker.log import STREAMING
 from broker.stores.blocklist import BlockList, empty, part_of
+from broker.stores.file.directories import ChannelDirectory
 from broker.stores.file.reading import MAX_ROWS, SliceReader, UnreadableError
 from broker.stores.file.services import Services
 from broker.stores.interface import Flush, Outcome, StorageError, first_sequence
@@ -28,7 +30,7 @@ from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.store.durable import fsync_directory, unwritable, writing
 from stantools.store.limits import ChannelLimits
-from stantools.store.retention import Removal, Retention
+from stantools.store.retention import Retention
 from stantools.store.slicestate import SliceState
 from stantools.store.slicewriter import SliceWriter, Writing
 
@@ -64,30 +66,29 @@ class FileMessages:
         limits: What it may hold.
         services: What all channels share.
         found: What is there.
-        new: The directory was just made.
     """
 
     def __init__(
         self,
-        directory: Path,
+        directory: ChannelDirectory,
         name: bytes,
         limits: ChannelLimits,
         services: Services,
         found: FoundSlices | None = None,
-        *,
-        new: bool = False,
     ) -> None:
         found = found or FoundSlices()
         options = services.options
         self.limits = limits
         self.files = 0
-        self._directory = directory
+        self.place = directory  #: where its files are
+        self._directory = directory.path
         self._name = name
         self._services = services
         self._sync = options.sync
-        self._new = new
+        self._new = directory.making is not None  # it has yet to be made, or its name to be made durable
+        self._aside = self._sync or self._new  # threads and the kernel store what is gathered
         self._writer = SliceWriter(
-            directory,
+            self._directory,
             name,
             services.crc,
             Writing(
@@ -102,9 +103,9 @@ class FileMessages:
             current=found.current,
         )
         old = [each for each in found.slices if each is not found.current]
-        self._retention = Retention(self._writer, limits, old, archive=bool(services.archiver), consume=True)
+        self._retention = Retention(self._writer, limits, old, drop=directory.slices.append, consume=True)
         self._ordered = _in_order(self._retention.slices)
-        self._reader = SliceReader(directory, name, services.crc, services.open_files, dict(found.odd_paths))
+        self._reader = SliceReader(self._directory, name, services.crc, services.open_files, dict(found.odd_paths))
         self._recent = BlockList()
         self._ahead: list[tuple[int, Records]] = []
         self._next_read = 0
@@ -136,7 +137,7 @@ class FileMessages:
         if not count:
             return
         first = first_sequence(records, self.last)
-        if not self._sync:
+        if not self._aside:
             if self._broken:
                 self._repair()
             try:
@@ -149,7 +150,7 @@ class FileMessages:
         self._services.open_files.touch(self)
         recent = self._recent
         size = recent.append(records) + count * MESSAGE_OVERHEAD
-        if self._sync:
+        if self._aside:
             self._gathered.append(records)
             self._gathered_count += count
             self._gathered_bytes += size
@@ -164,13 +165,13 @@ class FileMessages:
 
     def flush(self) -> Flush | None:
         """Makes durable what was appended, and enforces the limits; see `MessageStore.flush`."""
-        if not self._dirty:
+        if not self._dirty and not self._new:
             if self._broken:
                 self._repair()
             if self._enforcing_failed:
                 self._keep_within_limits()
             return None
-        if self._sync:
+        if self._aside:
             if self._under_way is None:
                 self._begin(Flush())
             elif self._pausing:
@@ -193,21 +194,34 @@ class FileMessages:
 
         Where the disk is slow it waits a little for as many messages as there were before: those who got their
         acknowledgements together have the next ones soon. Else one would be synced alone, and all others after it.
+        A channel that has yet to be made waits for its turn, and takes along what has come until then.
         """
         disk = self._services.disk
         paused, self._under_way, self._next = self._pausing, flush, None
-        self._pausing = not at_once and disk.pause > 0 and self._gathered_count < max(self._counts)
+        few = disk.pause > 0 and self._gathered_count < max(self._counts)
+        self._pausing = not at_once and (self._new or few)
         if not paused:
             current = self._writer.current
             self._shown = None if current is None else current.copy()
         if self._pausing:
-            if not paused:
+            if not paused and self._new:
+                disk.take_turns(self._make)
+            elif not paused:
                 disk.run(partial(time.sleep, disk.pause), partial(self._paused, flush))
             return
+        self._store_soon(self._take_gathered())
+
+    def _take_gathered(self) -> Sequence[Records]:
+        """Returns what is gathered; from now on it is gathered for the next flush."""
         self._counts = self._counts[1], self._gathered_count
         blocks, self._gathered = self._gathered, []
         self._gathered_count = self._gathered_bytes = 0
-        self._store_soon(blocks)
+        return blocks
+
+    def _make(self) -> tuple[Callable[[], None], Callable[[Exception | None], None]]:
+        """Returns what a thread is to do for a channel that has yet to be made, now that it is its turn."""
+        self._pausing = False
+        return partial(self._store, self._take_gathered()), self._stored
 
     def _paused(self, flush: Flush, _problem: Exception | None) -> None:
         """Goes on with a flush that has waited for more."""
@@ -218,7 +232,7 @@ class FileMessages:
         """Writes what belongs in the current slice, and has the kernel sync it; a thread does what is left of that."""
         disk, writer, left = self._services.disk, self._writer, deque(blocks)
         job: Callable[[], None] = partial(self._store, left)
-        if not (disk.pause or self._broken or self._new):
+        if self._sync and not (disk.pause or self._broken):
             try:
                 while left and writer.append_run(
                     left[0].data, left[0].starts, left[0].sizes, left[0].sequences, left[0].timestamps
@@ -231,7 +245,7 @@ class FileMessages:
             except StoreUnwritableError as error:
                 self._go_back()
                 job = partial(_fail, error)
-        disk.run(job, self._stored, awaited=True)
+        disk.run(job, self._stored, awaited=self._sync)
 
     def _kernel_done(self, problem: Exception | None) -> None:
         """Goes on when the kernel is done."""
@@ -241,12 +255,14 @@ class FileMessages:
         self._stored(problem)
 
     def _store(self, blocks: Iterable[Records]) -> None:
-        """Writes and syncs; all or nothing is there afterwards. Called by a thread.
+        """Writes and syncs, after the channel was made; all or nothing is there afterwards. Called by a thread.
 
         Raises:
+            StorageError: The channel cannot be made.
             StoreUnwritableError: It cannot be done.
             ValueError: The blocks are not as they should be.
         """
+        self.place.make()
         if self._broken:
             self._writer.go_back(self._mark)
             self._broken = False
@@ -254,10 +270,10 @@ class FileMessages:
             for records in blocks:
                 self._write(records)
             self._writer.flush()
-            if self._new:
+            if self._new and self._sync:
                 with writing(self._directory, "its name may not be durable"):
                     fsync_directory(self._directory.parent)
-                self._new = False
+            self._new = False
         except Exception:
             self._go_back()
             raise
@@ -270,8 +286,14 @@ class FileMessages:
         self._services.completed.append(flush)
         if problem is not None:
             flush.outcome, flush.error = Outcome.REFUSED, self._taken_back(problem).message
+            self.place.conclude()
             return
+        self.place.conclude()
         self._dirty = bool(self._gathered)
+        if not self._sync:
+            # What was appended meanwhile comes first.
+            self._aside = self._dirty
+            self._services.unsynced.add(self)
         self._keep_within_limits()
         if self._next is not None:
             self._begin(self._next)
@@ -322,13 +344,12 @@ class FileMessages:
 
     def apply_limits(self, now: int) -> None:
         """Removes what limits do not allow of what was found when the store was opened."""
-        self._enforce(now)
+        self._enforce(now, at_once=True)
         self._set_mark()
 
-    def _enforce(self, now: int) -> None:
-        removal = Removal()
+    def _enforce(self, now: int, *, at_once: bool = False) -> None:
         try:
-            removal = self._retention.enforce(now)
+            self._retention.enforce(now)
             self._enforcing_failed = False
         except (StantoolsError, OSError) as error:
             # What was stored is stored; old messages stay for now.
@@ -337,8 +358,7 @@ class FileMessages:
             self._enforcing_failed = True
         self._learn()
         self._recent.drop_before(self.first)
-        for data, index in removal.archived:
-            self._services.archiver.run(self._name, data, index)
+        self.place.remove_slices(at_once=at_once)
 
     def _go_back(self) -> None:
         """Returns the files to the state after the last flush."""
@@ -398,7 +418,7 @@ class FileMessages:
 
     def _read_files(self, first: int, count: int, size: int) -> Records:
         """Reads from the files, and some more than asked for if somebody goes through the channel."""
-        if self._dirty and not self._sync:
+        if self._dirty and not self._aside:
             try:
                 self._writer.flush(sync=False)
             except StoreUnwritableError:
@@ -456,7 +476,7 @@ class FileMessages:
         """Returns the first sequence whose timestamp is not lower; see `MessageStore.sequence_at`."""
         if not self.count:
             return self.last + 1 if self.last else 0
-        if self._dirty and not self._sync:
+        if self._dirty and not self._aside:
             try:
                 self._writer.flush(sync=False)
             except StoreUnwritableError:
@@ -490,6 +510,11 @@ class FileMessages:
 
     # Files.
 
+    @property
+    def busy(self) -> bool:
+        """Whether threads are at the files."""
+        return self._under_way is not None or self.place.busy
+
     def release(self) -> bool:
         """Closes the files that are written, unless there is something to write."""
         if self._dirty or self._broken:
@@ -508,7 +533,7 @@ class FileMessages:
         if self._under_way is not None:
             raise StorageError(f"{self._directory}: the disk has not taken what was written last")
         try:
-            if not self._sync:
+            if not self._aside:
                 self.flush()
         finally:
             self.abandon()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -13,17 +11,19 @@ from pathlib import Path
 
 from broker.log import STREAMING
 from broker.stores.file.compaction import RETRY, Compaction
+from broker.stores.file.directories import ChannelDirectory, cut_behind
 from broker.stores.file.locks import lock_directory, make_directory, unlock_directory
 from broker.stores.file.messages import FileMessages
 from broker.stores.file.recovery import Found, FoundChannel, recover_directory
 from broker.stores.file.services import Archiver, CacheBudget, OpenFiles, Services
-from broker.stores.file.subscriptions import FileSubscriptions, cut_behind
+from broker.stores.file.subscriptions import FileSubscriptions
 from broker.stores.interface import ChannelStore, Flush, Recovered, RecoveredSubscription, StorageError
 from broker.stores.options import FileOptions
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
+from stantools.format.quoting import quote
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE
 from stantools.store.durable import fsync_directory, fsync_file, replace_file, writing
@@ -84,6 +84,7 @@ class FileStore:
         self._open = False
         self._lock: Path | None = None
         self._channels: dict[bytes, tuple[FileMessages, FileSubscriptions]] = {}
+        self._leaving: dict[bytes, ChannelDirectory] = {}  # channels that are gone, whose files are being removed
         self._synced = time.monotonic_ns()
         self._syncing = self._hopeless = False
 
@@ -114,7 +115,7 @@ class FileStore:
         self._open = True
 
     def _recover_channel(self, found: FoundChannel) -> tuple[ChannelStore, list[RecoveredSubscription]]:
-        directory = self._root / os.fsdecode(found.name)
+        directory = ChannelDirectory(self._root / os.fsdecode(found.name), self._services)
         limits = self.limits.limits_for(os.fsdecode(found.name))
         messages = FileMessages(directory, found.name, limits, self._services, found.slices)
         messages.apply_limits(self._wall())
@@ -192,51 +193,58 @@ class FileStore:
 
     # Channels.
 
-    def create_channel(self, name: bytes) -> ChannelStore:
-        """Adds a channel; see `Store.create_channel`."""
+    def create_channel(self, name: bytes, *, at_once: bool = False) -> ChannelStore:
+        """Adds a channel; see `Store.create_channel`.
+
+        Args:
+            name: The channel.
+            at_once: Make it now, whatever the disk is doing.
+        """
         if name in self._channels:
             raise StorageError("already exists")
         if 0 < self.limits.max_channels <= len(self._channels):
             raise StorageError("too many channels")
-        directory = self._make_directory(name)
+        if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
+            raise StorageError(f"mkdir {self._root}/{os.fsdecode(name)}: invalid argument")
+        path = self._root / os.fsdecode(name)
+        directory = ChannelDirectory(path, self._services, partial(self._leave, name), self._leaving.get(name))
+        if at_once:
+            directory.make()
+            directory.making = None
         limits = self.limits.limits_for(os.fsdecode(name))
-        messages = FileMessages(directory, name, limits, self._services, new=True)
+        messages = FileMessages(directory, name, limits, self._services)
         subscriptions = FileSubscriptions(directory, limits, self._services)
-        subscriptions.make_file()
         self._channels[name] = messages, subscriptions
-        return ChannelStore(messages, subscriptions)
+        return ChannelStore(messages, subscriptions, directory.making)
 
-    def _make_directory(self, name: bytes) -> Path:
-        path = f"{self._root}/{os.fsdecode(name)}"
-        if not name or name in (b".", b"..") or b"/" in name:
-            raise StorageError(f"mkdir {path}: invalid argument")
-        try:
-            Path(path).mkdir(exist_ok=True)
-        except ValueError:
-            raise StorageError(f"mkdir {path}: invalid argument") from None
-        except OSError as error:
-            reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO)
-            raise StorageError(f"mkdir {path}: {reason.lower()}") from error
-        return Path(path)
+    def _leave(self, name: bytes) -> None:
+        """Forgets a channel that could not be made, or is removed."""
+        for each in self._channels.pop(name, ()):
+            each.abandon()
 
     def delete_channel(self, name: bytes) -> None:
         """Removes a channel and all it has; see `Store.delete_channel`."""
         channel = self._channels.get(name)
         if channel is None:
             raise StorageError("not found")
-        messages, subscriptions = channel
-        try:
-            flushes = [each.flush() for each in channel]
-            if any(flushes):
-                self.settle()
-            messages.close()
-            subscriptions.close()
-            shutil.rmtree(self._root / os.fsdecode(name))
-        except (StantoolsError, OSError) as error:
-            raise _storage_error(error) from error
-        messages.abandon()
-        subscriptions.abandon()
-        del self._channels[name]
+        if any(each.busy for each in channel):
+            self.settle()
+            if name not in self._channels:
+                return  # it could not be made
+            if any(each.busy for each in channel):
+                raise StorageError(f"{self._root / os.fsdecode(name)}: the disk has not taken what was written last")
+        directory = channel[0].place
+        self._leave(name)
+        self._leaving[name] = directory
+        self._services.disk.take_turns(lambda: (directory.remove, partial(self._left, name, directory)))
+
+    def _left(self, name: bytes, directory: ChannelDirectory, problem: Exception | None) -> None:
+        """Goes on when a thread has removed the files of a channel."""
+        if problem is not None:
+            # Whoever wants the name next tries again.
+            STREAMING.error("Unable to remove the files of channel %s: %s", quote(name), problem)
+        elif self._leaving.get(name) is directory:
+            del self._leaving[name]
 
     def limits_of(self, name: bytes) -> ChannelLimits:
         """Returns what a channel may hold."""

@@ -6,7 +6,6 @@ compaction writes it anew. That also helps when records could not be written: th
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from broker.log import STREAMING
 from broker.stores.file.compaction import RETRY, Compaction
+from broker.stores.file.directories import ChannelDirectory, cut_behind
 from broker.stores.file.services import Services
 from broker.stores.interface import Flush, Outcome, RecoveredSubscription, StorageError
 from stantools.errors import StantoolsError, StoreUnwritableError
@@ -21,7 +21,6 @@ from stantools.format.kernels import encode_flow
 from stantools.format.layout import FILE_HEADER_SIZE, SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.directory import SUBS_FILE
-from stantools.store.durable import writing
 from stantools.store.limits import ChannelLimits
 from stantools.store.logwriter import Live, SubsLog
 from stantools.store.sublog import SubsState
@@ -48,9 +47,14 @@ class FileSubscriptions:
     files = 1
 
     def __init__(
-        self, directory: Path, limits: ChannelLimits, services: Services, found: SubsState | None = None
+        self,
+        directory: ChannelDirectory,
+        limits: ChannelLimits,
+        services: Services,
+        found: SubsState | None = None,
     ) -> None:
-        self._directory = directory
+        self._place = directory
+        self._directory = directory.path
         self._limits = limits
         self._services = services
         found = found or SubsState()
@@ -75,10 +79,6 @@ class FileSubscriptions:
             state.CopyFrom(kept.state)
             result.append(RecoveredSubscription(state, sorted(kept.pending)))
         return result
-
-    def make_file(self) -> None:
-        """Creates subs.dat. Raises StorageError."""
-        self._opened()
 
     def create(self, state: pb.SubState) -> None:
         """Stores a new subscription; see `SubscriptionStore.create`."""
@@ -331,6 +331,8 @@ class FileSubscriptions:
     def _opened(self) -> SubsLog:
         services = self._services
         if self._log is None:
+            if self._place.making is not None:
+                self._make()
             options = services.options
             records, dead = self._counted
             try:
@@ -350,6 +352,20 @@ class FileSubscriptions:
                 raise self._failed(error) from error
         services.open_files.touch(self)
         return self._log
+
+    def _make(self) -> None:
+        """Makes the channel now, for somebody who did not wait until it is made. Raises StorageError."""
+        try:
+            self._place.make()
+        finally:
+            self._place.conclude()
+            if (wake := self._services.disk.wake) is not None:
+                wake()
+
+    @property
+    def busy(self) -> bool:
+        """Whether threads are at the file."""
+        return self._under_way is not None or self._compaction is not None
 
     def release(self) -> bool:
         """Closes the file, unless something is gathered, or it is being rewritten."""
@@ -389,14 +405,3 @@ class FileSubscriptions:
             self._counted, self._compacted, self._log = (log.records, log.dead), log.compacted, None
             self._end = FILE_HEADER_SIZE + log.size
         self._services.open_files.leave(self)
-
-
-def cut_behind(path: Path, end: int) -> None:
-    """Cuts a log behind its last record, where a record header without its payload may be: others must not follow it.
-
-    Raises:
-        StoreUnwritableError: It cannot be cut.
-    """
-    with writing(path, "it is as it was"):
-        if path.exists() and path.stat().st_size > end:
-            os.truncate(path, end)

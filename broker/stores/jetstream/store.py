@@ -129,7 +129,7 @@ class JetStreamStore:
 
     def _messages(self, name: bytes) -> JetStreamMessages:
         if name not in self._copies:
-            self._copies[name] = self._copy.create_channel(name)
+            self._copies[name] = self._copy.create_channel(name, at_once=True)
         return JetStreamMessages(self._channel(name), self)
 
     async def prepare(self) -> None:
@@ -285,7 +285,7 @@ class JetStreamStore:
             raise StorageError(problem)
         if name in self._copies:
             self._copy.delete_channel(name)
-        self._copies[name] = self._copy.create_channel(name)
+        self._copies[name] = self._copy.create_channel(name, at_once=True)
         channel = self._channel(name)
         self._state.put(CHANNEL + name, BEGUN)
         messages = JetStreamMessages(channel, self)
@@ -348,7 +348,7 @@ class JetStreamStore:
         if keep:
             set_aside(self._directory, os.fsdecode(name))
         self._copy.delete_channel(name)
-        self._copies[name] = self._copy.create_channel(name)
+        self._copies[name] = self._copy.create_channel(name, at_once=True)
         return self._copies[name].messages
 
     def completed_flush(self, flush: Flush, settle: Callable[[], None] | None = None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from broker.blocks import Records
-from broker.stores.interface import MessageStore, Outcome, StorageError, Store
+from broker.stores.interface import ChannelStore, MessageStore, Outcome, StorageError, Store
 from stantools.format import gogo, kernels
 from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
@@ -55,6 +55,13 @@ def everything(store: MessageStore, *, first: int = 1, count: int = 1 << 30, siz
         assert [each.timestamp for each in messages] == records.timestamps.tolist()
         found += messages
         first = messages[-1].sequence + 1
+
+
+def made(store: Store, name: bytes) -> ChannelStore:
+    """Adds a channel and waits until it is there."""
+    channel = store.create_channel(name)
+    flush(store, channel.messages)
+    return channel
 
 
 def flush(store: Store, *channels: MessageStore) -> None:

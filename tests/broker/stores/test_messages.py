@@ -18,7 +18,7 @@ from stantools.store.directory import open_datastore
 from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
 from tests.broker.stores.faults import faults
-from tests.broker.stores.making import IEEE, SECOND, START, block, everything, flush
+from tests.broker.stores.making import IEEE, SECOND, START, block, everything, flush, made
 
 NAME = b"foo"
 
@@ -93,7 +93,7 @@ def run(make: Callable[[], Store], allowed: ChannelLimits, steps, *, overhead: i
         store = make()
         store.recover()
         store.init(new_server_info("test-cluster"))
-        messages = store.create_channel(NAME).messages
+        messages = made(store, NAME).messages
         model = Model(allowed, overhead)
         clean = True
         for kind, value in steps:

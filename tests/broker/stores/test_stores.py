@@ -31,7 +31,7 @@ from stantools.store.directory import open_datastore
 from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
 from tests.broker.stores.faults import faults
-from tests.broker.stores.making import SECOND, START, block, everything, flush, message
+from tests.broker.stores.making import SECOND, START, block, everything, flush, made, message
 
 NAME = b"foo"
 
@@ -150,7 +150,7 @@ def _flush_together(directory, after, broken):
 
 def test_a_slow_disk_waits_for_as_many_as_before(tmp_path, monkeypatch):
     store = new_store(tmp_path, sync=True)
-    messages = store.create_channel(NAME).messages
+    messages = made(store, NAME).messages
     over = threading.Event()
     monkeypatch.setattr(time, "sleep", lambda _seconds: over.wait(60))
 
@@ -198,9 +198,12 @@ def test_channels(tmp_path, kind):
 
 def test_names_that_cannot_be_directories(tmp_path):
     store = new_store(tmp_path)
+    for name, reason in ((b"server.dat", "not a directory"), (b"x" * 300, "file name too long")):
+        messages = store.create_channel(name).messages
+        messages.append(block(name, 1, [b"x"]))
+        with pytest.raises(StorageError, match=rf"^mkdir .*: {reason}$"):
+            flush(store, messages)
     for name, reason in (
-        (b"server.dat", "not a directory"),
-        (b"x" * 300, "file name too long"),
         (b"a\0b", "invalid argument"),
         (b"..", "invalid argument"),
         (b"a/b", "invalid argument"),
@@ -224,6 +227,7 @@ def test_a_removed_channel_is_gone(tmp_path):
     messages.append(block(NAME, 1, [b"x"] * 10))
     messages.flush()
     store.delete_channel(NAME)
+    store.settle()
     assert not (tmp_path / "foo").exists()
     messages = store.create_channel(NAME).messages
     messages.append(block(NAME, 1, [b"y"]))
@@ -239,7 +243,7 @@ def test_few_files_for_many_channels(tmp_path):
     for number in range(3):
         for name, channel in channels.items():
             channel.messages.append(block(name, channel.messages.last + 1, [b"%d" % number]))
-            channel.messages.flush()
+            flush(store, channel.messages)
             channel.subscriptions.create(pb.SubState(client_id=b"c"))
             channel.subscriptions.flush()
             channel.messages.forget()  # type: ignore[attr-defined]
@@ -340,7 +344,7 @@ def test_reached_limits_are_told_once(tmp_path, caplog):
         messages = store.create_channel(NAME).messages
         for number in range(1, 10):
             messages.append(block(NAME, number, [b"x" * 60]))
-            messages.flush()
+            flush(store, messages)
         (line,) = caplog.messages
         assert line.startswith('Reached limits for store "foo" (msgs=')
         assert line.endswith("/200 B), dropping old messages to make room for new ones")
@@ -571,7 +575,7 @@ def test_what_is_kept_in_memory_is_bounded(tmp_path):
         messages = store.create_channel(name).messages
         for first in range(1, 25, 8):
             messages.append(block(name, first, [b"x" * (1 << 19)] * 8))
-            messages.flush()
+            flush(store, messages)
             total += 4 << 20
     held = sum(each._recent.size for each, _ in store._channels.values())
     assert total > held

@@ -25,6 +25,7 @@ from stantools.store.compactionrules import CompactionRules
 from stantools.store.limits import UNLIMITED, ChannelLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
 from tests.broker.stores.faults import faults
+from tests.broker.stores.making import made
 
 NAME = b"foo.bar"
 SMALL = CompactionRules(min_size=0, interval=1e-9, fragmentation=50)
@@ -85,7 +86,7 @@ def test_against_a_model(steps, buffer_size, rules, sync):
     directory = Path(tempfile.mkdtemp())
     try:
         store = new_store(directory, sync=sync, buffer_size=buffer_size, compaction=rules)
-        subscriptions = store.create_channel(NAME).subscriptions
+        subscriptions = made(store, NAME).subscriptions
         model: dict[int, tuple[pb.SubState, set[int]]] = {}
         with faults() as broken:
             for kind, which, *rest in steps:

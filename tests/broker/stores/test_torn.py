@@ -27,7 +27,7 @@ from stantools.store.compactionrules import CompactionRules
 from stantools.store.directory import open_datastore
 from stantools.store.limits import UNLIMITED, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
-from tests.broker.stores.making import block, everything
+from tests.broker.stores.making import block, everything, flush
 
 NAME = b"foo"
 CHANGING = ("open", "ftruncate", "truncate", "link", "unlink", "replace", "rename", "mkdir")
@@ -66,8 +66,7 @@ class Moments:
             return False
         self.looking = True
         try:
-            files = [path for path in self.directory.rglob("*") if path.is_file()]
-            state = {path: path.read_bytes() for path in files}
+            state = {path: path.read_bytes() if path.is_file() else None for path in self.directory.rglob("*")}
             if state != self.state:
                 self.state = state
                 self.seen += 1
@@ -150,7 +149,7 @@ def checked(copy: Path, promised: Promised) -> None:
             assert all(each.state.last_sent >= promised.sent for each in subscriptions[: promised.subscriptions])
             # It goes on from here.
             channel.messages.append(block(NAME, len(messages) + 1, [payload(len(messages) + 1)]))
-            channel.messages.flush()
+            flush(store, channel.messages)
             assert channel.messages.last == len(messages) + 1
         store.add_client(pb.ClientInfo(id=b"after", hb_inbox=b"_HB"))
     store.close()
@@ -181,7 +180,7 @@ def work(directory: Path, promised: Promised, rounds: int) -> None:
         first = channel.messages.last + 1
         count = 5 + turn
         channel.messages.append(block(NAME, first, [payload(each) for each in range(first, first + count)]))
-        channel.messages.flush()
+        flush(store, channel.messages)
         promised.last = first + count - 1
         for number in numbers:
             channel.subscriptions.sent(number, range(1, first + count))
@@ -228,7 +227,7 @@ def filled(root: Path, count: int) -> None:
     messages = store.create_channel(NAME).messages
     for first in range(1, 3 * count, 3):
         messages.append(block(NAME, first, [payload(first + each) for each in range(3)]))
-        messages.flush()
+        flush(store, messages)
     store.close()
 
 

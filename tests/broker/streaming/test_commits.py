@@ -1,5 +1,7 @@
 """Commits on a store that answers late, in simulated time: completions that are late, out of order, failing and lost.
 
+Channels are made late as well, or cannot be made.
+
 A seed makes everything that happens. A checker looks at every message and every acknowledgement as they leave, and in
 the end at the logs: what was acknowledged is there once, and in order; nothing was delivered that is not stored; nobody
 waits for an acknowledgement but those whose messages nobody can tell about.
@@ -11,6 +13,7 @@ import random
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -22,7 +25,7 @@ from broker.streaming.ports import Role
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 from stantools.nats.frames import Payloads
-from stantools.store.limits import UNLIMITED
+from stantools.store.limits import UNLIMITED, StoreLimits
 from tests.broker.streaming.world import SECOND, Bus, Subscriber, Time, World
 
 CHANNELS = (b"foo", b"bar", b"baz")
@@ -48,7 +51,8 @@ class Flight:
 class LateMessages:
     """The messages of a channel: what is stored is in the log at once, in the order in which flushes end."""
 
-    def __init__(self, name: bytes, store: LateStore) -> None:
+    def __init__(self, name: bytes, store: LateStore, making: Flight | None) -> None:
+        self.making = making
         self.log = MemoryMessages(name, UNLIMITED)
         self.limits, self.read, self.expire = self.log.limits, self.log.read, self.log.expire
         self.sequence_at = self.log.sequence_at
@@ -89,13 +93,15 @@ class LateMessages:
 
     def flush(self) -> Flush | None:
         store, chance = self.store, self.store.chance
+        if self.making is not None and not self.making.due:
+            self.making.due = store.time.now + round(chance.expovariate(1 / store.latency) * SECOND)
         if not self.appended:
             return self.flights[-1].flush if self.flights else None
         if chance.random() < store.failing:
             self.take_back()
             raise StorageError("cannot flush")
         blocks, self.appended = self.appended, []
-        if not self.flights and chance.random() < store.at_once:
+        if not self.flights and self.making is None and chance.random() < store.at_once:
             self._keep(blocks)
             return None
         if len(self.flights) > 1 and chance.random() < store.merging:
@@ -107,7 +113,7 @@ class LateMessages:
             outcome = Outcome.REFUSED
         elif chance.random() < store.losing:
             outcome, due = Outcome.UNKNOWN, due + SECOND
-        due = max(due, self.flights[-1].due if self.flights else 0)
+        due = max(due, self.flights[-1].due if self.flights else 0, self.making.due if self.making else 0)
         self.flights.append(Flight(Flush(), blocks, due, outcome, chance.randint(0, len(blocks))))
         return self.flights[-1].flush
 
@@ -121,6 +127,14 @@ class LateMessages:
     def land(self) -> list[Flush]:
         """Ends what is due, in order."""
         done = []
+        making = self.making
+        if making is not None and 0 < making.due <= self.store.time.now:
+            self.making, making.flush.outcome = None, making.outcome
+            done.append(making.flush)
+            if making.outcome is Outcome.REFUSED:
+                making.flush.error = "cannot be made"
+                self.take_back()
+                del self.store._channels[self.name]
         while self.flights and self.flights[0].due <= self.store.time.now:
             flight = self.flights.popleft()
             flight.flush.outcome = flight.outcome
@@ -148,8 +162,8 @@ class LateStore(MemoryStore):
         unknown: Data of messages of which it could not tell what became of them.
     """
 
-    def __init__(self, seed: int, time: Time) -> None:
-        super().__init__()
+    def __init__(self, seed: int, time: Time, limits: StoreLimits | None = None) -> None:
+        super().__init__(limits)
         self.chance = chance = random.Random(seed)
         self.time = time
         self.at_once = chance.choice([0, 0, 0.5])
@@ -157,15 +171,29 @@ class LateStore(MemoryStore):
         self.failing = chance.choice([0, 0, 0.03, 0.15])
         self.losing = chance.choice([0, 0, 0.05])
         self.latency = chance.choice([0.001, 0.1, 2])
+        self.new = chance.choice([0, 0, 0.5, 1])
+        self.impossible = chance.choice([0, 0, 0.3, 0.9])
+        self.refused = 0
         self.logs: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
         self.unknown: set[bytes] = set()
 
     def create_channel(self, name: bytes) -> ChannelStore:
-        found = self._channels[name] = ChannelStore(LateMessages(name, self), MemorySubscriptions(UNLIMITED))
+        if 0 < self.limits.max_channels <= len(self._channels):
+            raise StorageError("too many channels")
+        making = None
+        if self.chance.random() < self.new:
+            outcome = Outcome.REFUSED if self.chance.random() < self.impossible else Outcome.STORED
+            self.refused += outcome is Outcome.REFUSED
+            making = Flight(Flush(), [], 0, outcome, 0)
+        messages = LateMessages(name, self, making)
+        found = ChannelStore(messages, MemorySubscriptions(UNLIMITED), making.flush if making else None)
+        self._channels[name] = found
         return found
 
     def flights(self) -> list[Flight]:
-        return [flight for each in self._channels.values() for flight in each.messages.flights]  # type: ignore[attr-defined]
+        channels: list[Any] = [each.messages for each in self._channels.values()]
+        making = [each.making for each in channels if each.making is not None and each.making.due]
+        return [*making, *(flight for each in channels for flight in each.flights)]
 
     def completed(self) -> list[Flush]:
         channels: list[Any] = [each.messages for each in self._channels.values()]
@@ -181,6 +209,7 @@ class Watched(Bus):
         self.store: LateStore
         self.acks: dict[bytes, list[tuple[bytes, bytes]]] = defaultdict(list)
         self.inboxes: dict[bytes, bytes] = {}
+        self.answers: dict[bytes, protocol.SubscriptionResponse] = {}
         self.delivered: dict[bytes, list[int]] = defaultdict(list)
 
     def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
@@ -188,6 +217,8 @@ class Watched(Bus):
             ack = protocol.PubAck.FromString(payload)
             self.acks[subject].append((ack.guid, ack.error))
             assert any(data == ack.guid for log in self.store.logs.values() for _, data in log) != bool(ack.error)
+        elif subject.startswith(b"subs."):
+            self.answers[subject] = protocol.SubscriptionResponse.FromString(payload)
         elif subject in self.inboxes:
             message = pb.MsgProto.FromString(payload)
             log = self.store.logs[self.inboxes[subject]]
@@ -206,12 +237,15 @@ class Run:
     seed: int
     published: dict[bytes, list[tuple[bytes, bytes]]] = field(default_factory=lambda: defaultdict(list))
     subscribers: list[Subscriber] = field(default_factory=list)
+    asked: dict[bytes, pb.SubscriptionRequest] = field(default_factory=dict)
     count: int = 0
+    channels: tuple[bytes, ...] = CHANNELS
+    max_channels: int = 0
 
     def __post_init__(self) -> None:
         time = Time()
         self.bus = Watched(time)
-        self.store = self.bus.store = LateStore(self.seed, time)
+        self.store = self.bus.store = LateStore(self.seed, time, StoreLimits(self.max_channels, UNLIMITED))
         self.chance = self.store.chance
         sleep = self.chance.choice([0, 0, 0, SECOND // 1000])
         # Commits flush for 8 ms at most, and leave what is left to the next one.
@@ -225,7 +259,7 @@ class Run:
         """Publishes as some connections do that are read in one turn."""
         messages = []
         for _ in range(self.chance.choice([1, 1, 2, 8, 40])):
-            client, channel = self.chance.choice(self.clients), self.chance.choice(CHANNELS)
+            client, channel = self.chance.choice(self.clients), self.chance.choice(self.channels)
             self.count += 1
             data, reply = b"%d" % self.count, b"acks." + client
             subject = self.world.subjects.publish + b"." + channel
@@ -236,16 +270,29 @@ class Run:
             self.world.settle()
 
     def subscribe(self) -> None:
-        channel = self.chance.choice(CHANNELS)
+        channel = self.chance.choice(self.channels)
         start = self.chance.choice([pb.FIRST, pb.NEW_ONLY, pb.LAST_RECEIVED, pb.TIME_DELTA_START])
         inbox = self.world.inbox()
         self.bus.inboxes[inbox] = channel
         in_flight = self.chance.choice([2, 1024])
-        found = self.world.subscribe(
+        request = self.world.request(
             channel, b"c0", inbox=inbox, max_in_flight=in_flight, ack_wait_in_secs=3600, start_position=start
         )
-        assert not found.error
-        self.subscribers.append(found)
+        reply = b"subs." + inbox
+        self.asked[reply] = request
+        self.bus.feed([(self.world.subjects.subscribe, request.SerializeToString(), reply)])
+        self.world.settle()
+        self.look()
+
+    def look(self) -> None:
+        """Looks for answers to those who subscribed: they come when the channel is there, or cannot be made."""
+        for reply, response in self.bus.answers.items():
+            request = self.asked.pop(reply)
+            if not response.error:
+                self.subscribers.append(Subscriber(self.world, request, response.ack_inbox, b""))
+            else:
+                assert self.store.refused or self.max_channels
+        self.bus.answers.clear()
 
     def acknowledge(self, subscriber: Subscriber) -> bool:
         found = subscriber.sequences()
@@ -266,6 +313,7 @@ class Run:
             self.store.wake()
             self.world.settle()
         self.world.advance(max(end - self.world.time.now, 0) / SECOND)
+        self.look()
 
     def step(self) -> None:
         what = self.chance.random()
@@ -273,7 +321,7 @@ class Run:
             if not self.bus.slowed:
                 self.publish()
         elif what < 0.7:
-            if len(self.subscribers) < 6:
+            if len(self.subscribers) + len(self.asked) < 6:
                 self.subscribe()
         elif what < 0.8:
             for each in self.subscribers:
@@ -292,6 +340,8 @@ class Run:
         while sum(self.acknowledge(each) for each in self.subscribers):
             self.pass_time(1)
         assert not self.bus.slowed
+        assert not self.world.server.channels.making and not self.asked
+        assert {each.name for each in self.world.server.channels} == set(self.store._channels)
         self.check()
 
     def check(self) -> None:
@@ -303,7 +353,9 @@ class Run:
         for reply, sent in self.published.items():
             acks = self.bus.acks[reply]
             known = [data for _, data in sent if data not in self.store.unknown]
-            assert [guid for guid, _ in acks] == known, "in the order of arrival, none is lost"
+            guids = [guid for guid, _ in acks]
+            # Who is one channel too many hears of it at once.
+            assert (sorted(guids, key=int) if self.max_channels else guids) == known, "in order, none is lost"
             assert {guid for guid, error in acks if not error} == {data for data in known if data in stored}
         for each in self.subscribers:
             found = self.bus.delivered[each.request.inbox]
@@ -332,6 +384,24 @@ def test_late_completions() -> None:
 def test_thousands_of_seeds(part: int) -> None:
     for seed in range(1000 + part * 500, 1500 + part * 500):
         play(seed).end()
+
+
+def test_channels_that_are_made_late_or_never() -> None:
+    """Many channels, of which only a few may be there at a time; those that cannot be made make room for others."""
+    refused = slowed = 0
+    names = tuple(b"c%d" % number for number in range(40))
+    for seed in range(60):
+        run = Run(seed, channels=names, max_channels=seed % 3 * 10)
+        run.store.new, run.store.impossible = 1, run.store.chance.choice([0, 0.5])
+        with patch.object(commits, "NEW_BOUND", 5):
+            for _ in range(60):
+                run.step()
+                slowed += run.bus.slowed
+                assert len(run.world.server.channels) <= (run.max_channels or len(names))
+                assert {each.name for each in run.world.server.channels} == set(run.store._channels)
+            run.end()
+        refused += run.store.refused
+    assert refused > 100 and slowed > 50
 
 
 def test_publishers_are_read_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,171 @@
+"""Directories of channels, made and removed by threads: nobody waits for a disk.
+
+Facts: filestore.md sections 1.1, 1.2, 5.4 and 5.5. A channel's directory comes first, then its subs.dat, which has its
+header from the moment it has its name; slices come with messages, and the oldest go first. A kill in between leaves a
+channel with less in it; what was removed in part is a channel again at the next start.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from broker.log import STREAMING
+from broker.stores.file.services import Services
+from broker.stores.interface import Flush, Outcome, StorageError
+from stantools.errors import StantoolsError
+from stantools.format.envelope import FILE_HEADER_BYTES
+from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.format.quoting import quote
+from stantools.store.directory import SUBS_FILE
+from stantools.store.durable import create_whole, writing
+from stantools.store.logwriter import SubsLog
+from stantools.store.slicefile import remove_slice
+
+
+class ChannelDirectory:
+    """The directory of a channel, which may have to be made.
+
+    Args:
+        path: Where it is.
+        services: What all channels share.
+        gone: Called when it cannot be made; None if it is there.
+        before: What may have to be removed before: a channel of the same name.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        services: Services,
+        gone: Callable[[], None] | None = None,
+        before: ChannelDirectory | None = None,
+    ) -> None:
+        self.path = path  #: where it is
+        self.making = None if gone is None else Flush()  #: until it is known whether it could be made
+        self.slices: deque[int] = deque()  #: those whose files are to go, the oldest first
+        self.busy = False  #: a thread is removing slices
+        self._services = services
+        self._gone = gone
+        self._before = before
+        self._lock = threading.Lock()
+        self._made, self._removed = gone is None, False
+        self._problem = ""
+        self._archived: deque[tuple[Path, Path]] = deque()
+        self._failed = False
+
+    def make(self) -> None:
+        """Makes it, with its subs.dat, unless somebody has. Called by a thread, or by the loop if that cannot wait.
+
+        Raises:
+            StorageError: It cannot be made; nor can it be later.
+        """
+        if self._made:
+            return
+        with self._lock:
+            if not self._made and not self._problem:
+                try:
+                    self._make()
+                    self._made, self._before = True, None
+                except StantoolsError as error:
+                    self._problem = error.message
+                except OSError as error:
+                    self._problem = str(error)
+            if self._problem:
+                raise StorageError(self._problem)
+
+    def _make(self) -> None:
+        path, services = self.path, self._services
+        if self._before is not None:
+            self._before.remove()
+        try:
+            path.mkdir(exist_ok=True)
+        except OSError as error:
+            reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO)
+            raise StorageError(f"mkdir {path}: {reason.lower()}") from error
+        if not create_whole(path / SUBS_FILE, FILE_HEADER_BYTES):
+            # It is there, or cannot be made; what is in it belongs to another channel.
+            cut_behind(path / SUBS_FILE, FILE_HEADER_SIZE)
+            SubsLog(path, services.options.directory, services.crc, sync=False).abandon()
+
+    def conclude(self) -> None:
+        """Completes `making` if it is known what became of it. Called by the loop."""
+        making = self.making
+        if making is None or not (self._made or self._problem):
+            return
+        self.making = None
+        if not self._made:
+            making.outcome, making.error = Outcome.REFUSED, self._problem
+            assert self._gone is not None
+            self._gone()
+        self._services.completed.append(making)
+
+    def remove(self) -> None:
+        """Removes it with everything in it, unless somebody has; nothing is written to it any more. Called as `make`.
+
+        Raises:
+            StoreUnwritableError: It cannot be removed.
+        """
+        with self._lock, writing(self.path, "not everything in it is removed"):
+            while not self._removed:
+                try:
+                    shutil.rmtree(self.path)
+                except FileNotFoundError:
+                    # Of it, or of something in it that somebody else has removed.
+                    if self.path.exists():
+                        continue
+                self._removed = True
+
+    def remove_slices(self, *, at_once: bool = False) -> None:
+        """Has a thread remove the files of slices that are to go, or archive them, one after the other.
+
+        Args:
+            at_once: Do it now.
+        """
+        if not self.slices or self.busy:
+            return
+        if not at_once:
+            self.busy = True
+            self._services.disk.take_turns(lambda: (self._remove_slices, self._slices_removed))
+            return
+        problem: Exception | None = None
+        try:
+            self._remove_slices()
+        except StantoolsError as error:
+            problem = error
+        self._slices_removed(problem)
+
+    def _remove_slices(self) -> None:
+        archiver = self._services.archiver
+        while self.slices:
+            archived = remove_slice(self.path, self.slices[0], archive=bool(archiver))
+            self.slices.popleft()
+            if archived is not None:
+                self._archived.append(archived)
+
+    def _slices_removed(self, problem: Exception | None) -> None:
+        self.busy = False
+        while self._archived:
+            self._services.archiver.run(os.fsencode(self.path.name), *self._archived.popleft())
+        if problem is None:
+            self._failed = False
+            self.remove_slices()  # those that have come since
+        elif not self._failed:
+            # It is tried again when messages are removed next.
+            self._failed = True
+            STREAMING.error("Unable to remove old messages of %s: %s", quote(os.fsencode(self.path.name)), problem)
+
+
+def cut_behind(path: Path, end: int) -> None:
+    """Cuts a log behind its last record, where a record header without its payload may be: others must not follow it.
+
+    Raises:
+        StoreUnwritableError: It cannot be cut.
+    """
+    with writing(path, "it is as it was"):
+        if path.exists() and path.stat().st_size > end:
+            os.truncate(path, end)
