@@ -14,6 +14,11 @@ _COMMAND = re.compile(r"\b(?:stantools|chown) [^`;,()\n]*")
 UNBROKEN = re.compile(rf"`[^`]*`|{_COMMAND.pattern}")
 
 
+def text(value: bytes) -> str:
+    """Returns stored bytes as text; what is not UTF-8 becomes surrogate escapes, as in file names."""
+    return value.decode("utf-8", "surrogateescape")
+
+
 def escape(text: str | bytes) -> str:
     r"""Makes a name or a payload safe to print: control characters and the like become `\xNN` or `\uNNNN`.
 

@@ -154,8 +154,8 @@ def _tell_of_nodes(export: Export) -> None:
     from stantools.format.crc import Crc
     from stantools.pipeline.tables.model import Table
     from stantools.pipeline.tables.remote import is_remote
-    from stantools.recovery.salvage.identity import find_identity
     from stantools.store.directory import open_datastore
+    from stantools.store.serverinfo import find_identity
 
     clusters: Counter[bytes] = Counter()
     for store in [each for each in export.plan.stores if not is_remote(each.root)][:_MANY]:

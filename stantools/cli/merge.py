@@ -62,7 +62,7 @@ def command(
 
 
 def _report(planned: SalvagePlan, result: SalvageResult | None, check: dict[str, Any] | None) -> dict[str, Any]:
-    from stantools.recovery.salvage.report import report
+    from stantools.recovery.salvage.manifest import report
 
     plan = cast("MergePlan", planned)
     document = report(plan, result, check)

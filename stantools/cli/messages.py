@@ -19,6 +19,7 @@ from stantools.cli import console
 from stantools.cli.options import complete_channel, options_of, reading_options, store_argument, verb
 from stantools.cli.output import hex_dump, ndjson_line, payload_text, plain
 from stantools.errors import ExitCode, UsageError
+from stantools.escaping import text
 from stantools.notation import counted, format_time
 from stantools.options import ARCHIVED, COUNT, DATA, SEQUENCES, SINCE, UNTIL, option
 
@@ -218,8 +219,8 @@ class _Printer:
             "seq": message.sequence,
             "timestamp_ns": message.timestamp,
             "time": format_time(message.timestamp),
-            "subject": message.subject.decode("utf-8", "surrogateescape"),
-            "reply": message.reply.decode("utf-8", "surrogateescape"),
+            "subject": text(message.subject),
+            "reply": text(message.reply),
         }
         if self._format != "none":
             record["data"] = payload_text(message.data, self._format)

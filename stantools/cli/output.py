@@ -27,6 +27,8 @@ _NARROWEST = 4
 
 #: Rows that decide how wide the columns of a table are.
 _BLOCK = 1000
+#: Bytes in a line of a dump.
+_HEX_WIDTH = 16
 
 _quoted = json.encoder.encode_basestring_ascii
 _encode_line = json.JSONEncoder(separators=(",", ":")).encode
@@ -313,11 +315,11 @@ def payload_text(data: bytes, how: str) -> str:
     return data.hex() if how == "hex" else data.decode("utf-8", "surrogateescape")
 
 
-def hex_dump(data: bytes, width: int = 16) -> str:
+def hex_dump(data: bytes) -> str:
     """Returns bytes as lines of offset, hexadecimal and text."""
     out = io.StringIO()
-    for at in range(0, len(data), width):
-        part = data[at : at + width]
+    for at in range(0, len(data), _HEX_WIDTH):
+        part = data[at : at + _HEX_WIDTH]
         text = "".join(chr(b) if 32 <= b < 127 else "." for b in part)
-        out.write(f"  {at:06x}  {part.hex(' '):<{width * 3 - 1}}  {text}\n")
+        out.write(f"  {at:06x}  {part.hex(' '):<{_HEX_WIDTH * 3 - 1}}  {text}\n")
     return out.getvalue()

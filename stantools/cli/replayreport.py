@@ -10,6 +10,7 @@ import click
 
 from stantools.cli import console
 from stantools.cli.output import place_text, print_json, table_text
+from stantools.escaping import text
 from stantools.notation import and_more, counted, format_size, format_time, some_of
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _channels(plan: ReplayPlan) -> list[dict[str, Any]]:
     return [
         {
             "name": channel.source.name,
-            "to": channel.subject.decode("utf-8", "surrogateescape"),
+            "to": text(channel.subject),
             "messages": channel.source.count,
             "first_seq": channel.source.first,
             "last_seq": channel.source.sequences.last,

@@ -58,7 +58,7 @@ def command(
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.recovery.salvage import plan_salvage
-    from stantools.recovery.salvage.report import report
+    from stantools.recovery.salvage.manifest import report
     from stantools.store.locks import check_not_in_use
 
     check_out(out, dry_run=dry_run)

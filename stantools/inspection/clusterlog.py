@@ -17,13 +17,13 @@ from itertools import groupby
 from typing import NamedTuple, cast
 
 from stantools.errors import RefusedError
+from stantools.escaping import text
 from stantools.format.encryption import DecryptError, raft_cipher
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import Entry, EntryError, EntryType, Publishes, decode_operation, is_encrypted
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.inspection.node import NodeReport
-from stantools.inspection.subscribers import text
 from stantools.notation import counted
 from stantools.store.raft import OpenLog, open_log
 from stantools.store.raftstate import ClusterQueueGroup, ClusterState, ClusterSubscription

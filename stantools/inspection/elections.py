@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stantools.escaping import text
 from stantools.inspection.node import NodeReport
 from stantools.inspection.overview import Overview
-from stantools.inspection.subscribers import text
 
 #: Findings that end a start, with what the server says.
 _FATAL = {

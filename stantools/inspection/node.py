@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stantools.escaping import text
 from stantools.format.bbolt import Fault, FaultKind
 from stantools.format.crc import IEEE, Crc
 from stantools.format.encryption import raft_cipher
@@ -35,7 +36,7 @@ from stantools.format.raftlog import (
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.inspection.overview import ChannelOverview, Overview, overview
-from stantools.inspection.subscribers import Subscribers, text
+from stantools.inspection.subscribers import Subscribers
 from stantools.inspection.verify import Verdict, verify
 from stantools.notation import counted, describe_ranges
 from stantools.store.directory import subject_matches

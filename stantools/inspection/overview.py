@@ -14,14 +14,14 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from stantools.errors import StoreUnreadableError
+from stantools.escaping import text
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.slicesummary import LogicalView, SliceSummary, logical_view, summarise, totals_of
-from stantools.inspection.subscribers import NOBODY, Subscribers, client_json, load_clients, load_subs, text
+from stantools.inspection.subscribers import NOBODY, Subscribers, client_json, load_clients, load_subs
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore
-from stantools.store.era import era_of
 from stantools.store.limits import StoreLimits
 from stantools.store.mapping import mapped
-from stantools.store.serverinfo import ServerFile, ServerOutcome, read_server_info
+from stantools.store.serverinfo import ServerFile, ServerOutcome, era_of, read_server_info
 from stantools.store.sublog import SubStatus
 from stantools.work import Threads
 
@@ -150,7 +150,6 @@ def overview(
     *,
     patterns: Sequence[str] = (),
     limits: StoreLimits | None = None,
-    now_ns: int | None = None,
     workers: int = 2,
     progress: Callable[[int], None] | None = None,
 ) -> Overview:
@@ -160,13 +159,12 @@ def overview(
         store: The store.
         patterns: Channels to take, with NATS wildcards; none takes all.
         limits: Show each channel as a server with these limits does.
-        now_ns: The present, for limits of age; the clock's if not given.
         workers: Channels that are looked at at the same time.
         progress: Told the number of bytes of data files as they are done.
     """
     result = root_overview(store)
     known = {client.id: client for client in result.clients}
-    channels = channel_overviews(store, known, patterns=patterns, limits=limits, now_ns=now_ns, workers=workers)
+    channels = channel_overviews(store, known, patterns=patterns, limits=limits, workers=workers)
     for channel in channels:
         result.channels.append(channel)
         if progress:
@@ -194,7 +192,6 @@ def channel_overviews(
     *,
     patterns: Sequence[str] = (),
     limits: StoreLimits | None = None,
-    now_ns: int | None = None,
     workers: int = 2,
 ) -> Iterator[ChannelOverview]:
     """Looks at channels one after the other, as `overview` does; each is given as soon as it is known.
@@ -204,10 +201,9 @@ def channel_overviews(
         known_clients: The clients, as `root_overview` returns them, by id.
         patterns: Channels to take, with NATS wildcards; none takes all.
         limits: Show each channel as a server with these limits does.
-        now_ns: The present, for limits of age; the clock's if not given.
         workers: Channels that are looked at at the same time.
     """
-    now_ns = time.time_ns() if now_ns is None else now_ns
+    now_ns = time.time_ns()
 
     def look(name: str) -> ChannelOverview:
         return _channel(store, name, known_clients, limits, now_ns)

@@ -14,6 +14,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from stantools.escaping import text
 from stantools.format import gogo
 from stantools.format.bbolt import Fault
 from stantools.format.crc import Crc
@@ -181,7 +182,7 @@ def _operation_fields(operation: pb.RaftOperation) -> dict[str, Any]:
         if not messages:
             return {}
         return {
-            "channel": _text(messages[0].subject),
+            "channel": text(messages[0].subject),
             "channel_id": operation.channel_id,
             "first": messages[0].sequence,
             "last": messages[-1].sequence,
@@ -197,7 +198,7 @@ def _set_fields(message: Message) -> Iterator[tuple[str, Any]]:
         if isinstance(value, Message):
             yield from _set_fields(value)
         elif isinstance(value, bytes):
-            yield descriptor.name, value if descriptor.name == "conn_id" else _text(value)
+            yield descriptor.name, value if descriptor.name == "conn_id" else text(value)
         else:
             yield descriptor.name, value if isinstance(value, int) else list(value)
 
@@ -300,8 +301,8 @@ def _message_fields(message: pb.MsgProto) -> dict[str, Any]:
     return {
         "sequence": message.sequence,
         "timestamp": message.timestamp,
-        "subject": _text(message.subject),
-        "reply": _text(message.reply),
+        "subject": text(message.subject),
+        "reply": text(message.reply),
         "size": len(message.data),
         "data": message.data,
     }
@@ -345,9 +346,5 @@ def fields_of(message: Message) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for descriptor in message.DESCRIPTOR.fields:
         value = getattr(message, descriptor.name)
-        fields[descriptor.name] = _text(value) if isinstance(value, bytes) and descriptor.name != "conn_id" else value
+        fields[descriptor.name] = text(value) if isinstance(value, bytes) and descriptor.name != "conn_id" else value
     return fields
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")

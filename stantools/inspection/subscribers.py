@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Self, TypeVar, overload
 
 from stantools.errors import StoreUnreadableError
+from stantools.escaping import text
 from stantools.format.crc import Crc
 from stantools.format.layout import SubFlag
 from stantools.format.proto import store_pb2 as pb
@@ -24,11 +25,6 @@ from stantools.store.sublog import STATUSES, SubsState, SubStatus, by_flags, rea
 
 S = TypeVar("S", ClientsState, SubsState)
 _GROUPED = by_flags(lambda flags: flags & int(SubFlag.HAS_GROUP))
-
-
-def text(value: bytes) -> str:
-    """Returns stored bytes as text; what is not UTF-8 becomes surrogate escapes, as in file names."""
-    return value.decode("utf-8", "surrogateescape")
 
 
 def as_ranges(sequences: Sequence[int]) -> list[tuple[int, int]]:
@@ -42,7 +38,7 @@ def as_ranges(sequences: Sequence[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def first_ranges(sequences: Sequence[int], most: int, start: int = 0) -> list[tuple[int, int]]:
+def first_ranges(sequences: Sequence[int], most: int) -> list[tuple[int, int]]:
     """Joins ascending sequences to ranges, like `as_ranges`, but only until there are so many.
 
     What it takes grows with the ranges, not with the sequences.
@@ -50,10 +46,9 @@ def first_ranges(sequences: Sequence[int], most: int, start: int = 0) -> list[tu
     Args:
         sequences: Ascending, each once.
         most: How many ranges.
-        start: Index of the sequence to begin with.
     """
     ranges: list[tuple[int, int]] = []
-    at = start
+    at = 0
     while at < len(sequences) and len(ranges) < most:
         # Sequences rise by one at least, so a stretch without a gap can be found by bisection.
         inside, outside = at, len(sequences)

@@ -16,13 +16,13 @@ from markupsafe import Markup
 from stantools.browse.slice_map import BytesState, IndexState, cells, index_state, segments
 from stantools.browse.timeline import read_timeline
 from stantools.errors import StoreUnreadableError
-from stantools.escaping import fill_in, shell_word, store_names
+from stantools.escaping import fill_in, shell_word, store_names, text
 from stantools.format.crc import Crc
 from stantools.inspection.advice import Diagnosis, harmless, remedies, sentence
 from stantools.inspection.findings import worst_first
 from stantools.inspection.forecast.model import ChannelForecast
 from stantools.inspection.overview import Overview
-from stantools.inspection.subscribers import NOBODY, Subscriber, Subscribers, as_ranges, text
+from stantools.inspection.subscribers import NOBODY, Subscriber, Subscribers, as_ranges
 from stantools.inspection.survey import ChannelSurvey, SliceSurvey
 from stantools.inspection.verify import ChannelVerdict
 from stantools.notation import span_text

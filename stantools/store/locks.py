@@ -152,25 +152,22 @@ def _holder(path: Path) -> int | None:
 
 
 @contextmanager
-def hold_ft_lock(store: Path, *, create: bool = False) -> Iterator[bool]:
+def hold_ft_lock(store: Path) -> Iterator[bool]:
     """Holds the lock of fault-tolerant mode, so that no standby server becomes active meanwhile.
 
     Args:
         store: The store's root directory.
-        create: Create the lock file if it is missing. Without it there is nothing to hold in a store that no
-            fault-tolerant server has used.
 
     Yields:
-        Whether the lock is held.
+        Whether the lock is held; in a store that no fault-tolerant server has used there is none to hold.
 
     Raises:
         RefusedError: Somebody else holds it.
         StoreUnwritableError: The lock file cannot be opened.
     """
     path = store / FT_LOCK_FILE
-    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
     try:
-        descriptor = os.open(path, flags, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         yield False
         return

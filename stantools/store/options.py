@@ -22,8 +22,8 @@ from stantools.format.layout import (
     RECORD_HEADER_SIZE,
 )
 from stantools.store.directory import Datastore, open_datastore
-from stantools.store.era import refuse_0_1
 from stantools.store.mapping import Buffer, mapped
+from stantools.store.serverinfo import refuse_0_1
 
 #: Records of one file, and channels of a store, that are looked at to find the polynomial.
 _SAMPLES_OF_FILE = 4

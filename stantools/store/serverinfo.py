@@ -1,7 +1,10 @@
-"""server.dat: the server's identity, one record in a file of its own.
+"""server.dat: the server's identity, one record in a file of its own; and which release it shows.
 
 Facts: filestore.md sections 3.2 and 7.3. The server is strict here: a byte too many or too few and it
 does not start, and its truncate option does not help.
+
+Releases: filestore.md sections 0 (eras) and 3.7. The version number inside the files never changed, so only what is
+there and what is missing shows it. Release 0.1 had another record layout: such a store cannot be read.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from stantools.errors import StoreUnreadableError
+from stantools.errors import RefusedError, StoreUnreadableError
+from stantools.escaping import text
 from stantools.format import gogo
 from stantools.format.crc import Crc
 from stantools.format.envelope import (
@@ -24,8 +28,9 @@ from stantools.format.envelope import (
     encode,
     read_record,
 )
-from stantools.format.layout import FILE_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER, FILE_HEADER_SIZE, FILE_VERSION, Stop
 from stantools.format.proto import store_pb2 as pb
+from stantools.store.directory import Datastore
 from stantools.store.mapping import Buffer, mapped
 
 #: What the texts of a server call the file when it could not even be opened; later it is named with its full path.
@@ -111,15 +116,13 @@ def _stop_text(stop: Stop, record: Record | None, crc: Crc) -> str:
     return EOF_TEXT
 
 
-def new_server_info(cluster_id: str | bytes, node_id: str | bytes = "") -> pb.ServerInfo:
-    """Makes the identity that a new server writes for itself.
+def new_server_info(cluster_id: str | bytes) -> pb.ServerInfo:
+    """Makes the identity that a new server writes for itself, which is not clustered.
 
     Args:
         cluster_id: The cluster id it is configured with.
-        node_id: Its node id if it is clustered.
     """
     cluster = cluster_id.encode() if isinstance(cluster_id, str) else cluster_id
-    node = node_id.encode() if isinstance(node_id, str) else node_id
     return pb.ServerInfo(
         cluster_id=cluster,
         discovery=b"_STAN.discover." + cluster,
@@ -129,7 +132,6 @@ def new_server_info(cluster_id: str | bytes, node_id: str | bytes = "") -> pb.Se
         close=b"_STAN.close." + cluster,
         sub_close=b"_STAN.subclose." + cluster,
         acks_subs=b"_STAN.ack." + cluster,
-        node_id=node,
     )
 
 
@@ -157,15 +159,22 @@ def written_by_0_1(buffer: Buffer) -> bool:
 
 def stored_cluster_id(path: Path | None, crc: Crc) -> str | None:
     """Returns the cluster id in a server.dat or in what is left of it, None where the file is missing or names none."""
+    data = _beginning(path)
+    if data is None:
+        return None
+    info = read_server_info(memoryview(data), crc).info
+    return text(info.cluster_id) if info else guess_cluster_id(data)
+
+
+def _beginning(path: Path | None) -> bytes | None:
+    """Returns the bytes of a server.dat in which there may be a record; None where it is missing or unreadable."""
     if path is None:
         return None
     try:
         with mapped(path) as buffer:
-            info = read_server_info(buffer, crc).info
-            left = bytes(buffer[:_REMAINS])
+            return bytes(buffer[:_REMAINS])
     except StoreUnreadableError:
         return None
-    return info.cluster_id.decode("utf-8", "surrogateescape") if info else guess_cluster_id(left)
 
 
 def guess_cluster_id(data: bytes) -> str | None:
@@ -185,3 +194,81 @@ def guess_cluster_id(data: bytes) -> str | None:
         if count >= 2 and candidate and all(0x21 <= byte < 0x7F for byte in candidate):
             return candidate.decode("ascii")
     return None
+
+
+def find_identity(store: Datastore, cluster_id: str | None) -> tuple[pb.ServerInfo, str]:
+    """Returns the server record for a new store made of this one and, if it is not the old one, where it comes from.
+
+    Raises:
+        RefusedError: The cluster id cannot be determined and none was given.
+    """
+    data = _beginning(store.server)
+    if data is not None:
+        server = read_server_info(memoryview(data), store.crc)
+        if server.info is not None:
+            return server.info, "" if not server.error else f"the record was read in spite of: {server.error}"
+    guessed = guess_cluster_id(data or b"")
+    if cluster_id:
+        note = "made from the given cluster id"
+        if guessed and guessed != cluster_id:
+            note += f" (the remains of server.dat say {guessed!r})"
+        return new_server_info(cluster_id), note
+    if guessed:
+        return new_server_info(guessed), f"rebuilt from the remains of server.dat: cluster id {guessed!r}"
+    raise RefusedError(
+        f"{store.path}: the cluster id can no longer be read from server.dat",
+        "give the cluster id that clients connect with: --cluster-id ID (the server's default is test-cluster)",
+    )
+
+
+_TOO_OLD = (
+    "no released server after 0.1 reads it either; run the 0.1 server it was written by and republish its messages"
+)
+
+
+def refuse_0_1(store: Datastore) -> None:
+    """Refuses a store of release 0.1, whose records have no CRC and whose clients are lines of text.
+
+    Raises:
+        StoreUnreadableError: It is one.
+    """
+    for path, is_old in ((store.server, written_by_0_1), (store.clients, _clients_of_0_1)):
+        if path is None:
+            continue
+        try:
+            with mapped(path) as buffer:
+                old = is_old(buffer)
+        except StoreUnreadableError:
+            continue  # verify reports it; here it only means that the file says nothing
+        if old:
+            raise StoreUnreadableError(f"{path}: was written by NATS Streaming 0.1; that format is too old", _TOO_OLD)
+
+
+def _clients_of_0_1(buffer: Buffer) -> bool:
+    """Returns whether a clients.dat consists of the lines of release 0.1: `A <id> <inbox>` and `D <id>`."""
+    if len(buffer) < FILE_HEADER_SIZE or FILE_HEADER.unpack_from(buffer)[0] != FILE_VERSION:
+        return False
+    line = bytes(buffer[FILE_HEADER_SIZE : FILE_HEADER_SIZE + 4096]).split(b"\r\n")
+    words = line[0].split(b" ")
+    return len(line) > 1 and ((words[0] == b"A" and len(words) == 3) or (words[0] == b"D" and len(words) == 2))
+
+
+def era_of(info: pb.ServerInfo | None, *, has_indexes: bool, has_slices: bool) -> str:
+    """Says which releases of the server a store looks like.
+
+    Args:
+        info: What server.dat holds.
+        has_indexes: There is an index in any channel.
+        has_slices: There is a data file in any channel.
+    """
+    if has_slices and not has_indexes:
+        return "0.2, or the indexes were lost"
+    if info is None:
+        return "unknown"
+    if not info.sub_close:
+        return "0.3.0 to 0.3.3"
+    if not info.acks_subs:
+        return "0.3.4 to 0.3.8"
+    if info.node_id:
+        return "0.8 or later, clustered"
+    return "0.4 or later"

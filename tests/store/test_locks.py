@@ -152,11 +152,8 @@ def test_the_lock_is_held_against_others(store):
     assert ask() == b"free\n"
 
 
-def test_without_lock_file_there_is_nothing_to_hold_unless_asked(store):
+def test_without_lock_file_there_is_nothing_to_hold(store):
     (store / ".rootdir.lck").unlink()
     with hold_ft_lock(store) as held:
         assert not held
     assert not (store / ".rootdir.lck").exists()
-    with hold_ft_lock(store, create=True) as held:
-        assert held
-    assert (store / ".rootdir.lck").exists()

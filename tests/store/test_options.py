@@ -10,10 +10,10 @@ from stantools.errors import StoreUnreadableError
 from stantools.format.crc import CASTAGNOLI, IEEE
 from stantools.store.damage import DAMAGES
 from stantools.store.directory import open_datastore
-from stantools.store.era import refuse_0_1
 from stantools.store.mapping import mapped
 from stantools.store.options import ReadOptions, file_samples, polynomial_name, resolve_crc, resolve_file_crc
 from stantools.store.sample import SampleOptions, write_sample
+from stantools.store.serverinfo import refuse_0_1
 from tests.conftest import golden_cases
 
 UNUSUAL = 0x12345678

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stantools.escaping import text
 from stantools.inspection.overview import ChannelOverview, ClientList, ClientStatus, ClientSummary, Overview
-from stantools.inspection.subscribers import QueueGroup, Subscriber, queue_groups, text
+from stantools.inspection.subscribers import QueueGroup, Subscriber, queue_groups
 from stantools.store.sublog import SubStatus
 from tui.cells import Cell, Role, bar, name_text, number
 from tui.rows import Column, Rows, count_column

@@ -12,8 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from stantools.browse.log_history import LogLoss, log_loss
+from stantools.escaping import text
 from stantools.inspection.records import FileKind
-from stantools.inspection.subscribers import text
 from tui.cells import Cell, counted, name_text, number
 from tui.screens.history import HistoryScreen, PendingScreen
 from tui.screens.subdetail import detail, loss_lines

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from stantools.errors import StoreUnreadableError
+from stantools.escaping import text
 from stantools.format import index as index_format
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
@@ -27,7 +28,6 @@ from stantools.inspection.forecast.model import Harm, Loss
 from stantools.inspection.forecast.recover import Start
 from stantools.inspection.forecast.slices import Recovery, recovered_rows
 from stantools.inspection.slicesummary import summarise
-from stantools.inspection.subscribers import text
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore, SliceFiles, list_channel
 from stantools.store.indexes import scan_index
@@ -161,7 +161,7 @@ class CutFile:
 def _about(message: object) -> tuple[int | None, int | None, str | None]:
     """Which sequence, subscription and client a log record is about."""
     if isinstance(message, pb.ClientInfo | pb.ClientDelete):
-        return None, None, message.id.decode("utf-8", "surrogateescape")
+        return None, None, text(message.id)
     if isinstance(message, pb.SubStateUpdate):
         return message.seqno, message.id, None
     assert isinstance(message, pb.SubState | pb.SubStateDelete)

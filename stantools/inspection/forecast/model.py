@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from stantools.escaping import escape
+from stantools.escaping import escape, text
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast.changes import Change
-from stantools.inspection.subscribers import NOBODY, Subscribers, subscription_json, text
+from stantools.inspection.subscribers import NOBODY, Subscribers, subscription_json
 from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.store.ranges import Ranges
 

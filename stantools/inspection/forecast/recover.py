@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stantools.escaping import text
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.format.quoting import quote
@@ -12,7 +13,6 @@ from stantools.inspection.forecast.changes import Change, Delete, Write, by_path
 from stantools.inspection.forecast.channel import RecoveredChannel, open_clients, recover_channels, recover_clients
 from stantools.inspection.forecast.model import Forecast
 from stantools.inspection.forecast.slices import Recovery
-from stantools.inspection.subscribers import text
 from stantools.store.directory import SERVER_FILE, WITNESS_FILE, Datastore
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import (

@@ -16,13 +16,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from stantools.escaping import escape
+from stantools.escaping import escape, text
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.quoting import quote
 from stantools.inspection.forecast import report
 from stantools.inspection.forecast.model import ChannelForecast, Forecast
-from stantools.inspection.subscribers import Subscriber, text
+from stantools.inspection.subscribers import Subscriber
 from stantools.store.sublog import SubStatus
 
 

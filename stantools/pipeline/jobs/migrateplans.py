@@ -29,8 +29,8 @@ from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote
 from stantools.recovery.salvage.model import ChannelPlan
 from stantools.store.directory import open_datastore
-from stantools.store.era import refuse_0_1
 from stantools.store.locks import check_not_in_use
+from stantools.store.serverinfo import refuse_0_1
 from stantools.work import Failure, Work
 
 #: Stands for the store's name in the prefixes of streams and subjects.

@@ -32,11 +32,11 @@ from stantools.pipeline.tables.discovery import FoundStore
 from stantools.pipeline.tables.listing import LocalPlace
 from stantools.pipeline.tables.model import Failed, StoreRef
 from stantools.pipeline.tables.options import TableOptions
-from stantools.recovery.salvage.apply import Build, CopyItem, SalvageResult, building, copy_channels, result_of
+from stantools.recovery.salvage.apply import Build, CopyItem, building, copy_channels, result_of
 from stantools.recovery.salvage.check import Start, check_start, checked
-from stantools.recovery.salvage.model import SalvagePlan
+from stantools.recovery.salvage.manifest import report
+from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
 from stantools.recovery.salvage.plan import plan_salvage
-from stantools.recovery.salvage.report import report
 from stantools.store.atomic import clear_leftovers
 from stantools.store.directory import open_datastore
 from stantools.store.locks import Use, check_not_in_use

@@ -43,10 +43,10 @@ from stantools.store.directory import (
     slice_number,
     subject_matches,
 )
-from stantools.store.era import refuse_0_1
 from stantools.store.options import ReadOptions, resolve_crc, resolve_file_crc
 from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
+from stantools.store.serverinfo import refuse_0_1
 
 
 @dataclass(frozen=True)

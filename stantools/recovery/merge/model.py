@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from stantools.escaping import text
 from stantools.format.encryption import ChannelCipher, Cipher, raft_cipher
 from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.format.proto import store_pb2 as pb
@@ -215,7 +216,7 @@ class MergePlan(SalvagePlan):
 
     def channel_json(self, channel: ChannelPlan) -> dict[str, Any]:
         """Returns the report on a channel, with stable names."""
-        name = channel.name.decode("utf-8", "surrogateescape")
+        name = text(channel.name)
         return {
             "name": name,
             "sequences": channel.sequences.as_json(),

@@ -15,19 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
-from stantools.escaping import escape, fill_in, store_names
+from stantools.escaping import escape, fill_in, store_names, text
 from stantools.format.crc import IEEE, Crc
 from stantools.format.encryption import raft_cipher
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.clusterlog import ClusterLog, History, describe_tail
 from stantools.inspection.node import NodeReport, examine, fold
-from stantools.inspection.subscribers import text
 from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.progress import Progress
 from stantools.recovery.merge.channel import NodeChannel, Union, first_to_keep
 from stantools.recovery.merge.model import Logged, MergedNode, MergePlan, Places
 from stantools.recovery.options import MergeOptions, SalvageOptions
-from stantools.recovery.salvage.identity import find_identity
 from stantools.recovery.salvage.model import NEWEST, ChannelPlan, Dropped, SalvagePlan
 from stantools.recovery.salvage.plan import plan_salvage
 from stantools.recovery.salvage.subscriptions import plan_subscriptions
@@ -38,7 +36,7 @@ from stantools.store.options import ReadOptions, polynomial_name, resolve_crc
 from stantools.store.raft import read_operations
 from stantools.store.raftstate import ClusterChannel
 from stantools.store.ranges import Ranges
-from stantools.store.serverinfo import new_server_info
+from stantools.store.serverinfo import find_identity, new_server_info
 
 
 def plan_merge(
@@ -145,7 +143,7 @@ class _Merge:
                             store_names(path),
                         ),
                     )
-        ids = {each.cluster_id.decode("utf-8", "surrogateescape") for each in found} - {"?"}
+        ids = {text(each.cluster_id) for each in found} - {"?"}
         ids |= {each.files.cluster_id for each in self._nodes if each.report}
         if len(ids) > 1:
             raise RefusedError(

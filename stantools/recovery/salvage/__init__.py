@@ -4,8 +4,8 @@ plan (`plan_salvage`: reads everything, changes nothing) → apply (`apply_salva
 """
 
 from stantools.recovery.options import SalvageOptions
-from stantools.recovery.salvage.apply import SalvageResult, apply_salvage
-from stantools.recovery.salvage.model import SalvagePlan
+from stantools.recovery.salvage.apply import apply_salvage
+from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
 from stantools.recovery.salvage.plan import plan_salvage
 
 __all__ = ["SalvageOptions", "SalvagePlan", "SalvageResult", "apply_salvage", "plan_salvage"]

@@ -27,7 +27,7 @@ from stantools.format.layout import INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.salvage.manifest import Digest, Hasher, Moved, write_manifest
-from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, SalvagePlan, Step
+from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, SalvagePlan, SalvageResult, Step
 from stantools.store.atomic import absolute, new_directory
 from stantools.store.directory import MANIFEST_FILE
 from stantools.store.durable import fsync_directory, sync_tree, writing
@@ -47,17 +47,6 @@ _FILLER = 128
 _GROUP = 256
 #: What a channel costs besides its messages, as if it had so many more bytes.
 _OPENING = 64 << 10
-
-
-@dataclass(frozen=True)
-class SalvageResult:
-    """What was written."""
-
-    path: Path  #: the new store
-    manifest: Path  #: the account of it, a file in the new store that servers ignore
-    messages: int  #: messages in it, fillers not counted
-    filled: int  #: empty messages in it
-    bytes: int  #: bytes of its data files
 
 
 def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = None) -> SalvageResult:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stantools.errors import ExitCode
+from stantools.escaping import text
 from stantools.format.crc import IEEE
 from stantools.inspection.findings import Finding
 from stantools.inspection.forecast import ServerOptions, forecast
@@ -14,8 +15,7 @@ from stantools.inspection.forecast.options import DEFAULT_CLUSTER_ID
 from stantools.inspection.slicesummary import summarise
 from stantools.inspection.verify import verify
 from stantools.progress import Progress
-from stantools.recovery.salvage.apply import SalvageResult
-from stantools.recovery.salvage.model import SalvagePlan
+from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.limits import DEFAULT_MAX_BYTES, DEFAULT_MAX_MSGS, UNLIMITED, StoreLimits
 
@@ -84,7 +84,7 @@ def check_new_store(plan: SalvagePlan, result: SalvageResult, *, progress: Progr
         channel.subscriptions.release()  # those that are read back need the room
     store = open_datastore(result.path, plan.crc)
     verdict = verify(store, workers=plan.options.workers, progress=progress)
-    cluster_id = plan.server.cluster_id.decode("utf-8", "surrogateescape")
+    cluster_id = text(plan.server.cluster_id)
     start = check_start(store, cluster_id, workers=plan.options.workers)
     return NewStoreCheck(tuple(verdict.findings), verdict.clean, start)
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 from blake3 import blake3
 
 from stantools import __version__
-from stantools.recovery.salvage.model import SalvagePlan
+from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
 from stantools.store.directory import MANIFEST_FILE
 from stantools.store.durable import fsync_file, writing
 from stantools.store.mapping import WINDOW, Window, mapped
@@ -98,6 +98,44 @@ def describe(plan: SalvagePlan, moved: list[Moved]) -> dict[str, Any]:
 _BIG = 1 << 20
 
 Digest = dict[str, Any]
+
+
+def report(plan: SalvagePlan, result: SalvageResult | None, check: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns the account of one store.
+
+    Args:
+        plan: What was planned.
+        result: What was written, if it was.
+        check: See `NewStoreCheck.as_json`.
+    """
+    described = describe(plan, [])
+    return {
+        "source": str(plan.source),
+        "out": str(result.path) if result else None,
+        "manifest": str(result.manifest) if result else None,
+        "written": result is not None,
+        "summary": plan_summary(plan),
+        "channels": described["channels"],
+        "dropped": described["dropped"],
+        "changes": plan.changes,
+        "server": described["server"],
+        "cluster_id": described["cluster_id"],
+        "check": check,
+    }
+
+
+def plan_summary(plan: SalvagePlan) -> dict[str, Any]:
+    """Returns the numbers of a plan with stable names, for reports."""
+    return {
+        "channels": len(plan.channels),
+        "messages": plan.messages,
+        "filled": sum(channel.filled.count() for channel in plan.channels),
+        "subscriptions": sum(len(channel.subscriptions) for channel in plan.channels),
+        "clients": len(plan.clients),
+        "bytes": plan.bytes,
+        "lost": plan.lost,
+        "lossy": plan.lossy,
+    }
 
 
 class Hasher:

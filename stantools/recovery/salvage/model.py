@@ -225,3 +225,14 @@ class SalvagePlan:
     def lossy(self) -> bool:
         """Something of the old store could not be kept."""
         return any(d.loss for d in self.dropped)
+
+
+@dataclass(frozen=True)
+class SalvageResult:
+    """What was written."""
+
+    path: Path  #: the new store
+    manifest: Path  #: the account of it, a file in the new store that servers ignore
+    messages: int  #: messages in it, fillers not counted
+    filled: int  #: empty messages in it
+    bytes: int  #: bytes of its data files

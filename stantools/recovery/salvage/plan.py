@@ -21,7 +21,6 @@ from stantools.inspection.survey import (
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.recovery.options import SalvageOptions
-from stantools.recovery.salvage.identity import find_identity
 from stantools.recovery.salvage.model import (
     NEWEST,
     SPLIT,
@@ -40,6 +39,7 @@ from stantools.store.logscan import LogDamageKind
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamageKind
+from stantools.store.serverinfo import find_identity
 from stantools.store.sublog import SubsState, salvage_subs
 
 

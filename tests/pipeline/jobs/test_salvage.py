@@ -23,7 +23,7 @@ from stantools.pipeline.tables.options import TableOptions
 from stantools.recovery.salvage import SalvageOptions, plan_salvage
 from stantools.recovery.salvage import apply as apply_module
 from stantools.recovery.salvage.apply import building, copy_channels
-from stantools.recovery.salvage.report import plan_summary
+from stantools.recovery.salvage.manifest import plan_summary
 from stantools.store import durable
 from stantools.store.directory import MANIFEST_FILE, open_datastore
 from stantools.store.sample import SampleOptions, write_sample
