@@ -262,7 +262,7 @@ def log_loss(path: Path, kind: FileKind, crc: Crc) -> LogLoss | None:
     with mapped(path) as buffer:
         strict = read_subs(buffer, crc) if kind is FileKind.SUBS else read_clients(buffer, crc)
         end = strict.end
-        if end is None or (not end.error and end.offset >= end.file_size):
+        if end is None or not end.early:
             return None
         tolerant = salvage_subs(buffer, crc) if kind is FileKind.SUBS else salvage_clients(buffer, crc)
     return LogLoss(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Container, Iterator
 from itertools import compress, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.catalogue import finding
@@ -16,13 +16,10 @@ from stantools.inspection.runs import History, Piece, RecordRun
 from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text
 from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.store.limits import is_channel_name
-from stantools.store.logscan import LogDamage, LogDamageKind
+from stantools.store.logscan import LogDamage, LogDamageKind, LogState
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamageKind
 from stantools.store.sublog import STATUSES, SubsState, SubStatus
-
-if TYPE_CHECKING:
-    from stantools.store.clientlog import ClientsState
 
 _CODES = {
     DamageKind.TORN: "slice-torn",
@@ -327,7 +324,7 @@ _LOG_CODES = {
 }
 
 
-def log_findings(file: str, state: ClientsState | SubsState, channel: str | None = None) -> Iterator[Finding]:
+def log_findings(file: str, state: LogState, channel: str | None = None) -> Iterator[Finding]:
     """Iterates over a finding for each damaged range of a log.
 
     Args:

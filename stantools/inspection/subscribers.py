@@ -20,10 +20,11 @@ from stantools.format.crc import Crc
 from stantools.format.layout import SubFlag
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import ClientsState, read_clients, salvage_clients
+from stantools.store.logscan import LogState
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.sublog import STATUSES, SubsState, SubStatus, by_flags, read_subs, salvage_subs
 
-S = TypeVar("S", ClientsState, SubsState)
+S = TypeVar("S", bound=LogState)
 _GROUPED = by_flags(lambda flags: flags & int(SubFlag.HAS_GROUP))
 
 
@@ -284,20 +285,10 @@ def _load(
     try:
         with mapped(path) as buffer:
             state = read(buffer, crc)
-            if not _stopped_early(state):
+            if (end := state.end) is None or not end.early:
                 return Folded(state)
-            problems = [_why(state)]
-            return Folded(salvage(buffer, crc), problems)
+            reason = end.error or "no more records, but the file goes on"
+            problem = f"the server stops reading at offset {end.offset} of {end.file_size}: {reason}"
+            return Folded(salvage(buffer, crc), [problem])
     except StoreUnreadableError as error:
         return Folded(nothing(), [error.message])
-
-
-def _stopped_early(state: ClientsState | SubsState) -> bool:
-    return state.end is not None and (bool(state.end.error) or state.end.offset < state.end.file_size)
-
-
-def _why(state: ClientsState | SubsState) -> str:
-    end = state.end
-    assert end is not None
-    reason = end.error or "no more records, but the file goes on"
-    return f"the server stops reading at offset {end.offset} of {end.file_size}: {reason}"

@@ -31,12 +31,13 @@ from stantools.inspection.survey import ChannelSurvey, survey_channels
 from stantools.progress import Progress
 from stantools.store.clientlog import ClientsState, salvage_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, WITNESS_FILE, Datastore
+from stantools.store.logscan import LogState
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
 from stantools.store.sublog import SubsState, salvage_subs
 
-_State = TypeVar("_State", ClientsState, SubsState)
+_State = TypeVar("_State", bound=LogState)
 
 
 @dataclass

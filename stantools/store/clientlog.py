@@ -13,21 +13,16 @@ from stantools.format.gogo import DecodeError
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.logrepair import CLIENTS_LOG
-from stantools.store.logscan import LogDamage, LogEnd, ServerScan, decode_record, judge_row, record_at, scan_log
+from stantools.store.logscan import LogDamage, LogState, ServerScan, decode_record, judge_row, record_at, scan_log
 from stantools.store.mapping import Buffer
 
 
 @dataclass
-class ClientsState:
+class ClientsState(LogState):
     """What a clients.dat adds up to."""
 
     clients: dict[bytes, pb.ClientInfo] = field(default_factory=dict)  #: by id, in the order in which they connected
     deletes: int = 0  #: delete records in the file
-    rows: int = 0  #: all good records in the file
-    record_bytes: int = 0  #: their bytes, headers included: the size that the server tracks for its compaction
-    end: LogEnd | None = None  #: Where and why the server stops reading. None where reading went on after damage.
-    #: Damaged ranges in file order; repaired ones are among them.
-    damages: list[LogDamage] = field(default_factory=list)
 
     @property
     def fragmentation(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from google.protobuf.message import Message
 
@@ -45,6 +45,11 @@ class LogEnd:
     def torn(self) -> bool:
         """The truncate option repairs this, by cutting the file at `offset`."""
         return self.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD)
+
+    @property
+    def early(self) -> bool:
+        """The server does not read all of the file."""
+        return bool(self.error) or self.offset < self.file_size
 
     @property
     def reported(self) -> bool:
@@ -182,6 +187,17 @@ class LogDamage:
     def message(self) -> Message | None:
         """The payload, where it is proven."""
         return self.reading.message if self.reading else None
+
+
+@dataclass
+class LogState:
+    """What a log adds up to, whichever it is."""
+
+    rows: int = 0  #: all good records in the file
+    record_bytes: int = 0  #: their bytes, headers included: the size that the server tracks for its compaction
+    end: LogEnd | None = None  #: Where and why the server stops reading. None where reading went on after damage.
+    #: Damaged ranges in file order; repaired ones are among them.
+    damages: list[LogDamage] = field(default_factory=list)
 
 
 def scan_log(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogColumns | LogDamage]:

@@ -35,7 +35,7 @@ from stantools.late import np
 from stantools.store.folding import Fold
 from stantools.store.folding.plain import Folded
 from stantools.store.logrepair import SUBS_LOG, recognise
-from stantools.store.logscan import LogDamage, LogEnd, ServerScan, decode_record, judge_row, record_at, scan_log
+from stantools.store.logscan import LogDamage, LogState, ServerScan, decode_record, judge_row, record_at, scan_log
 from stantools.store.mapping import Buffer, Window
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class SubTable(Mapping[int, StoredSubscription]):
 
 
 @dataclass
-class SubsState:
+class SubsState(LogState):
     """What a subs.dat adds up to."""
 
     #: By id, in the order of their first record.
@@ -292,11 +292,6 @@ class SubsState:
     max_id: int = 0  #: highest id ever used in the file; a standalone server continues from there
     records: int = 0  #: records as the server counts them for its compaction: New, Update and Msg of known ids
     dead: int = 0  #: records that a compaction would leave out, as the server counts them
-    rows: int = 0  #: all good records in the file
-    record_bytes: int = 0  #: their bytes, headers included: the size that the server tracks for its compaction
-    end: LogEnd | None = None  #: Where and why the server stops reading. None where reading went on after damage.
-    #: Damaged ranges in file order; repaired ones are among them.
-    damages: list[LogDamage] = field(default_factory=list)
 
     @property
     def fragmentation(self) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES, check_file_version
@@ -32,18 +32,12 @@ from stantools.inspection.slicesummary import Held, Totals, remove_by_limits
 from stantools.store.clientlog import ClientsState, read_clients
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, Datastore, SliceFiles
 from stantools.store.limits import ChannelLimits
-from stantools.store.logscan import LogEnd
+from stantools.store.logscan import LogEnd, LogState
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.sublog import SubsState, read_subs
 from stantools.work import Task, Threads
 
-
-class _State(Protocol):
-    end: LogEnd | None
-
-
-_S = TypeVar("_S", bound=_State)
-_C = TypeVar("_C", bound=_State, covariant=True)
+_S = TypeVar("_S", bound=LogState)
 
 
 @dataclass
@@ -89,11 +83,9 @@ def recover_subs(recovery: Recovery, channel: str, files: ChannelFiles) -> LogOu
     return outcome
 
 
-class _Read(Protocol[_C]):
-    def __call__(self, buffer: Buffer, crc: Crc) -> _C: ...
-
-
-def _recover(recovery: Recovery, path: Path | None, file: str, read: _Read[_S], empty: _S) -> LogOutcome[_S]:
+def _recover(
+    recovery: Recovery, path: Path | None, file: str, read: Callable[[Buffer, Crc], _S], empty: _S
+) -> LogOutcome[_S]:
     outcome = LogOutcome(empty)
     if error := recovery.denied(file, path):
         outcome.error = error
@@ -107,8 +99,7 @@ def _recover(recovery: Recovery, path: Path | None, file: str, read: _Read[_S], 
             outcome.state.end = LogEnd(FILE_HEADER_SIZE, Stop.END, "", FILE_HEADER_SIZE)
             return outcome
         if path not in recovery.folds:
-            read_now = read(buffer, recovery.crc)
-            recovery.folds[path] = cast(ClientsState | SubsState, read_now)
+            recovery.folds[path] = read(buffer, recovery.crc)
         outcome.state = cast(_S, recovery.folds[path])
         end = outcome.state.end
         assert end is not None

@@ -19,9 +19,8 @@ from stantools.inspection.forecast.slices import Recovery
 from stantools.inspection.forecast.startup import restore_subscriptions, start_delivery
 from stantools.inspection.subscribers import Subscribers
 from stantools.progress import Progress
-from stantools.store.clientlog import ClientsState
 from stantools.store.directory import SUBS_FILE, Datastore
-from stantools.store.sublog import SubsState
+from stantools.store.logscan import LogState
 from stantools.work import Task, Threads
 
 _Found = tuple[Lookups, Lookups | None]
@@ -94,7 +93,7 @@ class _Forecaster:
         self._lookups = lookups
         self._progress = progress
         self._scans: dict[Path, DataScan] = {}
-        self._folds: dict[Path, ClientsState | SubsState] = {}
+        self._folds: dict[Path, LogState] = {}
         self._known: _Known = {}
 
     def both(self, options: ServerOptions) -> tuple[Forecast, Forecast]:

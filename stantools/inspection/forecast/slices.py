@@ -34,12 +34,11 @@ from stantools.inspection.forecast import report
 from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
 from stantools.inspection.forecast.options import Access, ServerOptions
 from stantools.inspection.forecast.server_reading import DataScan, check_last_message, scan_data
-from stantools.store.clientlog import ClientsState
 from stantools.store.directory import SliceFiles
 from stantools.store.indexes import index_parts, scan_index
+from stantools.store.logscan import LogState
 from stantools.store.mapping import Buffer, Window, mapped
 from stantools.store.reading import BATCH_ROWS, Rows
-from stantools.store.sublog import SubsState
 
 
 @dataclass(slots=True)
@@ -85,7 +84,7 @@ class Recovery:
     access: Access  #: what the server's user may do
     truncate: bool  #: with the truncate option
     scans: dict[Path, DataScan]  #: data files that were scanned for an earlier forecast of the same store
-    folds: dict[Path, ClientsState | SubsState] = field(default_factory=dict)  #: logs that were read for it
+    folds: dict[Path, LogState] = field(default_factory=dict)  #: logs that were read for it
     #: As no server does, but the reference broker: a last slice that was begun, and has neither an index nor a byte in
     #: it, is removed. A server that is killed at that moment leaves one, and does not start again.
     drop_begun: bool = False

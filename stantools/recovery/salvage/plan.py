@@ -35,7 +35,7 @@ from stantools.recovery.salvage.subscriptions import plan_subscriptions
 from stantools.store.clientlog import ClientsState, salvage_clients
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore, possible_slices
 from stantools.store.limits import is_channel_name
-from stantools.store.logscan import LogDamageKind
+from stantools.store.logscan import LogDamageKind, LogState
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamageKind
@@ -138,7 +138,7 @@ def _clients(store: Datastore, plan: SalvagePlan) -> ClientsState:
     return state
 
 
-def _leave_log_damage(plan: SalvagePlan, file: str, state: ClientsState | SubsState) -> None:
+def _leave_log_damage(plan: SalvagePlan, file: str, state: LogState) -> None:
     for damage in state.damages:
         if damage.repaired:
             plan.changes.append(f"{file}: a record at offset {damage.offset} was kept although: {damage.detail}")
