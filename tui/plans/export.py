@@ -145,7 +145,7 @@ def _kind(layout: Layout) -> str:
 def _describe(planned: Export, preview: Preview) -> None:
     exporting, layout, plan = planned.exporting, planned.layout, planned.plan
     found: dict[str, _ChannelParts] = {}
-    for part in (part for split in plan.splits for part in split.work):
+    for part in (part for split in plan.splits for part in split.parts):
         name = part.slice.channel if isinstance(part, Piece) else part.channel or ""
         each = found.setdefault(name, _ChannelParts(name))
         each.parts += 1

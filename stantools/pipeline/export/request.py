@@ -278,7 +278,7 @@ class Export:
             UsageError: They do not.
         """
         options = self.options
-        work = (part for split in self.plan.splits for part in split.work)
+        work = (part for split in self.plan.splits for part in split.parts)
         if not options.channels or any(isinstance(part, Piece) or part.channel is not None for part in work):
             return
         from stantools.pipeline.tables.discovery import discover

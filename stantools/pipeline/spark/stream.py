@@ -24,7 +24,7 @@ from stantools.pipeline.spark.failures import plain_errors
 from stantools.pipeline.spark.options import source_options, stream_options, with_schema
 from stantools.pipeline.spark.tasks import begin_task
 from stantools.pipeline.tables.discovery import discover
-from stantools.pipeline.tables.follow import Follower, FollowWork, Found, Limit
+from stantools.pipeline.tables.follow import Follower, FollowPart, Found, Limit
 from stantools.pipeline.tables.model import Mode, Piece, Table
 from stantools.pipeline.tables.options import Bounds, TableOptions
 from stantools.pipeline.tables.pieces import split_slice
@@ -129,7 +129,7 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             StoreUnreadableError: Something is gone or cannot be read, and the mode is FAILFAST.
         """
         with plain_errors():
-            work: list[FollowWork] = []
+            work: list[FollowPart] = []
             for each in self._followed().work(Offsets.from_json(start), Offsets.from_json(end)):
                 if isinstance(each, Piece):
                     work += _cut(each, self._options)

@@ -38,7 +38,7 @@ _MOST_TOLD = 20
 _SEARCH_SECONDS = 60.0
 
 Found = tuple[Sequence[StoreRef], Sequence[Failed]]
-FollowWork = Piece | Lost | Failed
+FollowPart = Piece | Lost | Failed
 _Answer = TypeVar("_Answer")
 
 
@@ -178,13 +178,13 @@ class Follower:
         self._next_look = time.monotonic() + max(_IDLE_SECONDS, spent / _IDLE_SHARE) if end == start else 0.0
         return end
 
-    def work(self, start: Offsets, end: Offsets) -> list[FollowWork]:
+    def work(self, start: Offsets, end: Offsets) -> list[FollowPart]:
         """Returns what has to be read between two offsets, in the order of stores, channels and slices.
 
         Raises:
             StoreUnreadableError: A channel cannot be listed or a slice cannot be opened any more.
         """
-        found: list[FollowWork] = []
+        found: list[FollowPart] = []
         stores = {each.root: each for each in self._search(fresh=False)[0]}
         for root in sorted(start.stores.keys() | end.stores.keys()):
             before, after = start.stores.get(root, {}), end.stores.get(root, {})

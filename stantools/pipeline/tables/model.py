@@ -149,19 +149,19 @@ class Failed:
 
 
 #: One thing to read.
-Work = Piece | StorePart | Failed
+Part = Piece | StorePart | Failed
 
 
 @dataclass(frozen=True)
 class Split:
     """What one task reads, in this order."""
 
-    work: tuple[Work, ...]  #: the parts
+    parts: tuple[Part, ...]
 
     @property
     def cost(self) -> int:
         """Bytes that have to be read, about."""
-        return sum(part.cost for part in self.work)
+        return sum(part.cost for part in self.parts)
 
 
 @dataclass

@@ -18,13 +18,13 @@ from stantools.pipeline.tables.listing import Entry, listed
 from stantools.pipeline.tables.model import (
     Failed,
     Mode,
+    Part,
     Piece,
     ReadCounter,
     Split,
     StorePart,
     StoreRef,
     Table,
-    Work,
     plain_text,
 )
 from stantools.pipeline.tables.options import Bounds, TableOptions
@@ -73,36 +73,31 @@ def plan(options: TableOptions, counter: ReadCounter | None = None) -> Plan:
     """
     stores, missing = discover(options)
     unreadable = list(missing)
-    work: list[Work] = []
+    parts: list[Part] = []
     for store in stores:
         for part in _parts(store, options):
             if isinstance(part, Failed):
                 unreadable.append(part)
                 if options.mode is Mode.FAILFAST:
                     raise StoreUnreadableError(part.message, part.remedy)
-            work.append(part)
-    work += missing
+            parts.append(part)
+    parts += missing
     if options.mode is Mode.DROPMALFORMED:
-        work = [part for part in work if not isinstance(part, Failed)]
+        parts = [part for part in parts if not isinstance(part, Failed)]
     if options.table is Table.MESSAGES:
-        work = _cut(work, options, counter)
-    splits = pack(work, [_weight(part, options.table) for part in work], options)
-    return Plan(splits, unreadable, [store.ref for store in stores])
-
-
-def pack(work: Sequence[Work], weights: Sequence[int], options: TableOptions) -> list[Split]:
-    """Puts work together to splits of about the same weight; the order stays.
-
-    Args:
-        work: The parts.
-        weights: What each costs, in bytes.
-        options: How big a split may be, and how many there shall be.
-    """
-    return [Split(tuple(group)) for group in grouped(work, weights, options)]
+        parts = _cut(parts, options, counter)
+    groups = grouped(parts, [_weight(part, options.table) for part in parts], options)
+    return Plan([Split(tuple(group)) for group in groups], unreadable, [store.ref for store in stores])
 
 
 def grouped(items: Sequence[_Item], weights: Sequence[int], options: TableOptions) -> list[list[_Item]]:
-    """Puts things together to groups of about the same weight; see `pack`."""
+    """Puts things together to groups of about the same weight; the order stays.
+
+    Args:
+        items: The things.
+        weights: What each costs, in bytes.
+        options: How big a group may be, and how many there shall be.
+    """
     total = sum(weights)
     if not total:
         return [list(items)] if items else []
@@ -123,11 +118,11 @@ def _count(total: int, options: TableOptions) -> int:
     return max(enough, fewest, min(options.partitions, total // _SMALLEST), 1)
 
 
-def _weight(part: Work, table: Table) -> int:
+def _weight(part: Part, table: Table) -> int:
     return part.cost * _BYTE.get(table, 1) + _BEGIN[table]
 
 
-def _parts(store: FoundStore, options: TableOptions) -> Iterator[Work]:
+def _parts(store: FoundStore, options: TableOptions) -> Iterator[Part]:
     """Yields what has to be read of a store, whole slices for messages."""
     table = options.table
     if table in (Table.SUBSCRIPTIONS, Table.CLIENTS) and store.loose is not None:
@@ -171,7 +166,7 @@ def _root_parts(store: FoundStore, table: Table) -> Iterator[StorePart]:
             yield StorePart(store.ref, None, entry.name, entry.size)
 
 
-def _channel_parts(store: FoundStore, channel: FoundChannel, options: TableOptions) -> Iterator[Work]:
+def _channel_parts(store: FoundStore, channel: FoundChannel, options: TableOptions) -> Iterator[Part]:
     table, name = options.table, channel.name
     directory = "" if store.loose is not None else f"{name}/"
     if table is Table.SUBSCRIPTIONS:
@@ -207,17 +202,17 @@ def _record_files(store: FoundStore, channel: FoundChannel, options: TableOption
     return sorted(files, key=lambda entry: kind_of(entry.name) is not FileKind.SUBS)
 
 
-def _cut(work: list[Work], options: TableOptions, counter: ReadCounter | None) -> list[Work]:
+def _cut(parts: list[Part], options: TableOptions, counter: ReadCounter | None) -> list[Part]:
     """Cuts large slices, and leaves out what the bounds leave out."""
-    pieces = [part for part in work if isinstance(part, Piece)]
+    pieces = [part for part in parts if isinstance(part, Piece)]
     total = sum(_weight(piece, Table.MESSAGES) for piece in pieces)
     if not total:
-        return work
+        return parts
     size = max(1, min(options.split_bytes, total // _count(total, options) // 2))
     how = replace(options, split_bytes=size)
     bounded = options.bounds != Bounds()
 
-    def cut(part: Work) -> Sequence[Work]:
+    def cut(part: Part) -> Sequence[Part]:
         if not isinstance(part, Piece) or "://" in part.slice.data:
             return (part,)
         if part.cost <= (min(_SMALL_SLICE, size) if bounded else size):
@@ -227,4 +222,4 @@ def _cut(work: list[Work], options: TableOptions, counter: ReadCounter | None) -
         except StoreUnreadableError:
             return (part,)  # said where it is read
 
-    return [piece for pieces in listed(cut, work) for piece in pieces]
+    return [piece for pieces in listed(cut, parts) for piece in pieces]

@@ -16,7 +16,7 @@ from stantools.errors import StoreUnreadableError
 from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.batches import gathered, odd_row
 from stantools.pipeline.tables.copies import copied_part, copied_pieces
-from stantools.pipeline.tables.follow import FollowWork
+from stantools.pipeline.tables.follow import FollowPart
 from stantools.pipeline.tables.messages import read_piece, read_unreadable
 from stantools.pipeline.tables.model import Failed, Mode, Piece, ReadCounter, Split, StorePart, Table, plain_text
 from stantools.pipeline.tables.options import TableOptions
@@ -59,7 +59,7 @@ def read_split(split: Split, options: TableOptions, counter: ReadCounter | None 
 
 
 def _messages(split: Split, options: TableOptions, counter: ReadCounter | None) -> Iterator[pa.RecordBatch]:
-    for part in split.work:
+    for part in split.parts:
         if isinstance(part, Failed):
             yield from read_unreadable(part, options)
         elif isinstance(part, Piece):
@@ -82,7 +82,7 @@ def _piece(piece: Piece, options: TableOptions, counter: ReadCounter | None) -> 
 
 def _rows(split: Split, options: TableOptions) -> Iterator[Row]:
     known = KnownClients()
-    for part in split.work:
+    for part in split.parts:
         if isinstance(part, Failed):
             yield from _unreadable(part, options)
         elif isinstance(part, StorePart):
@@ -121,7 +121,7 @@ def _unreadable(part: Failed, options: TableOptions) -> Iterator[Row]:
         yield {**base, "status": "damaged" if part.damaged else "unreadable", "detail": message}
 
 
-def read_work(work: Sequence[FollowWork], options: TableOptions) -> Iterator[pa.RecordBatch]:
+def read_work(work: Sequence[FollowPart], options: TableOptions) -> Iterator[pa.RecordBatch]:
     """Reads in the order of the work; small pieces come together in one batch.
 
     Args:
@@ -137,7 +137,7 @@ def read_work(work: Sequence[FollowWork], options: TableOptions) -> Iterator[pa.
     yield from gathered((batch for each in work for batch in _followed(each, options)), options)
 
 
-def _followed(each: FollowWork, options: TableOptions) -> Iterator[pa.RecordBatch]:
+def _followed(each: FollowPart, options: TableOptions) -> Iterator[pa.RecordBatch]:
     if isinstance(each, Lost):
         yield from _lost(each, options)
     elif isinstance(each, Failed):

@@ -14,7 +14,7 @@ import numpy as np
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
-from stantools.pipeline.tables.follow import Follower, FollowWork, Limit
+from stantools.pipeline.tables.follow import Follower, FollowPart, Limit
 from stantools.pipeline.tables.model import Failed, Piece, StoreRef
 from stantools.pipeline.tables.positions import Lost, Offsets
 from stantools.store.limits import SliceLimits
@@ -208,7 +208,7 @@ class Reader:
                 return
         raise AssertionError("it never ends")
 
-    def take(self, work: Sequence[FollowWork]) -> None:
+    def take(self, work: Sequence[FollowPart]) -> None:
         for each in work:
             if isinstance(each, Lost):
                 self.lost.append(each)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stantools.format.crc import IEEE
-from stantools.pipeline.tables.model import Piece, ReadCounter, Split, StorePart, StoreRef, Table
+from stantools.pipeline.tables.model import Piece, ReadCounter, StorePart, StoreRef, Table
 from stantools.pipeline.tables.options import Bounds, TableOptions
-from stantools.pipeline.tables.planning import Plan, pack, plan
+from stantools.pipeline.tables.planning import Plan, grouped, plan
 from stantools.pipeline.tables.read import read_split
 from stantools.store.limits import SliceLimits
 from stantools.store.sample import BASE_TIME, SampleOptions, write_sample
@@ -76,7 +76,7 @@ def test_as_many_tasks_as_asked_for_if_there_is_work(
     for wanted in (2, 5, 8, 16):
         splits = plan(options(store, partitions=wanted)).splits
         assert len(splits) == wanted
-        costs = np.array([split.cost + (len(split.work) << 17) for split in splits])
+        costs = np.array([split.cost + (len(split.parts) << 17) for split in splits])
         assert costs.max() < 1.7 * costs.mean()
     write_sample(tmp_path / "tiny", SampleOptions(["x"], 10))
     assert len(plan(options(tmp_path / "tiny", partitions=16)).splits) <= 4
@@ -103,7 +103,7 @@ def test_bounds_prune_slices_and_read_little(store: Path) -> None:
         assert counter.data_bytes < 100_000
     large = options(store, bounds=Bounds(first=2500, last=2500), split_bytes=100_000)
     # The driver leaves out what it looked at, which is what is large.
-    assert {p.slice.number for split in plan(large).splits for p in split.work if isinstance(p, Piece)} == {3}
+    assert {p.slice.number for split in plan(large).splits for p in split.parts if isinstance(p, Piece)} == {3}
 
 
 def test_only_some_slices_and_channels(store: Path) -> None:
@@ -116,7 +116,7 @@ def test_only_some_slices_and_channels(store: Path) -> None:
 
 def test_parts_of_the_other_tables(store: Path) -> None:
     def parts(table: Table, **values: object) -> list[tuple[str | None, str | None]]:
-        work = [part for split in plan(options(store, table=table, **values)).splits for part in split.work]
+        work = [part for split in plan(options(store, table=table, **values)).splits for part in split.parts]
         return [(part.channel, part.file) for part in work if isinstance(part, StorePart)]
 
     assert parts(Table.CLIENTS) == [(None, None)]
@@ -139,17 +139,17 @@ def test_parts_of_the_other_tables(store: Path) -> None:
 def test_packing(weights: list[int], partition_bytes: int, partitions: int) -> None:
     parts = [StorePart(StoreRef("x", IEEE), None, str(number), weight) for number, weight in enumerate(weights)]
     how = TableOptions(("x",), partition_bytes=partition_bytes, partitions=partitions)
-    splits = pack(parts, weights, how)
-    assert [part for split in splits for part in split.work] == parts
-    assert all(split.work for split in splits)
+    groups = grouped(parts, weights, how)
+    assert [part for group in groups for part in group] == parts
+    assert all(groups)
     if weights:
-        assert max(split.cost for split in splits) <= partition_bytes + 2 * max(weights)
-    assert Split(()) not in splits
+        assert max(sum(part.cost for part in group) for group in groups) <= partition_bytes + 2 * max(weights)
 
 
 def test_large_tasks_where_there_are_enough() -> None:
     def tasks(total: int, **values: int) -> int:
-        return len(pack(range(1000), [total] * 1000, TableOptions(("x",), partition_bytes=100, **values)))  # type: ignore[arg-type]
+        how = TableOptions(("x",), partition_bytes=100, **values)  # type: ignore[arg-type]
+        return len(grouped(range(1000), [total] * 1000, how))
 
     assert tasks(1) == 10
     assert tasks(1, partitions=2) == 10
@@ -180,7 +180,7 @@ def test_thousands_of_channels_are_planned_quickly(store: Path, tmp_path: Path) 
         begin = time.process_time()
         planned = plan(options(root))
         assert time.process_time() - begin < 0.5
-        assert sum(len(split.work) for split in planned.splits) == slices
+        assert sum(len(split.parts) for split in planned.splits) == slices
         assert len(planned.splits) <= -(-slices * (1 << 18) // (128 << 20))
     wanted = options(tmp_path / "stores", columns=("store", "seq"))
     batches = [batch for split in plan(wanted).splits for batch in read_split(split, wanted)]

@@ -90,7 +90,7 @@ def sums_of(split: Split, options: TableOptions) -> Iterator[pa.RecordBatch]:
     """
     how = replace(options, table=Table.MESSAGES, columns=_COLUMNS, mode=Mode.PERMISSIVE)
     rows: list[Row] = []
-    for part in split.work:
+    for part in split.parts:
         rows += _rows(part, how)
         if len(rows) >= options.batch_rows:
             yield _batch(rows)
