@@ -177,6 +177,11 @@ class Copies:
         self._moving: dict[Copy, None] = {}
         self._blocked: dict[Copy, None] = {}
 
+    @property
+    def busy(self) -> bool:
+        """Whether there may be something for `run`."""
+        return bool(self._ready)
+
     def adopt(self, stream: Stream) -> None:
         """Copies what a stream is configured to copy now, and what others copy from it."""
         known = {each.origin.key: each for each in self._of.pop(stream, ())}

@@ -218,7 +218,8 @@ class StreamsServer:
         self._flush()
         if self.consumers.busy:
             self._dirty.update(dict.fromkeys(self.consumers.run(perf_counter() + _TURN)))
-        self._dirty.update(dict.fromkeys(self.copies.run(perf_counter() + _TURN)))
+        if self.copies.busy:
+            self._dirty.update(dict.fromkeys(self.copies.run(perf_counter() + _TURN)))
         if self._dirty:
             self._flush()
         self.copies.settle()

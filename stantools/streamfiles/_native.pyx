@@ -7,7 +7,7 @@ short in the target.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -404,6 +404,112 @@ def scan_records(block, int64_t position, key, columns):
     return row, at, FLAWS[flaw]
 
 
+cdef inline uint8_t* put_record(
+    uint8_t* p, uint64_t sequence, int64_t time, const void* subject, size_t subject_size, const void* header,
+    size_t header_size, const void* payload, size_t payload_size, const uint8_t* key
+) noexcept nogil:
+    """Writes a record whose sizes were checked; returns the place behind it."""
+    cdef uint64_t size = EMPTY_SIZE + subject_size + header_size + payload_size
+    cdef uint8_t* q
+    if header_size:
+        size += LENGTH_SIZE
+    store32(p, <uint32_t>size | HAS_HEADERS if header_size else <uint32_t>size)
+    store64(p + 4, sequence)
+    store64(p + 12, <uint64_t>time)
+    p[20] = <uint8_t>subject_size
+    p[21] = <uint8_t>(subject_size >> 8)
+    memcpy(p + HEAD_SIZE, subject, subject_size)
+    q = p + HEAD_SIZE + subject_size
+    if header_size:
+        store32(q, <uint32_t>header_size)
+        memcpy(q + LENGTH_SIZE, header, header_size)
+        q += LENGTH_SIZE + header_size
+    memcpy(q, payload, payload_size)
+    store64(q + payload_size, hash_record(hash_of, key, p, size, subject_size, header_size != 0))
+    return p + size
+
+
+cdef struct Parts:
+    # Where the parts of a record are, from where it begins.
+    uint64_t subject_size
+    uint64_t body
+    uint64_t header_size
+
+
+cdef inline bint read_record(const uint8_t* p, uint64_t size, const uint8_t* key, Parts* parts) noexcept nogil:
+    """Looks where the parts of a record of this size are; False if it is none, or its hash is another one."""
+    cdef uint32_t word
+    cdef uint64_t subject, place
+    if size < EMPTY_SIZE:
+        return False
+    word = load32(p)
+    subject = p[20] | <uint64_t>p[21] << 8
+    place = HEAD_SIZE + subject
+    if (word & ~HAS_HEADERS) != size or place + HASH_SIZE > size:
+        return False
+    parts.subject_size = subject
+    parts.header_size = 0
+    if word & HAS_HEADERS:
+        if place + LENGTH_SIZE + HASH_SIZE > size:
+            return False
+        parts.header_size = load32(p + place)
+        place += LENGTH_SIZE
+        if parts.header_size > size - HASH_SIZE - place:
+            return False
+    parts.body = place
+    return hash_record(hash_of, key, p, size, subject, word & HAS_HEADERS) == load64(p + size - HASH_SIZE)
+
+
+cdef int refuse(uint64_t subject_size, uint64_t size) except -1:
+    if subject_size > 0xFFFF or size > MAX_RECORD_SIZE:
+        raise ValueError(f"a record of {size} bytes")
+    return 0
+
+
+cdef const uint8_t* key_of(bytes key) except NULL:
+    if PyBytes_GET_SIZE(key) != KEY_SIZE:
+        raise ValueError(f"a key of {PyBytes_GET_SIZE(key)} bytes")
+    return <const uint8_t*>PyBytes_AS_STRING(key)
+
+
+def encode_record(
+    uint64_t sequence, int64_t time, bytes subject not None, bytes header not None, bytes payload not None,
+    bytes key not None
+):
+    """See `stantools.streamfiles.plain.encode_record`."""
+    cdef const uint8_t* keys = key_of(key)
+    cdef size_t subject_size = PyBytes_GET_SIZE(subject), header_size = PyBytes_GET_SIZE(header)
+    cdef size_t payload_size = PyBytes_GET_SIZE(payload)
+    cdef uint64_t size = EMPTY_SIZE + subject_size + header_size + payload_size
+    cdef bytes result
+    if header_size:
+        size += LENGTH_SIZE
+    refuse(subject_size, size)
+    result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
+    put_record(
+        <uint8_t*>PyBytes_AS_STRING(result), sequence, time, PyBytes_AS_STRING(subject), subject_size,
+        PyBytes_AS_STRING(header), header_size, PyBytes_AS_STRING(payload), payload_size, keys
+    )
+    return result
+
+
+def decode_record(bytes data not None, bytes key not None):
+    """See `stantools.streamfiles.plain.decode_record`."""
+    cdef const uint8_t* keys = key_of(key)
+    cdef const char* p = PyBytes_AS_STRING(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef Parts parts
+    cdef uint64_t payload
+    if not read_record(<const uint8_t*>p, <uint64_t>size, keys, &parts):
+        return None
+    payload = parts.body + parts.header_size
+    return (
+        PyBytes_FromStringAndSize(p + HEAD_SIZE, <Py_ssize_t>parts.subject_size),
+        PyBytes_FromStringAndSize(p + parts.body, <Py_ssize_t>parts.header_size),
+        PyBytes_FromStringAndSize(p + payload, size - HASH_SIZE - <Py_ssize_t>payload),
+    )
+
+
 def encode_messages(buffer, places, uint64_t sequence, int64_t time, key):
     """See `stantools.streamfiles.plain.encode_messages`."""
     cdef Bytes source = Bytes(buffer)
@@ -415,9 +521,7 @@ def encode_messages(buffer, places, uint64_t sequence, int64_t time, key):
     cdef const int32_t[:] sizes = places.size
     cdef Py_ssize_t count = subjects.shape[0], row
     cdef uint64_t total = 0, size
-    cdef uint32_t length
     cdef uint8_t* p
-    cdef uint8_t* q
     cdef bytes result
     if not count == subject_sizes.shape[0] == headers.shape[0] == starts.shape[0] == sizes.shape[0]:
         raise ValueError("columns of different lengths")
@@ -431,33 +535,17 @@ def encode_messages(buffer, places, uint64_t sequence, int64_t time, key):
         size = EMPTY_SIZE + <uint64_t>subject_sizes[row] + <uint64_t>sizes[row]
         if headers[row]:
             size += LENGTH_SIZE
-        if subject_sizes[row] > 0xFFFF or size > MAX_RECORD_SIZE:
-            raise ValueError(f"a record of {size} bytes")
+        refuse(<uint64_t>subject_sizes[row], size)
         total += size
     result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
     p = <uint8_t*>PyBytes_AS_STRING(result)
     with nogil:
         for row in range(count):
-            size = EMPTY_SIZE + <uint64_t>subject_sizes[row] + <uint64_t>sizes[row]
-            if headers[row]:
-                size += LENGTH_SIZE
-            length = <uint32_t>size
-            store32(p, length | HAS_HEADERS if headers[row] else length)
-            store64(p + 4, sequence + <uint64_t>row)
-            store64(p + 12, <uint64_t>time)
-            p[20] = <uint8_t>subject_sizes[row]
-            p[21] = <uint8_t>(subject_sizes[row] >> 8)
-            memcpy(p + HEAD_SIZE, source.base + subjects[row], <size_t>subject_sizes[row])
-            q = p + HEAD_SIZE + subject_sizes[row]
-            if headers[row]:
-                store32(q, <uint32_t>headers[row])
-                q += LENGTH_SIZE
-            memcpy(q, source.base + starts[row], <size_t>sizes[row])
-            store64(
-                q + sizes[row],
-                hash_record(hash_of, keys.base, p, size, <uint64_t>subject_sizes[row], headers[row] != 0),
+            p = put_record(
+                p, sequence + <uint64_t>row, time, source.base + subjects[row], <size_t>subject_sizes[row],
+                source.base + starts[row], <size_t>headers[row], source.base + starts[row] + headers[row],
+                <size_t>(sizes[row] - headers[row]), keys.base
             )
-            p += size
     return result
 
 
@@ -471,9 +559,7 @@ def find_messages(block, const uint32_t[:] starts, const uint32_t[:] sizes, key,
     cdef int32_t[:] bodies = places.start
     cdef int32_t[:] body_sizes = places.size
     cdef Py_ssize_t count = starts.shape[0], row = 0
-    cdef uint64_t size, subject, header, place
-    cdef uint32_t word
-    cdef const uint8_t* p
+    cdef Parts parts
     if not count == sizes.shape[0] == subjects.shape[0] or count > min(
         subject_sizes.shape[0], headers.shape[0], bodies.shape[0], body_sizes.shape[0]
     ):
@@ -482,29 +568,14 @@ def find_messages(block, const uint32_t[:] starts, const uint32_t[:] sizes, key,
         raise ValueError(f"{view.size} bytes of a block")
     with nogil:
         while row < count:
-            size = sizes[row]
-            if size < EMPTY_SIZE or starts[row] + size > view.size:
+            if starts[row] + <uint64_t>sizes[row] > view.size:
                 break
-            p = view.base + starts[row]
-            word = load32(p)
-            subject = p[20] | <uint64_t>p[21] << 8
-            place = HEAD_SIZE + subject
-            if word & ~HAS_HEADERS != size or place + HASH_SIZE > size:
-                break
-            header = 0
-            if word & HAS_HEADERS:
-                if place + LENGTH_SIZE + HASH_SIZE > size:
-                    break
-                header = load32(p + place)
-                place += LENGTH_SIZE
-                if header > size - HASH_SIZE - place:
-                    break
-            if hash_record(hash_of, keys.base, p, size, subject, word & HAS_HEADERS) != load64(p + size - HASH_SIZE):
+            if not read_record(view.base + starts[row], sizes[row], keys.base, &parts):
                 break
             subjects[row] = <int32_t>(starts[row] + HEAD_SIZE)
-            subject_sizes[row] = <int32_t>subject
-            headers[row] = <int32_t>header
-            bodies[row] = <int32_t>(starts[row] + place)
-            body_sizes[row] = <int32_t>(size - HASH_SIZE - place)
+            subject_sizes[row] = <int32_t>parts.subject_size
+            headers[row] = <int32_t>parts.header_size
+            bodies[row] = <int32_t>(starts[row] + parts.body)
+            body_sizes[row] = <int32_t>(sizes[row] - HASH_SIZE - parts.body)
             row += 1
     return row

@@ -12,7 +12,9 @@ from stantools.format.choice import use
 if TYPE_CHECKING:
     from stantools.streamfiles.plain import (
         crc32c,
+        decode_record,
         encode_messages,
+        encode_record,
         encode_records,
         encode_skips,
         find_messages,
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "crc32c",
+    "decode_record",
     "encode_messages",
+    "encode_record",
     "encode_records",
     "encode_skips",
     "find_messages",

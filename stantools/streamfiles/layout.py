@@ -181,6 +181,12 @@ def header_sizes(columns: MessageColumns, channel_size: int, origin: bool) -> ND
     return numbers + (_WITH_ORIGIN + channel_size) + line
 
 
+def record_size(subject: bytes, header: bytes, payload: bytes) -> int:
+    """Returns the size of a message's record."""
+    size = EMPTY_RECORD_SIZE + len(subject) + len(header) + len(payload)
+    return size + HEADER_LENGTH_SIZE if header else size
+
+
 def record_sizes(
     columns: MessageColumns, channel_size: int, subject_size: int, origin: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

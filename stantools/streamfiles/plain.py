@@ -32,6 +32,7 @@ from stantools.streamfiles.layout import (
     Places,
     RecordColumns,
     Stop,
+    record_size,
     record_sizes,
 )
 
@@ -428,6 +429,64 @@ def _record_size(view: NDArray[np.uint8], position: int) -> tuple[Flaw, int]:
     return Flaw.NONE, size
 
 
+def encode_record(sequence: int, time: int, subject: bytes, header: bytes, payload: bytes, key: bytes) -> bytes:
+    """Returns a record.
+
+    Args:
+        sequence: Its sequence, with flags.
+        time: Nanoseconds since 1970.
+        subject: The subject.
+        header: The header block; empty for none.
+        payload: The payload.
+        key: Of the block, 32 bytes.
+
+    Raises:
+        ValueError: It is too large for a record.
+    """
+    checked, size = _checked(key), record_size(subject, header, payload)
+    if len(subject) > MAX_SUBJECT_SIZE or size > MAX_RECORD_SIZE:
+        raise ValueError(f"a record of {size} bytes")
+    head = _RECORD_HEAD.pack(size | HAS_HEADERS if header else size, sequence, time, len(subject))
+    digest = hash64(b"%b%b%b%b" % (head[4:20], subject, header, payload), checked).to_bytes(HASH_SIZE, "little")
+    if header:
+        return b"%b%b%b%b%b%b" % (
+            head,
+            subject,
+            len(header).to_bytes(HEADER_LENGTH_SIZE, "little"),
+            header,
+            payload,
+            digest,
+        )
+    return b"%b%b%b%b" % (head, subject, payload, digest)
+
+
+def decode_record(data: bytes, key: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Returns subject, header block and payload of a record; None if it is none, or its hash is another one."""
+    checked = _checked(key)
+    if len(data) < EMPTY_RECORD_SIZE:
+        return None
+    word, _, _, subject_size = _RECORD_HEAD.unpack_from(data)
+    end = len(data) - HASH_SIZE
+    begin = RECORD_HEAD_SIZE + subject_size
+    if word & HAS_HEADERS - 1 != len(data) or begin > end:
+        return None
+    subject, header = data[RECORD_HEAD_SIZE:begin], b""
+    if word & HAS_HEADERS:
+        if begin + HEADER_LENGTH_SIZE > end:
+            return None
+        size = int.from_bytes(data[begin : begin + HEADER_LENGTH_SIZE], "little")
+        begin += HEADER_LENGTH_SIZE
+        if size > end - begin:
+            return None
+        header = data[begin : begin + size]
+        begin += size
+    payload = data[begin:end]
+    text = b"%b%b%b%b" % (data[4:20], subject, header, payload)
+    if hash64(text, checked) != int.from_bytes(data[end:], "little"):
+        return None
+    return subject, header, payload
+
+
 def encode_messages(buffer: ReadableBuffer, places: Places, sequence: int, time: int, key: bytes) -> bytes:
     """Returns records of messages that have come at the same time, one behind the other.
 
@@ -442,7 +501,7 @@ def encode_messages(buffer: ReadableBuffer, places: Places, sequence: int, time:
         ValueError: A message lies outside the buffer, or is too large for a record.
     """
     view = memoryview(buffer).cast("B")
-    checked, most = _checked(key), len(view)
+    most = len(view)
     parts: list[bytes] = []
     for subject, subject_size, header, start, size in zip(*(column.tolist() for column in places), strict=True):
         if (
@@ -451,13 +510,9 @@ def encode_messages(buffer: ReadableBuffer, places: Places, sequence: int, time:
             or subject_size < 0
         ):
             raise ValueError("a message reaches beyond its buffer")
-        length = EMPTY_RECORD_SIZE + subject_size + size + (HEADER_LENGTH_SIZE if header else 0)
-        if subject_size > MAX_SUBJECT_SIZE or length > MAX_RECORD_SIZE:
-            raise ValueError(f"a record of {length} bytes")
-        head = _RECORD_HEAD.pack(length | HAS_HEADERS if header else length, sequence, time, subject_size)
-        name, body = bytes(view[subject : subject + subject_size]), bytes(view[start : start + size])
-        digest = hash64(b"%b%b%b" % (head[4:20], name, body), checked).to_bytes(HASH_SIZE, "little")
-        parts += (head, name, header.to_bytes(HEADER_LENGTH_SIZE, "little") if header else b"", body, digest)
+        middle = start + header
+        name, block = bytes(view[subject : subject + subject_size]), bytes(view[start:middle])
+        parts.append(encode_record(sequence, time, name, block, bytes(view[middle : start + size]), key))
         sequence += 1
     return b"".join(parts)
 

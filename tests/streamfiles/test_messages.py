@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.streamfiles import highway
-from stantools.streamfiles.layout import Places
-from stantools.streamfiles.records import decode_record, encode_record
+from stantools.streamfiles.layout import MAX_RECORD_SIZE, Places
+from stantools.streamfiles.plain import decode_record, encode_record
 from tests.streamfiles.conftest import TWINS
 
 KEY = highway.block_key("ORDERS", 1)
@@ -52,6 +52,8 @@ def test_records_are_those_that_are_made_one_by_one(of: list[tuple[bytes, bytes,
     sizes = np.array([len(each) for each in expected], np.uint32)
     starts = (np.cumsum(sizes) - sizes).astype(np.uint32)
     for kernel in TWINS.built:
+        assert [kernel.encode_record(first + row, TIME, *each, KEY) for row, each in enumerate(of)] == expected
+        assert [kernel.decode_record(each, KEY) for each in expected] == of
         records = kernel.encode_messages(buffer, places, first, TIME, KEY)
         assert records == b"".join(expected)
         found = table(len(of))
@@ -81,6 +83,8 @@ def test_a_damaged_record_ends_the_search(of: Any, damages: Any, shifts: Any) ->
     starts, sizes = np.maximum(starts, 0).astype(np.uint32), np.maximum(sizes, 0).astype(np.uint32)
     good = 0
     for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        record = block[start : start + size]
+        assert len({kernel.decode_record(record, KEY) for kernel in TWINS.built}) == 1
         if start + size > len(block) or decode_record(block[start : start + size], KEY) is None:
             break
         good += 1
@@ -104,6 +108,11 @@ def test_what_lies_outside_is_refused(kernel: ModuleType) -> None:
         places = Places(*np.array(row, np.int32).reshape(5, 1))
         with pytest.raises(ValueError, match="reaches beyond"):
             kernel.encode_messages(b"abcdefgh", places, 1, TIME, KEY)
+    for subject, payload in ((bytes(1 << 16), b""), (b"", bytes(MAX_RECORD_SIZE - 29))):
+        with pytest.raises(ValueError, match=f"a record of {30 + len(subject) + len(payload)} bytes"):
+            kernel.encode_record(1, TIME, subject, b"", payload, KEY)
+    with pytest.raises(ValueError, match="a key of 3 bytes"):
+        kernel.decode_record(b"", b"key")
     large = Places(*np.array((0, 1 << 16, 0, 0, 1), np.int32).reshape(5, 1))
     with pytest.raises(ValueError, match="a record of 65567 bytes"):
         kernel.encode_messages(bytes(1 << 17), large, 1, TIME, KEY)

@@ -30,9 +30,9 @@ from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, SUBJECT, S
 from stantools.nats.kernels import subject_runs
 from stantools.store.durable import replace_file
 from stantools.streamfiles import highway, kernels
-from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, Places
+from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, Places, record_size
 from stantools.streamfiles.meta import full_stream_meta
-from stantools.streamfiles.records import decode_record, encode_record, erased, record_size, tombstone
+from stantools.streamfiles.records import erased, tombstone
 
 if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
@@ -117,7 +117,7 @@ class FileStream(KeptConsumers):
         if not segments or segments[-1].block != block.number:
             self.contents.begin(sequence, block.number)
         place = block.end
-        block.waiting += encode_record(sequence, time, subject, header, payload, block.key)
+        block.waiting += kernels.encode_record(sequence, time, subject, header, payload, block.key)
         self.contents.add(sequence, time, subject, size, place)
         return sequence
 
@@ -133,7 +133,7 @@ class FileStream(KeptConsumers):
         segment, row = found
         block = self._blocks[segment.block]
         place = segment.places[row]
-        parts = decode_record(block.read(place, segment.sizes[row]), block.key)
+        parts = kernels.decode_record(block.read(place, segment.sizes[row]), block.key)
         if parts is None:
             raise StorageError(f"{block.path} has no good record for message {sequence} at byte {place}")
         return Stored(sequence, segment.times[row], *parts)
