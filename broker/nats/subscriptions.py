@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from stantools.nats.interest import Interest, Remembered, finished
 from stantools.nats.kernels import Names
+from stantools.nats.subjects import is_literal, overlap
 
 if TYPE_CHECKING:
     from broker.nats.abroad import Abroad, Mesh
@@ -30,6 +31,8 @@ _MOST_BYTES: Final = 24 << 20
 _SUBJECT_BYTES: Final = 300
 _ROUTE_BYTES: Final = 400
 _RECEIVER_BYTES: Final = 60
+#: Heads of subjects that are known, and subscriptions there may be when one becomes so.
+_MOST_HEADS: Final = 64
 #: Entries of tables that a subscription may take out one by one; where there are more, all are forgotten.
 _MOST_FORGOTTEN: Final = 4096
 #: Subjects that were seen once; only when they come again they are remembered (reply subjects mostly do not).
@@ -58,6 +61,14 @@ class Route:
     def __post_init__(self) -> None:
         alone = len(self.plain) == 1 and not self.queues and self.abroad is None
         self.only = self.plain[0] if alone else None
+
+
+@dataclass(slots=True)
+class _Head:
+    """What all subjects begin with that a client in this process gets."""
+
+    owner: NatsSubscription
+    others: int  #: subscriptions that get some of them, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,8 @@ class Subscriptions:
         self.interest: Interest[NatsSubscription] = Interest()  #: all subscriptions
         self.routes: list[Route] = []  #: by number; another list once they are forgotten
         self.ranks = bytearray()  #: of their only receivers, by number as well; 0 where there is none
+        #: Who gets all subjects below a head, by its first token and itself.
+        self._heads: dict[bytes, dict[bytes, _Head]] = {}
         self._by_targets: dict[tuple[object, ...], Route] = {}
         self.known: Remembered[Route] = Remembered()  #: the routes of subjects
         self._bytes = 0
@@ -135,6 +148,7 @@ class Subscriptions:
 
     def add(self, subscription: NatsSubscription) -> None:
         """Adds a subscription."""
+        self._note(subscription, 1)
         subscription.client.subscriptions[subscription.sid] = subscription
         self.interest.insert(subscription.subject, subscription, subscription.queue)
         self.changed(subscription.subject)
@@ -165,10 +179,50 @@ class Subscriptions:
             yield
 
     def _remove(self, subscription: NatsSubscription) -> None:
+        self._note(subscription, -1)
         self.interest.remove(subscription.subject, subscription, subscription.queue)
         self.changed(subscription.subject)
         if self.mesh is not None:
             self.mesh.interest(subscription.subject, subscription.queue, -1)
+
+    def _note(self, subscription: NatsSubscription, change: int) -> None:
+        """Takes note of who gets all subjects below a head, and how many others get some of them."""
+        subject = subscription.subject
+        first = subject.partition(b".")[0]
+        groups = self._heads.values() if first in (b"*", b">") else [self._heads.get(first, {})]
+        for known in (each for heads in groups for each in heads.values()):
+            if known.owner is not subscription and overlap(subject, known.owner.subject):
+                known.others += change
+        head = subject[:-1]
+        if subscription.handler is None or subscription.queue or not subject.endswith(b".>") or not is_literal(head):
+            return
+        heads = self._heads.setdefault(first, {})
+        if change < 0:
+            if head in heads and heads[head].owner is subscription:
+                del heads[head]
+        elif head not in heads and sum(map(len, self._heads.values())) < _MOST_HEADS > self.interest.count:
+            others = sum(1 for each in self.interest if overlap(each.subject, subject))
+            heads[head] = _Head(subscription, others)
+
+    def below(self, subject: bytes) -> tuple[bytes, NatsSubscription] | None:
+        """Returns how subjects begin of which one client in this process gets all, and it alone, and its subscription.
+
+        Args:
+            subject: One of these subjects.
+
+        Returns:
+            None if nobody is known for that.
+        """
+        at = subject.find(b".")
+        heads = self._heads.get(subject[:at])
+        if not heads or self.mesh is not None:
+            return None
+        while at >= 0:
+            found = heads.get(subject[: at + 1])
+            if found is not None and not found.others and not found.owner.closed:
+                return subject[: at + 1], found.owner
+            at = subject.find(b".", at + 1)
+        return None
 
     def changed(self, pattern: bytes) -> None:
         """Forgets what was remembered of the subjects that a pattern matches: their receivers are others now."""

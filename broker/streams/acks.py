@@ -13,6 +13,8 @@ from typing import Final
 from stantools.notation import parse_duration
 
 PREFIX: Final = b"$JS.ACK."
+#: Payloads that say that a message is done with.
+DONE: Final = (b"+ACK", b"", b"+OK")
 #: Tokens of a subject: prefix, stream, consumer, deliveries, stream and consumer sequence, time, pending.
 _TOKENS: Final = 9
 #: With domain and account behind the prefix.
@@ -52,6 +54,21 @@ class Place:
     short: bytes = b""  #: how a subject begins that ends with these; empty for one of today
 
 
+def numbers(subject: bytes) -> tuple[bytes, bytes, int, int] | None:
+    """Reads the subject of an acknowledgement in its usual form.
+
+    Returns:
+        Stream, consumer, stream sequence and consumer sequence; None if it has another form.
+    """
+    tokens = subject.split(b".")
+    if len(tokens) != _TOKENS:
+        return None
+    sequence, number = tokens[5], tokens[6]
+    if not (sequence.isdigit() and number.isdigit() and len(sequence) < 20 and len(number) < 20):
+        return None
+    return tokens[2], tokens[3], int(sequence), int(number)
+
+
 def place(subject: bytes, *, preview: bool = False) -> Place | None:
     """Reads the subject of an acknowledgement, which may be one of the preview; None if it is none."""
     tokens = subject.split(b".")
@@ -71,7 +88,7 @@ def verb(payload: bytes) -> Verb:
     """Reads the payload of an acknowledgement."""
     word, _, rest = payload.partition(b" ")
     match word:
-        case b"" | b"+ACK" | b"+OK":
+        case word if word in DONE:
             return Verb(Kind.ACK) if not rest else Verb(Kind.NOTHING)
         case b"-NAK":
             return Verb(Kind.NAK, delay=_delay(rest))

@@ -245,8 +245,11 @@ class Consumer:
         if self.config.ack_policy == "none":
             self.floor = self.delivered
         else:
+            backoff = self.config.backoff
+            due = now + (backoff[0] if backoff else self.config.ack_wait)
             for row, sequence in enumerate(sequences, number):
-                self._wait(sequence, row, now)
+                self.pending[sequence] = Pending(row, now)
+                heapq.heappush(self._due, (due, sequence))
 
     def _leave_behind(self, sequence: int) -> None:
         if self._lasts:

@@ -338,19 +338,17 @@ class Consumers:
         now, sequence, number = self._clock.wall(), place.sequence, place.number
         delivery = self._deliveries[consumer]
         about = partial(self._advisories.about_message, consumer, sequence, number)
-        waiting = consumer.pending.get(sequence)
-        since = now - waiting.time if waiting is not None else 0
         deliveries = consumer.repeats.get(sequence, 0) + 1
         match verb.kind:
             case Kind.ACK | Kind.TERM | Kind.NEXT if sequence > consumer.delivered[1]:
                 return False
-            case Kind.ACK | Kind.TERM | Kind.NEXT:
+            case Kind.ACK | Kind.NEXT:
+                self.done(consumer, sequence, number, now)
+            case Kind.TERM:
                 done = consumer.acknowledge(sequence, number, now)
                 consumer.stream.done(done)
-                if verb.kind is Kind.TERM and done:
+                if done:
                     about("terminated", deliveries, reason=verb.text)
-                elif done and waiting is not None:
-                    self._advisories.sampled(consumer, sequence, number, since, deliveries)
             case Kind.NAK:
                 if consumer.refuse(sequence, verb.delay, now):
                     about("nak", deliveries)
@@ -360,6 +358,19 @@ class Consumers:
             delivery.ask(reply, verb.text.encode(), now, place.short)
         self.touch(delivery)
         return verb.kind is not Kind.NEXT and not place.short
+
+    def done(self, consumer: Consumer, sequence: int, number: int, now: int) -> None:
+        """A message of a consumer is done with, as one says who wants no answer."""
+        if sequence > consumer.delivered[1]:
+            return
+        waiting = consumer.pending.get(sequence)
+        since = now - waiting.time if waiting is not None else 0
+        deliveries = consumer.repeats.get(sequence, 0) + 1
+        done = consumer.acknowledge(sequence, number, now)
+        consumer.stream.done(done)
+        if done and waiting is not None:
+            self._advisories.sampled(consumer, sequence, number, since, deliveries)
+        self.touch(self._deliveries[consumer])
 
     def flow_answered(self, consumer: Consumer, subject: bytes) -> None:
         """Takes an answer to a flow control request."""

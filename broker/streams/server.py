@@ -306,7 +306,20 @@ class StreamsServer:
         return self.consumers.of(found).get(name) if found is not None else None
 
     def _acknowledged(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        now = self._clock.wall()
+        names, known = (b"", b""), None
         for subject, reply, _, payload in rows(buffer, frames, begin, end):
+            numbers = acks.numbers(subject) if not reply and payload in acks.DONE else None
+            if numbers is not None:
+                # So are nearly all: nobody waits for an answer.
+                if numbers[:2] != names:
+                    names = numbers[:2]
+                    known = self._consumer(*(each.decode(errors="replace") for each in names))
+                if known is not None and known.config.ack_policy != "none":
+                    self.consumers.done(known, numbers[2], numbers[3], now)
+                    if known.stream.unflushed:
+                        self._dirty[known.stream] = None
+                continue
             place = acks.place(subject, preview=self._preview is not None)
             consumer = self._consumer(place.stream, place.consumer) if place is not None else None
             if place is None or consumer is None or consumer.config.ack_policy == "none":

@@ -804,6 +804,36 @@ def subject_runs(buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssiz
     return found
 
 
+def rows_below(
+    buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssize_t end, bytes head not None
+):
+    """See the twin."""
+    cdef const uint8_t[::1] source = buffer
+    cdef const uint8_t* base = &source[0] if source.shape[0] else NULL
+    cdef const uint8_t* p
+    cdef Py_ssize_t i, k, size, head_size = PyBytes_GET_SIZE(head)
+    cdef uint8_t before
+    if frames.shape[1] != WIDTH or not 0 <= begin <= end <= frames.shape[0]:
+        raise ValueError(f"rows {begin} to {end} lie outside")
+    for i in range(begin, end):
+        size = frames[i, SUBJECT_SIZE]
+        check(frames[i, SUBJECT], size, source.shape[0])
+        p = base + frames[i, SUBJECT]
+        if size <= head_size or memcmp(p, PyBytes_AS_STRING(head), <size_t>head_size) != 0:
+            return i
+        for k in range(head_size):
+            if p[k] <= 32:
+                return i
+        before = 46
+        for k in range(head_size, size):
+            if p[k] <= 32 or (p[k] == 46 and before == 46):
+                return i
+            before = p[k]
+        if before == 46:
+            return i
+    return end
+
+
 def encode_numbers(
     buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssize_t end, bytes head not None, int64_t first,
     bytes tail not None, int32_t[:, ::1] answers

@@ -10,7 +10,7 @@ a change costs no more than what it makes necessary again.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from stantools.nats.subjects import is_literal
@@ -170,6 +170,19 @@ class Interest(Generic[S]):
             tuple(one for subscribers in found for one in subscribers.plain),
             tuple(tuple(members) for members in queues.values()),
         )
+
+    def __iter__(self) -> Iterator[S]:
+        """Iterates over all subscriptions."""
+        some = list(self._literals.values())
+        levels = [self._patterns]
+        while levels:
+            level = levels.pop()
+            levels += level.next.values()
+            some += [each for each in (level.ends, level.rest) if each is not None]
+        for subscribers in some:
+            yield from subscribers.plain
+            for members in subscribers.queues.values():
+                yield from members
 
     def is_literal(self, subject: bytes) -> bool:
         """Returns whether somebody has subscribed to just this subject."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         parse_publishes,
         put_acknowledgements,
         read_deliveries,
+        rows_below,
         subject_runs,
     )
 
@@ -35,6 +36,7 @@ __all__ = [
     "parse_publishes",
     "put_acknowledgements",
     "read_deliveries",
+    "rows_below",
     "subject_runs",
 ]
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 NAME: Final = "plain"
 
 _BLANKS: Final = b" \t"
+_BLANK: Final = ord(" ")
 _CR: Final = ord("\r")
 _CRLF: Final = memoryview(b"\r\n")
 #: The table counts in int32.
@@ -419,6 +420,32 @@ def subject_runs(buffer: Buffer, frames: Frames, begin: int, end: int) -> list[i
             found.append(row)
         before = subject
     return found
+
+
+def rows_below(buffer: Buffer, frames: Frames, begin: int, end: int, head: bytes) -> int:
+    """Returns the first row whose subject is not a head and at least one more token, without a blank; or the end.
+
+    Args:
+        buffer: What the rows were parsed from.
+        frames: The table.
+        begin: The first row.
+        end: The row behind the last.
+        head: How the subjects begin, up to a point.
+
+    Raises:
+        ValueError: The rows, or what they point to, lie outside.
+    """
+    if not 0 <= begin <= end <= len(frames):
+        raise ValueError(f"rows {begin} to {end} lie outside")
+    view = memoryview(buffer).cast("B")
+    for row, (start, size) in enumerate(frames[begin:end, SUBJECT : SUBJECT_SIZE + 1].tolist(), begin):
+        if not 0 <= start <= len(view) - size or size < 0:
+            raise ValueError(f"{size} bytes at {start} lie outside")
+        subject = bytes(view[start : start + size])
+        rest = subject[len(head) :].split(b".")
+        if not subject.startswith(head) or b"" in rest or min(subject) <= _BLANK:
+            return row
+    return end
 
 
 def encode_numbers(

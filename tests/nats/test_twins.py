@@ -213,6 +213,7 @@ PLACES = st.tuples(st.integers(-2, 40), st.integers(-1, 12))
 )
 def test_runs_and_answers(pieces: list[Any], begin: int, end: int, first: int) -> None:
     buffer = b"foofoobarfoobarbar" * 2
+    texts = [buffer, b"foo.a." * 6, b"foo.foo.\x0b" * 4, b"foo.." * 8]
     table = frame_table(len(pieces))
     for row, (subject, reply) in enumerate(pieces):
         table[row] = (*subject, *reply, 0, 0, 0, -1)
@@ -222,6 +223,7 @@ def test_runs_and_answers(pieces: list[Any], begin: int, end: int, first: int) -
         answers = frame_table(8)
         try:
             results[-1].append(kernels.subject_runs(buffer, table, begin, end))
+            results[-1] += [kernels.rows_below(text, table, begin, end, b"foo.") for text in texts]
         except ValueError as problem:
             results[-1].append(str(problem))
         try:

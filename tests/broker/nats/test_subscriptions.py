@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.nats.client import NatsSubscription
+from broker.nats.client import Counters, NatsSubscription
+from broker.nats.router import Router
 from broker.nats.subscriptions import Subscriptions
+from stantools.nats.frames import frame_table, rows
+from stantools.nats.kernels import parse_publishes
 from stantools.nats.subjects import matches
 
 HEADS = (b"a.", b"a.b.", b"a.b.c.", b"x.", b"")
@@ -72,3 +76,91 @@ def test_answers_to_many_subjects_of_one_client_are_looked_up_once() -> None:
     assert len(table.route(b"_INBOX.me.7").plain) == 2 and len(table.route(b"_INBOX.me.8").plain) == 1
     table.add(NatsSubscription(client, b"3", b"_INBOX.*.8"))
     assert len(table.route(b"_INBOX.me.8").plain) == 2 and len(table.route(b"_INBOX.me.9").plain) == 1
+
+
+class Receiver:
+    """A client that remembers what it got."""
+
+    echo, permit, no_responders, name = True, None, False, "receiver"
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[bytes, NatsSubscription] = {}
+        self.counters = Counters()
+        self.got: list[tuple[bytes, bytes]] = []
+
+    def take(self, to: NatsSubscription, buffer: Any, frames: Any, begin: int, end: int, size: int) -> float:
+        assert size == sum(len(each[3]) for each in rows(buffer, frames, begin, end))
+        self.got += [(to.sid, subject) for subject, _, _, _ in rows(buffer, frames, begin, end)]
+        return 0
+
+
+HERE = (b"a.b.>", b"a.>", b"x.>", b"x.y.>", b"a.b.c.>")
+THERE = (b"a.b.c", b"a.*", b"x.y.1", b"*.b.>", b"x.y.*.2", b">")
+TAILS = st.lists(st.sampled_from((b"1", b"2", b"b", b"c", b"y", b"*")), min_size=1, max_size=4).map(b".".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("here"), st.sampled_from(HERE)),
+            st.tuples(st.just("there"), st.sampled_from(THERE)),
+            st.tuples(st.just("leave"), st.integers(0, 5)),
+            *[
+                st.tuples(
+                    st.just("publish"),
+                    st.lists(st.tuples(st.sampled_from((b"a.", b"a.b.", b"x.y.", b"z.", b"a..")), TAILS), max_size=20),
+                )
+            ]
+            * 3,
+        ),
+        max_size=20,
+    ),
+    st.integers(1, 9),
+)
+def test_messages_to_subjects_that_come_once_go_to_all_who_want_them(todo: list[Any], pace: int) -> None:
+    table, origin = Subscriptions(), Receiver()
+    router, receiver = Router(table), Receiver()
+    frames = frame_table(64)
+    present: list[NatsSubscription] = []
+    for number, (step, what) in enumerate(todo):
+        if step == "publish":
+            subjects = [head + tail for head, tail in what]
+            data = b"".join(b"PUB %b 2\r\nhi\r\n" % each for each in subjects)
+            count, _, _, spans, _ = parse_publishes(data, 0, len(data), frames, table.table(None).routes, 99, 99)
+            receiver.got.clear()
+            if count:
+                taken = router.publish(origin, table.table(None), data, frames, spans, perf_counter() + 99)  # type: ignore[arg-type]
+                assert taken == (count, None)
+            expected = [
+                (each.sid, subject)
+                for subject in subjects
+                for each in present
+                if b".." not in subject and matches(each.subject, subject)
+            ]
+            assert sorted(receiver.got) == sorted(expected)
+            for each in present:
+                # Each gets its messages in the order in which they were published.
+                own = [subject for sid, subject in receiver.got if sid == each.sid]
+                assert own == [subject for sid, subject in expected if sid == each.sid]
+        elif step == "leave":
+            if what < len(present):
+                table.remove(present.pop(what))
+        else:
+            handler: Any = receiver.take if step == "here" else None
+            present.append(NatsSubscription(receiver, b"%d" % number, what, b"", handler, pace=pace))  # type: ignore[arg-type]
+            table.add(present[-1])
+
+
+def test_acknowledgements_go_to_who_takes_them_at_once() -> None:
+    table, receiver = Subscriptions(), Receiver()
+    owner = NatsSubscription(receiver, b"1", b"$JS.ACK.>", b"", print)  # type: ignore[arg-type]
+    table.add(owner)
+    assert table.below(b"$JS.ACK.s.c.1") == (b"$JS.ACK.", owner) and table.below(b"$JS.API.s") is None
+    other = NatsSubscription(receiver, b"2", b"$JS.*.s.>")  # type: ignore[arg-type]
+    table.add(other)
+    assert table.below(b"$JS.ACK.s.c.1") is None
+    table.remove(other)
+    assert table.below(b"$JS.ACK.s.c.1") == (b"$JS.ACK.", owner)
+    table.remove(owner)
+    assert table.below(b"$JS.ACK.s.c.1") is None
