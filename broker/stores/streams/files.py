@@ -293,8 +293,10 @@ class FileStream(KeptConsumers):
 
     def _look_at(self, segment: Segment) -> None:
         """Tidies up a block when one of its segments has lost its last message, or each time one in sixteen went."""
-        if not segment.live or not segment.live % max(16, len(segment.sizes) >> 4):
-            self._tidy_block(self._blocks[segment.block])
+        block = self._blocks.get(segment.block)
+        # It may be gone: a tombstone that needed a new block had the one before tidied up.
+        if block is not None and (not segment.live or not segment.live % max(16, len(segment.sizes) >> 4)):
+            self._tidy_block(block)
 
     def _tidy_block(self, block: Block) -> None:
         """Takes a block away that has no messages, writes one anew that has few; never the last."""
