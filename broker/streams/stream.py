@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
+
 from broker.stores.streams.interface import Stored
 from broker.streams import publishing
 from broker.streams.errors import TOO_LARGE, ApiError, bad_request, no_message, sealed, store_failed
@@ -163,16 +165,20 @@ class Stream:
             or self._again is not None
             or config.retention == "interest"
             or (most > 0 and (config.max_msgs > 0 or config.max_bytes > 0 or config.discard_new_per_subject))
-            or table[:, HEADER_SIZE].any()
         ):
+            return 0
+        headers = int(np.count_nonzero(table[:, HEADER_SIZE]))
+        ids = self._new_ids(buffer, frames, begin, end, now) if headers else []
+        if ids is None:
             return 0
         payloads, subjects = table[:, PAYLOAD_SIZE], table[:, SUBJECT_SIZE]
         largest, longest = int(payloads.max()), int(subjects.max())
         # What a message takes besides subject and payload.
         more = store.size_of(b"", b"", b"")
-        size = int(payloads.sum()) + int(subjects.sum()) + (end - begin) * more
+        headed = store.size_of(b"", b"x", b"") - more - 1
+        size = int(payloads.sum()) + int(subjects.sum()) + (end - begin) * more + headers * headed
         if (
-            largest + longest + more > MAX_RECORD_SIZE
+            largest + longest + more + headed > MAX_RECORD_SIZE
             or longest > MAX_SUBJECT_SIZE
             or contents.last >= _MAX_SEQUENCE - (end - begin)
             or 0 <= config.max_msg_size < largest
@@ -184,7 +190,9 @@ class Stream:
         ):
             return 0
         sequence = store.append_rows(now, buffer, frames, begin, end)
-        if self._ids.last:
+        for row, message_id in enumerate(ids):
+            self._ids.note(message_id, sequence + row, now)
+        if self._ids.last and not ids:
             self._ids.note(b"", sequence, now)
         if most > 0:
             for subject in {subject for subject, _, _, _ in tables.rows(buffer, frames, begin, end)}:
@@ -192,6 +200,20 @@ class Stream:
         else:
             self.enforce()
         return sequence
+
+    def _new_ids(self, buffer: Buffer, frames: Frames, begin: int, end: int, now: int) -> list[bytes] | None:
+        """Returns the ids of messages, empty where there is none; None if one is not new, or a message says more."""
+        found: list[bytes] = []
+        oldest = now - self.config.duplicate_window
+        for _, _, header, _ in tables.rows(buffer, frames, begin, end):
+            headers = publishing.said(header) if header else publishing.NOTHING
+            if len(header) > publishing.MOST_HEADERS or len(headers) > (publishing.MESSAGE_ID in headers):
+                return None
+            found.append(headers.get(publishing.MESSAGE_ID, b""))
+            if found[-1] and self._ids.find(found[-1], oldest):
+                return None
+        named = [each for each in found if each]
+        return found if len(set(named)) == len(named) else None
 
     def copy(self, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> None:
         """Stores a message of another stream, unless its id is known.

@@ -27,7 +27,8 @@ TO = (b"_INBOX.me", b"_INBOX.you")
 message = st.tuples(
     st.sampled_from(SUBJECTS),
     st.sampled_from((*TO, b"")),
-    st.sampled_from((b"",) * 12 + (b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0\r\nNats-Msg-Id: i\r\n\r\n")),
+    st.sampled_from((b"",) * 12 + (b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0\r\nNats-Rollup: sub\r\n\r\n"))
+    | st.integers(1, 30).map(lambda number: b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n" % number),
     st.binary(max_size=60),
 )
 publishes = st.tuples(st.just("publish"), st.lists(message, min_size=1, max_size=12))
@@ -41,6 +42,8 @@ limits = st.fixed_dictionaries(
         "discard_new_per_subject": st.booleans(),
         "discard": st.sampled_from(("old", "new")),
         "no_ack": st.booleans(),
+        "duplicate_window": st.just(2 * SECOND),
+        "allow_rollup_hdrs": st.just(True),
         "retention": st.sampled_from(("limits", "workqueue", "interest")),
         "subject_transform": st.just({"src": "s.a", "dest": "s.x"}),
         "republish": st.just({"src": "s.b", "dest": "again"}),
@@ -227,3 +230,16 @@ def test_what_was_published_together_is_refused_together(tmp_path: Path, preview
     world.bus.said.clear()
     publish(world, [(b"s", TO[0], b"", b"%d" % i) for i in range(9)])
     assert [json.loads(each[2])["seq"] for each in world.bus.said] == list(range(1, 10))
+
+
+def test_the_only_message_of_a_full_block_is_deleted(tmp_path: Path) -> None:
+    with mock.patch.object(files, "BLOCK_SIZE", 60):
+        world = World(tmp_path)
+        world.create("S", subjects=["s"])
+        assert world.publish("s", b"0123456789")["seq"] == 1
+        # Its tombstone needs another block, so that the first one goes.
+        assert world.api("STREAM.MSG.DELETE.S", {"seq": 1, "no_erase": True})["success"]
+        assert world.publish("s", b"0123456789")["seq"] == 2
+        world.crash()
+        state = world.state("S")
+        assert (state["messages"], state["first_seq"], state["last_seq"]) == (1, 2, 2)
