@@ -63,13 +63,14 @@ class Portion:
 class Batch:
     """Publishes that were taken together: their acknowledgements, and where these go.
 
-    `traced` has client, channel and guid of every row, if such lines are logged.
+    `traced` has client, channel and guid of every row from `row` on, if such lines are logged.
     """
 
     acks: Payloads
     runs: list[Run]
     portions: list[Portion]
     traced: Sequence[tuple[str, str, str]] = ()
+    row: int = 0
 
 
 @dataclass(slots=True)
@@ -193,7 +194,11 @@ class Commits:
         try:
             self._flush_touched(share)
             self._complete()
-            for batch in batches:
+            for number, batch in enumerate(batches):
+                if self._touched and self._waits(batch):
+                    # Those behind it wait as well: acknowledgements keep their order.
+                    self._batches = batches[number:] + self._batches
+                    break
                 self._acknowledge(batch)
             self._relax()
         finally:
@@ -403,6 +408,29 @@ class Commits:
             self._answer(batch, portion, reply, begin, end)
         del self._owed[reply]
 
+    def _waits(self, batch: Batch) -> bool:
+        """Acknowledges what comes before those channels of a batch that are left to the next commit.
+
+        Returns:
+            Whether there are any.
+        """
+        flushed: list[Portion] = []
+        left: list[int] = []
+        for portion in batch.portions:
+            if portion.outcome is None and portion.channel in self._touched:
+                left.append(int(portion.rows[0]))
+            else:
+                flushed.append(portion)
+        if not left:
+            return False
+        first = min(left)
+        count = sum(run.end <= first for run in batch.runs)
+        row = batch.runs[count].begin
+        traced = row - batch.row
+        self._acknowledge(Batch(batch.acks, batch.runs[:count], flushed, batch.traced[:traced], batch.row))
+        batch.runs, batch.traced, batch.row = batch.runs[count:], batch.traced[traced:], row
+        return True
+
     def _acknowledge(self, batch: Batch) -> None:
         """Sends the acknowledgements of a batch, or lets them wait for their turn."""
         if not self._owed:
@@ -426,7 +454,7 @@ class Commits:
     def _answer(self, batch: Batch, portion: Portion, reply: bytes, begin: int, end: int) -> None:
         """Tells a publisher what became of its messages; nothing if nobody knows."""
         if portion.outcome is _STORED:
-            _trace(batch.traced[begin:end])
+            _trace(batch.traced[begin - batch.row : end - batch.row])
             self._bus.publish_block(Role.SEND, reply, batch.acks, begin, end)
         elif portion.outcome is Outcome.REFUSED:
             for row in range(begin, end):

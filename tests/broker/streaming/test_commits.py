@@ -9,6 +9,7 @@ waits for an acknowledgement but those whose messages nobody can tell about.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from unittest.mock import patch
 import pytest
 
 from broker.blocks import Records
+from broker.log import STREAMING, TRACE
 from broker.stores.interface import ChannelStore, Flush, Outcome, StorageError
 from broker.stores.memory import MemoryMessages, MemoryStore, MemorySubscriptions
 from broker.streaming import commits
@@ -603,3 +605,39 @@ class TestSubscriptionsThatAreDurableLater:
             assert [each.error for each in self.answers(world, reply)] == [error.encode()]
             assert not world.channel(b"foo").active
             world.connect()
+
+
+@pytest.mark.parametrize("level", [logging.INFO, TRACE])
+def test_a_commit_that_is_cut_acknowledges_what_it_has_flushed(caplog: pytest.LogCaptureFixture, level: int) -> None:
+    """The rest follows with the next commit, in the order of arrival; each is acknowledged, and traced, once."""
+    world = World()
+    world.connect(b"me")
+    channels = [b"c%d" % number for number in (0, 1, 0, 2, 3, 1, 4)]
+    for channel in set(channels):
+        world.publish(channel, b"x")
+    caplog.set_level(level, STREAMING.name)
+    caplog.clear()
+    world.bus.sent.clear()
+    prefix = world.subjects.publish + b"."
+    world.bus.feed(
+        [
+            (prefix + channel, world.message(channel, b"y", guid=b"%d" % number), b"acks.%d" % (number % 2))
+            for number, channel in enumerate(channels)
+        ]
+    )
+    world.time.cost = SECOND // 100  # longer than a commit may flush, so that each flushes one channel
+    told: list[int] = []
+    commits = 0
+    while world.driver.commit:
+        world.driver.commit = False
+        world.server.commit()
+        commits += 1
+        sent, world.bus.sent = world.bus.sent, []
+        acks = [each.payload for each in sent if each.subject.startswith(b"acks.")]
+        told += [int(protocol.PubAck.FromString(ack).guid) for ack in acks]
+        for number in told:
+            assert world.channel(channels[number]).visible == world.channel(channels[number]).messages.last
+    assert commits == 5
+    assert told == sorted(told) == list(range(7))
+    traced = [each.message.rpartition("guid=")[2] for each in caplog.records if "Acking Publisher" in each.message]
+    assert traced == ([str(number) for number in range(7)] if level == TRACE else [])
