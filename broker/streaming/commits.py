@@ -23,7 +23,6 @@ from broker.stores.interface import Flush, Outcome, StorageError
 from broker.streaming.hot.fields import failed
 from broker.streaming.names import text
 from broker.streaming.ports import Role
-from broker.streaming.state import Fresh
 from stantools.format.quoting import quote
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ class Commits:
         channel = portion.channel
         portion.size = len(records.data)
         following = channel.messages.last + 1
-        channel.fresh.append(Fresh(following - len(portion.rows), following, records))
+        channel.fresh.append((following - len(portion.rows), following, records))
         portions = self._touched.get(channel)
         if portions is None:
             self._touched[channel] = [portion]
@@ -350,7 +349,7 @@ class Commits:
         channel.last_activity = self._now
         self._serving.channel(channel)
         if channel in self._under_way:
-            channel.fresh = [each for each in channel.fresh if each.following > last + 1]
+            channel.fresh = [each for each in channel.fresh if each[1] > last + 1]
         else:
             channel.fresh.clear()
         self._expiry.stored(channel)

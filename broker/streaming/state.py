@@ -9,7 +9,7 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -254,14 +254,6 @@ class QueueGroup:
         return picked
 
 
-class Fresh(NamedTuple):
-    """A block that was appended to a channel's store: its first sequence, the one behind its last, itself."""
-
-    first: int
-    following: int
-    block: Records
-
-
 @dataclass(slots=True, eq=False)
 class Channel:
     """A channel: its stores, and who is subscribed."""
@@ -278,7 +270,8 @@ class Channel:
     #: Of the last message that this process stored; timestamps never go back (streaming-protocol.md section 11).
     timestamp: int = 0
     #: What is staged, being flushed or being delivered, so that it need not be read.
-    fresh: list[Fresh] = field(default_factory=list)
+    #: Each with its first sequence and the one behind its last.
+    fresh: list[tuple[int, int, Records]] = field(default_factory=list)
     #: Active plain subscriptions by number.
     plain: dict[int, Subscription] = field(default_factory=dict)
     #: Plain durables by key, active and offline.

@@ -52,7 +52,7 @@ class Payloads:
 
     def size(self, begin: int, end: int) -> int:
         """Returns the bytes of some payloads, at least one."""
-        return int(self.sizes[begin] if end - begin == 1 else self.sizes[begin:end].sum())
+        return int(self.sizes.item(begin) if end - begin == 1 else self.sizes[begin:end].sum())
 
     def payload(self, row: int) -> bytes:
         """Returns a copy of one payload."""

@@ -74,6 +74,8 @@ cdef object INT64 = np.dtype(np.int64)
 cdef object UINT32 = np.dtype(np.uint32)
 cdef object UINT64 = np.dtype(np.uint64)
 cdef object empty = np.empty
+# Makes a named tuple without a call of a function in Python: there is one for each lone message.
+cdef object named = tuple.__new__
 
 
 cdef class Held:
@@ -373,12 +375,12 @@ cdef list runs_of(const uint8_t* base, const int32_t* frame, int64_t count):
         if i == 0:
             last = reply
         elif not is_same(&reply, &last):
-            runs.append(Run(last.start[:last.size], begin, i))
+            runs.append(named(Run, (last.start[:last.size], begin, i)))
             begin = i
             last = reply
         frame += WIDTH
     if count:
-        runs.append(Run(last.start[:last.size], begin, count))
+        runs.append(named(Run, (last.start[:last.size], begin, count)))
     return runs
 
 
@@ -400,7 +402,7 @@ cdef list groups_of(const int32_t* table, int64_t count, bint one_channel):
     if one_channel:
         for i in range(count):
             out[i] = <int32_t>i
-        found.append(Group(table[CHANNEL], rows))
+        found.append(named(Group, (table[CHANNEL], rows)))
         return found
     while slots < 2 * count:
         slots *= 2
@@ -428,7 +430,7 @@ cdef list groups_of(const int32_t* table, int64_t count, bint one_channel):
             place[slot[k]] += 1
         begin = 0
         for i in range(groups):
-            found.append(Group(channel[i], rows[begin:begin + place[i]]))
+            found.append(named(Group, (channel[i], rows[begin:begin + place[i]])))
             begin += place[i]
             place[i] = <int32_t>begin - place[i]
         for i in range(count):
