@@ -22,7 +22,8 @@ from stantools.nats.errors import ApiError, NatsError, NobodyListensError
 from stantools.nats.jetstream import DISABLED
 
 if TYPE_CHECKING:
-    from broker.stores.jetstream.messages import Channel, JetStreamMessages
+    from broker.stores.jetstream.copy import Channel
+    from broker.stores.jetstream.messages import JetStreamMessages
     from broker.stores.jetstream.ports import Streams
     from stantools.nats.channel_streams import Names
     from stantools.store.sublog import StoredSubscription

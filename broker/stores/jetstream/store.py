@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 from broker.log import STREAMING
 from broker.stores.file import FileStore
 from broker.stores.interface import ChannelStore, FasterError, Flush, MessageStore, Recovered, StorageError
+from broker.stores.jetstream.copy import Channel, Copy
 from broker.stores.jetstream.lease import RENEWALS, TTL, Lease
-from broker.stores.jetstream.messages import Channel, JetStreamMessages
+from broker.stores.jetstream.messages import JetStreamMessages
 from broker.stores.jetstream.opening import Found, Opening, set_aside
 from broker.stores.jetstream.state import State
 from broker.stores.jetstream.subscriptions import JetStreamSubscriptions
@@ -84,7 +85,7 @@ class JetStreamStore:
         self.crc: Crc | None = self._copy.crc
         self._copies: dict[bytes, ChannelStore] = {}
         self._opened = False  # the copy
-        self._followed: dict[bytes, JetStreamMessages] = {}
+        self._followed: dict[bytes, Copy] = {}
         self._channels: dict[bytes, tuple[JetStreamMessages, JetStreamSubscriptions]] = {}
         self._removals: dict[bytes, asyncio.Task[None]] = {}
         self._completed: list[tuple[Flush, Callable[[], None] | None]] = []
@@ -119,18 +120,12 @@ class JetStreamStore:
                 if info is not None and names.stream(name) == stream:
                     there.add(name)
                     if name not in self._followed:
-                        self._followed[name] = self._messages(name)
+                        self._followed[name] = Copy(self._channel(name), self)
                     await self._followed[name].follow(info["state"])
         for name in set(self._followed) - there:
             # It was deleted; one that comes back is another one.
-            self._followed.pop(name).close()
-            self._copy.delete_channel(name)
-            del self._copies[name]
-
-    def _messages(self, name: bytes) -> JetStreamMessages:
-        if name not in self._copies:
-            self._copies[name] = self._copy.create_channel(name, at_once=True)
-        return JetStreamMessages(self._channel(name), self)
+            del self._followed[name]
+            self._drop_copy(name)
 
     async def prepare(self) -> None:
         """Reads what the streams have, and makes the copy follow them.
@@ -160,16 +155,15 @@ class JetStreamStore:
                 break
             await asyncio.sleep(_AGAIN)
         for name in found.channels:
-            messages = self._followed.pop(name, None) or self._messages(name)
+            copy = self._followed.pop(name, None) or Copy(self._channel(name), self)
+            messages = JetStreamMessages(copy, self)
             self._channels[name] = messages, subscribed[name]
-            await opening.open(messages, self._channel(name), subscribed[name].last, made=found.made.get(name))
+            await opening.open(messages, copy.channel, subscribed[name].last, made=found.made.get(name))
             if found.made.get(name) is not True:
                 self._state.put(CHANNEL + name, MADE)
         for name in set(self._copies) - set(found.channels):
-            if name in self._followed:
-                self._followed.pop(name).close()
-            self._copy.delete_channel(name)
-            del self._copies[name]
+            self._followed.pop(name, None)
+            self._drop_copy(name)
         if found.server is None and not self._channels:
             return
         channels = {
@@ -284,12 +278,10 @@ class JetStreamStore:
         if problem := self._names.problem(name):
             raise StorageError(problem)
         if name in self._copies:
-            self._copy.delete_channel(name)
-        self._copies[name] = self._copy.create_channel(name, at_once=True)
-        channel = self._channel(name)
+            self._drop_copy(name)
+        messages = JetStreamMessages(Copy(self._channel(name), self), self)
         self._state.put(CHANNEL + name, BEGUN)
-        messages = JetStreamMessages(channel, self)
-        subscriptions = JetStreamSubscriptions(name, channel.limits, self._state)
+        subscriptions = JetStreamSubscriptions(name, messages.limits, self._state)
         self._channels[name] = messages, subscriptions
         messages.make(self._removals.get(name), partial(self._made, name))
         return ChannelStore(messages, subscriptions)
@@ -303,8 +295,8 @@ class JetStreamStore:
         if name not in self._channels:
             raise StorageError("not found")
         messages, subscriptions = self._channels[name]
-        self._copy.delete_channel(name)
-        del self._channels[name], self._copies[name]
+        self._drop_copy(name)
+        del self._channels[name]
         messages.close()
         subscriptions.remove()
         self._state.put(CHANNEL + name, BEGUN)
@@ -340,16 +332,21 @@ class JetStreamStore:
         return self._state.leads
 
     def copy_of(self, name: bytes) -> MessageStore:
-        """Returns the copy of a channel."""
+        """Returns the copy of a channel, an empty one if there is none yet."""
+        if name not in self._copies:
+            self._copies[name] = self._copy.create_channel(name, at_once=True)
         return self._copies[name].messages
 
     def new_copy(self, name: bytes, *, keep: bool) -> MessageStore:
         """Returns an empty copy of a channel instead of the one that there is, which is kept aside or removed."""
         if keep:
             set_aside(self._directory, os.fsdecode(name))
+        self._drop_copy(name)
+        return self.copy_of(name)
+
+    def _drop_copy(self, name: bytes) -> None:
         self._copy.delete_channel(name)
-        self._copies[name] = self._copy.create_channel(name, at_once=True)
-        return self._copies[name].messages
+        del self._copies[name]
 
     def completed_flush(self, flush: Flush, settle: Callable[[], None] | None = None) -> None:
         """Takes note of a flush whose outcome is known."""
@@ -397,7 +394,7 @@ class JetStreamStore:
 
     def close(self) -> None:
         """Closes everything; what is under way may be stored or not."""
-        for messages in (*self._followed.values(), *(messages for messages, _ in self._channels.values())):
+        for messages, _ in self._channels.values():
             messages.close()
         for task in self._removals.values():
             task.cancel()
