@@ -1,14 +1,15 @@
-"""Who calls the rules of streaming and of streams: an asyncio loop's idea of `Driver` and `Clock`."""
+"""Who calls the rules of streaming and of streams: an asyncio loop's idea of `Driver` and `Clock`, and its upkeep."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from broker.log import STREAMING, out_of_files
@@ -16,6 +17,10 @@ from broker.ports import T
 
 _SECOND = 1e9
 EXIT_ABORTED: Final = 2
+#: Objects (and rounds) until the collector looks again. Little here is in cycles, and each look is a delay.
+_GARBAGE: Final = (4_000, 3, 1)
+#: Seconds of a look at everything that are too long: what has survived it is not looked at again.
+_LONG_LOOK: Final = 0.01
 
 
 class Rules(Protocol):
@@ -150,6 +155,31 @@ class Upkeep:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+@contextlib.contextmanager
+def few_looks_at_garbage() -> Iterator[None]:
+    """Keeps the garbage collector from stopping everybody for long, however many objects clients bring about.
+
+    What is there now stays: the collector need not look at it again and again.
+    """
+    start = 0.0
+
+    def look(phase: str, info: dict[str, int]) -> None:
+        nonlocal start
+        if phase == "start":
+            start = time.perf_counter()
+        elif info["generation"] == 2 and time.perf_counter() - start > _LONG_LOOK:
+            gc.freeze()
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE)
+    gc.callbacks.append(look)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(look)
 
 
 def report_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

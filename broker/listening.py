@@ -31,6 +31,11 @@ def address(host: str, port: int) -> str:
     return f"{host}:{port}"
 
 
+def reachable(host: str, port: int) -> str:
+    """Returns host and port of a URL that leads to a socket that listens, from the same machine."""
+    return address("127.0.0.1" if unspecified(host) else host, port)
+
+
 def open_sockets(host: str, port: int) -> list[socket.socket]:
     """Listens on all addresses that a host stands for.
 

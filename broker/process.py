@@ -1,4 +1,4 @@
-"""The whole broker as a process: puts the parts together, starts them in the original's order, ends them at a signal.
+"""The broker as a process: decides which parts there are, starts them in the original's order, ends them at a signal.
 
 Facts: server-operations.md sections 1 (order of the start), 2 (exit codes), 11 (lines of the log) and 13 (signals).
 """
@@ -20,50 +20,34 @@ from broker.bus.embedded import EmbeddedBus, credentials_of, roles_of
 from broker.config import logs
 from broker.config.parsing import EXIT_UNAVAILABLE
 from broker.config.values import ConfigurationError
-from broker.driver import LoopDriver, SystemClock, Upkeep, report_loop_error
-from broker.listening import address, unspecified
+from broker.driver import LoopDriver, Upkeep, few_looks_at_garbage, report_loop_error
+from broker.listening import reachable
 from broker.log import NATS, STREAMING
 from broker.nats import tls
 from broker.nats.auth import AuthorizationError
 from broker.nats.options import ReloadError
 from broker.nats.server import ListenError, NatsServer
-from broker.stores import open_store
+from broker.parts import FatalError, Parts
 from broker.stores.interface import OriginalStoreError, StorageError
 from broker.stores.limits import limits_table
 from broker.streaming.context import new_id
 from broker.streaming.options import VERSION
 from broker.streaming.server import StreamingServer
 from stantools.errors import StantoolsError
-from stantools.notation import format_size
 
 if TYPE_CHECKING:
     import socket
 
-    from broker.bus.jetstream import Link
     from broker.bus.nodeserver import NodeServer
-    from broker.config.options import BrokerOptions, ChannelsOptions, NodeOptions
-    from broker.monitoring.server import MonitoringServer
-    from broker.stores.interface import Lock, Remote, Store
-    from broker.stores.jetstream.store import Backing
-    from broker.streaming.ports import Audience, Bus, Member
-    from broker.streams.options import StreamsOptions
-    from broker.streams.server import StreamsServer
-    from stantools.nats.channel_streams import Names
+    from broker.config.options import BrokerOptions, NodeOptions
+    from broker.stores.interface import Remote, Store
 
 EXIT_FAILURE: Final = 1
-#: Objects (and rounds) until the collector looks again. Little here is in cycles, and each look is a delay.
-_GARBAGE: Final = (4_000, 3, 1)
-#: Seconds of a look at everything that are too long: what has survived it is not looked at again.
-_LONG_LOOK: Final = 0.01
 EXIT_TERMINATED: Final = 143
 
 
 class StartError(StantoolsError):
     """The broker cannot start; the text is the reason as the log shows it."""
-
-
-class _FatalError(StantoolsError):
-    """The NATS side of the broker cannot start; the text is the whole line of the log."""
 
 
 def run(options: BrokerOptions, argv: Sequence[str], sockets: Sequence[socket.socket] = ()) -> int:
@@ -92,19 +76,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-class _Looks:
-    """Keeps the garbage collector from stopping everybody for long, however many objects clients bring about."""
-
-    def __init__(self) -> None:
-        self._start = 0.0
-
-    def __call__(self, phase: str, info: dict[str, int]) -> None:
-        if phase == "start":
-            self._start = time.perf_counter()
-        elif info["generation"] == 2 and time.perf_counter() - self._start > _LONG_LOOK:
-            gc.freeze()
-
-
 class _Process:
     """One run of a broker."""
 
@@ -115,17 +86,11 @@ class _Process:
         log_files: logs.LogFiles,
         sockets: Sequence[socket.socket],
     ) -> None:
-        self._options = options
+        self._parts = Parts(options, self._fatal)
         self._argv = argv
         self._log_files = log_files
         self._sockets = sockets
-        self._server_id = new_id()
         self._nats: NatsServer | None = None
-        self._lock: Lock | None = None
-        self._link: Link | None = None
-        self._monitoring: MonitoringServer | None = None
-        self._stream_server: StreamsServer | None = None
-        self._monitoring_urls: tuple[str, ...] = ()
         self._ended: asyncio.Future[int]
         self._node_server: NodeServer | None = None
         #: Sends the clients away; there is none where they are not ours.
@@ -142,16 +107,10 @@ class _Process:
         try:
             async with contextlib.AsyncExitStack() as stack:
                 await self._start(stack)
-                # What is there now stays: the collector need not look at it again and again.
-                gc.collect()
-                gc.freeze()
-                gc.set_threshold(*_GARBAGE)
-                looks = _Looks()
-                gc.callbacks.append(looks)
-                stack.callback(gc.callbacks.remove, looks)
+                stack.enter_context(few_looks_at_garbage())
                 await self._ended
         # The reason is the last line of the log: scripts look for it there.
-        except (ListenError, _FatalError) as error:
+        except (ListenError, FatalError) as error:
             NATS.critical("%s", error)
             return EXIT_FAILURE
         except (StantoolsError, AuthorizationError, tls.TLSError) as error:
@@ -170,7 +129,7 @@ class _Process:
     # The start, in the original's order (server-operations.md section 1.2).
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
-        options = self._options
+        parts, options = self._parts, self._parts.options
         cluster_id = options.streaming.cluster_id
         self._introduce()
         if options.failure:
@@ -181,27 +140,27 @@ class _Process:
                 await self._join(node, stack)
             return
         driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
-        backing = None
+        link = backing = lock = None
         if options.channels is not None:
             from broker.stores.jetstream.store import Backing
 
-            self._link, names = self._streams_of(options.channels)
-            backing = Backing(self._link, names, driver.fatal)
-        store = self._open_store(backing)
+            link, names = parts.link(options.channels)
+            backing = Backing(link, names, driver.fatal)
+        store = parts.store(backing)
         if options.streaming.ft_group and options.file is not None:
             from broker.stores.file.locks import GroupLock, make_directory
 
             make_directory(options.file.directory)
-            self._lock = GroupLock(options.file.directory, options.streaming.ft_group)
+            lock = GroupLock(options.file.directory, options.streaming.ft_group)
         roles = roles_of(options.streaming)
         if options.connection.urls:
             from broker.bus.external import ExternalBus
 
             external = ExternalBus(options.connection, cluster_id, roles=roles)
             driver.hold_back, driver.let_go = external.hold_back, external.let_go
-            server = self._streaming(store, external, driver)
+            server = parts.streaming(store, external, driver, lock=lock)
             external.on_discovered(server.servers_discovered)
-            await self._monitor(None, server, stack)
+            await parts.monitor(None, server, stack)
             await external.connect()
             stack.push_async_callback(external.close)
         else:
@@ -215,21 +174,21 @@ class _Process:
                 nats, cluster_id, roles=roles, credentials=credentials_of(options.connection, options.nats.tls)
             )
             stack.push_async_callback(nats.stop)
-            audience = self._streams(nats, options.streams, store, stack) if options.streams is not None else None
-            server = self._streaming(store, bus, driver, audience)
-            await nats.start(before_listening=lambda: self._monitor(nats, server, stack))
-            self._leave_traces(f"nats://{_reachable(nats.host, nats.port)}", stack)
-        if self._link is not None:
-            await self._link.connect()
-            stack.push_async_callback(self._link.close)
+            audience = parts.serve_streams(nats, options.streams, store, stack) if options.streams is not None else None
+            server = parts.streaming(store, bus, driver, lock=lock, audience=audience)
+            await nats.start(before_listening=lambda: parts.monitor(nats, server, stack))
+            self._leave_traces(f"nats://{reachable(nats.host, nats.port)}", stack)
+        if link is not None:
+            await link.connect()
+            stack.push_async_callback(link.close)
         stack.callback(_stop, server, driver)
-        if self._link is not None:
+        if link is not None:
             remote = cast("Remote", store)
             await remote.prepare()
             stack.push_async_callback(remote.finish)
-        if self._stream_server is not None:
+        if parts.streams is not None:
             # First of all, as it may read channels.
-            stack.callback(self._stream_server.stop)
+            stack.callback(parts.streams.stop)
         await self._ready(server)
         if self._ended.done():
             return
@@ -244,7 +203,8 @@ class _Process:
             return node
         from broker.stores.jetstream.node import NodeDirectory
 
-        cluster_id = self._options.streaming.cluster_id.decode(errors="replace")
+        options = self._parts.options
+        cluster_id = options.streaming.cluster_id.decode(errors="replace")
         directory = NodeDirectory(node.directory, cluster_id, node.log_path)
         stack.callback(directory.close)
         node = replace(node, node_id=await directory.open(node.node_id, new_id))
@@ -255,8 +215,8 @@ class _Process:
         server = self._node_server = NodeServer(node.server, directory, node.node_id, self._fatal)
         stack.push_async_callback(server.stop)
         port = await server.start(self._ended)
-        url = f"nats://{_reachable(self._options.nats.host, port)}"
-        self._options = replace(self._options, connection=replace(self._options.connection, urls=url))
+        url = f"nats://{reachable(options.nats.host, port)}"
+        self._parts.options = replace(options, connection=replace(options.connection, urls=url))
         return node
 
     async def _join(self, node: NodeOptions, stack: contextlib.AsyncExitStack) -> None:
@@ -265,10 +225,10 @@ class _Process:
         from broker.group import Group, Term
         from broker.stores.jetstream.store import Backing
 
-        options = self._options
+        parts, options = self._parts, self._parts.options
         assert options.channels is not None
         loop = asyncio.get_running_loop()
-        link, names = self._streams_of(options.channels)
+        link, names = parts.link(options.channels)
         began = time.time_ns()
         upkeep: Upkeep | None = None
 
@@ -276,11 +236,11 @@ class _Process:
             driver = LoopDriver(loop, self._fatal)
             bus = ExternalBus(options.connection, options.streaming.cluster_id)
             driver.hold_back, driver.let_go = bus.hold_back, bus.let_go
-            store = self._open_store(Backing(link, names, over, group.node_id, node.lease))
-            server = self._streaming(store, bus, driver, member=group)
+            store = parts.store(Backing(link, names, over, group.node_id, node.lease))
+            server = parts.streaming(store, bus, driver, member=group)
             server.started_at = began
-            if self._monitoring is not None:
-                self._monitoring.show(server)
+            if parts.monitoring is not None:
+                parts.monitoring.show(server)
 
             def stop() -> None:
                 if upkeep is not None:
@@ -313,7 +273,7 @@ class _Process:
         await group.start(check=node.server is None)
         stack.push_async_callback(group.stop)
         stack.callback(STREAMING.info, "Shutting down.")
-        await self._monitor(None, group.server, stack)
+        await parts.monitor(None, group.server, stack)
         if node.server is not None:
             self._leave_traces(options.connection.urls, stack)
         STREAMING.info("Cluster Node ID : %s", group.node_id)
@@ -323,116 +283,19 @@ class _Process:
                 STREAMING.info('  peer %d: "%s"', number, peer)
         STREAMING.info("This node is following until it leads; each stream has %d replica(s)", names.replicas)
 
-    def _streams_of(self, channels: ChannelsOptions) -> tuple[Link, Names]:
-        """Returns how JetStream is reached, and what the streams of the channels are called."""
-        from broker.bus.jetstream import Link
-        from stantools.nats.channel_streams import Names
-
-        cluster_id = self._options.streaming.cluster_id
-        link = Link(self._options.connection, cluster_id, channels.domain)
-        return link, Names(cluster_id.decode(errors="replace"), channels.replicas)
-
-    def _open_store(self, backing: Backing | None) -> Store:
-        options = self._options
-        return open_store(
-            options.store,
-            options.file,
-            options.limits,
-            options.encryption,
-            cluster_id=options.streaming.cluster_id,
-            backing=backing,
-        )
-
-    def _streaming(
-        self,
-        store: Store,
-        bus: Bus,
-        driver: LoopDriver,
-        audience: Audience | None = None,
-        member: Member | None = None,
-    ) -> StreamingServer:
-        clock = SystemClock()
-        server = StreamingServer(
-            self._options.streaming,
-            store,
-            bus,
-            clock,
-            driver,
-            server_id=self._server_id,
-            lock=self._lock,
-            audience=audience,
-            member=member,
-        )
-        driver.server = server
-        return server
-
-    def _streams(
-        self, nats: NatsServer, options: StreamsOptions, store: Store, stack: contextlib.AsyncExitStack
-    ) -> Audience | None:
-        """Starts JetStream. Returns who makes streams of channels, if somebody does."""
-        from broker.bus.streams import StreamsBus
-        from broker.stores.streams.directory import StreamsDirectory
-        from broker.streams.options import LEVEL, VERSION
-        from broker.streams.room import Limits
-        from broker.streams.server import StreamsServer
-
-        NATS.info("Starting JetStream")
-        place = StreamsDirectory(options.store_dir)
-        limits = Limits(options.max_mem or place.machine_memory(), options.max_file or place.free_space())
-        driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
-        driver.hold_back, driver.let_go = nats.hold_back, nats.flush
-        driver.server = streams = self._stream_server = StreamsServer(
-            StreamsBus(nats), place, SystemClock(), driver, limits, preview=options.preview
-        )
-        stack.callback(streams.stop)
-        stack.callback(driver.stop)
-        nats.version, nats.offers = VERSION, {"jetstream": True, "api_lvl": LEVEL}
-        NATS.info("  Max Memory:      %s", format_size(limits.memory))
-        NATS.info("  Max Storage:     %s", format_size(limits.file))
-        NATS.info('  Store Directory: "%s"', place.path)
-        if options.preview:
-            NATS.info("  Clients of the preview are answered, too")
-        streams.start()
-        if not options.from_channels:
-            return None
-        from broker.bus.channels import ChannelStreams
-
-        NATS.info("  Channels are streams, too")
-        return ChannelStreams(streams, SystemClock(), options.store_dir if store.kind == "FILE" else None)
-
     def _introduce(self) -> None:
-        cluster_id = self._options.streaming.cluster_id.decode(errors="replace")
+        options = self._parts.options
+        cluster_id = options.streaming.cluster_id.decode(errors="replace")
         STREAMING.info("Starting nats-streaming-server[%s] version %s", cluster_id, VERSION)
-        STREAMING.info("ServerID: %s", self._server_id)
+        STREAMING.info("ServerID: %s", self._parts.server_id)
         STREAMING.info("Go version: none, this is the reference broker on Python %s", platform.python_version())
         STREAMING.info("Git commit: [not set]")
-        for line in self._options.warnings:
+        for line in options.warnings:
             STREAMING.warning("%s", line)
-
-    async def _monitor(
-        self, nats: NatsServer | None, server: StreamingServer, stack: contextlib.AsyncExitStack
-    ) -> None:
-        options = self._options.monitoring
-        if options.problem:
-            raise _FatalError(options.problem)
-        if not options.port:
-            return
-        from broker.monitoring.server import MonitoringError, MonitoringServer
-
-        monitoring = self._monitoring = MonitoringServer(nats, server, options.base_path, streams=self._stream_server)
-        try:
-            await monitoring.start(options.host, options.port, self._options.nats.tls if options.https else None)
-        except MonitoringError as error:
-            raise _FatalError(str(error)) from error
-        stack.push_async_callback(monitoring.stop)
-        assert monitoring.loading is not None
-        monitoring.loading.add_done_callback(lambda _: gc.freeze())
-        scheme = "https" if options.https else "http"
-        self._monitoring_urls = (f"{scheme}://{_reachable(options.host, monitoring.port)}",)
 
     def _leave_traces(self, url: str, stack: contextlib.AsyncExitStack) -> None:
         """Writes the files by which others find this process."""
-        options = self._options
+        options = self._parts.options
         if not (options.pid_file or options.ports_file_dir):
             return
         from broker.config.processes import PortsFile, write_pid_file
@@ -441,9 +304,10 @@ class _Process:
             try:
                 write_pid_file(options.pid_file)
             except ConfigurationError as error:
-                raise _FatalError(error.message) from error
+                raise FatalError(error.message) from error
         if options.ports_file_dir:
-            stack.callback(PortsFile(options.ports_file_dir, [url], self._monitoring_urls).remove)
+            monitoring = self._parts.monitoring
+            stack.callback(PortsFile(options.ports_file_dir, [url], [monitoring.url] if monitoring else ()).remove)
 
     async def _ready(self, server: StreamingServer) -> None:
         """Starts the streaming server and waits until clients can connect."""
@@ -461,9 +325,10 @@ class _Process:
 
     def _banner(self, store: Store) -> None:
         STREAMING.info("Message store is %s", store.kind)
-        if self._options.directory:
-            STREAMING.info("Store location: %s", self._options.directory)
-        for line in limits_table(self._options.limits):
+        options = self._parts.options
+        if options.directory:
+            STREAMING.info("Store location: %s", options.directory)
+        for line in limits_table(options.limits):
             STREAMING.info("%s", line)
         STREAMING.info("Streaming Server is ready")
 
@@ -497,7 +362,7 @@ class _Process:
         from broker.config.reload import ReloadProblem, reload_node
 
         try:
-            await server.reload(reload_node(self._options, self._argv))
+            await server.reload(reload_node(self._parts.options, self._argv))
         except ReloadProblem as problem:
             STREAMING.error("%s", problem.line)
         except StantoolsError as problem:
@@ -513,7 +378,7 @@ class _Process:
                 self._reloading = asyncio.get_running_loop().create_task(self._reload_node(self._node_server))
             return
         try:
-            reloaded = reload_options(self._options, self._argv)
+            reloaded = reload_options(self._parts.options, self._argv)
             if self._nats is not None:
                 self._nats.reload(reloaded.options.nats)
             self._log_files.apply(reloaded.options.logging)
@@ -524,16 +389,11 @@ class _Process:
         except ConfigurationError as error:
             STREAMING.error("Reload: %s", error.message)
         else:
-            self._options = reloaded.options
+            self._parts.options = reloaded.options
             for line in reloaded.warnings:
                 NATS.warning("%s", line)
             for line in reloaded.lines:
                 NATS.info("%s", line)
-
-
-def _reachable(host: str, port: int) -> str:
-    """Returns host and port of a URL that leads to a socket that listens."""
-    return address("127.0.0.1" if unspecified(host) else host, port)
 
 
 def _stop(server: StreamingServer, driver: LoopDriver) -> None:

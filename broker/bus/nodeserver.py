@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.listening import address
 from broker.log import NATS
 from broker.stores.interface import StorageError
 from stantools.errors import StantoolsError
@@ -84,7 +85,7 @@ class NodeServer:
         self._config["port"] = process.port
         NATS.info("Starting nats-server version %s", ".".join(map(str, version)))
         NATS.info("  pid %d, log: %s", process.pid, process.log)
-        NATS.info("Listening for client connections on %s:%d", self._config["host"], process.port)
+        NATS.info("Listening for client connections on %s", address(self._config["host"], process.port))
         self._watching = asyncio.get_running_loop().create_task(self._watch(process))
         return process.port
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from broker import log
-from broker.listening import MAX_PORT, address, open_sockets
+from broker.listening import MAX_PORT, address, open_sockets, reachable
 from broker.monitoring.http import Query, Reply, document, not_found, problem, written
 from broker.monitoring.metrics import Metrics
 from broker.monitoring.pages import NatsPages, Page, streaming_pages
@@ -87,8 +87,8 @@ class MonitoringServer:
         streaming_views: Any = None,
         streams: object | None = None,
     ) -> None:
-        self.host = ""  #: where it listens, as given to `start`
         self.port = 0  #: the port, 0 before `start`
+        self.url = ""  #: where programs on this machine find it
         self._base_path = base_path
         self._pages: dict[str, Page] = {}
         self._nats: NatsPages | None = None
@@ -134,7 +134,7 @@ class MonitoringServer:
                 f"Can't start monitoring: can't listen to the monitor port: listen tcp {address(host, port)}: "
                 f"{_said(error)}"
             ) from error
-        self.host, self.port = host, int(sockets[0].getsockname()[1])
+        self.port = int(sockets[0].getsockname()[1])
         self.loading = asyncio.create_task(self._serve(sockets, context))
         if self._nats is not None:
             self._nats.listening = {
@@ -143,7 +143,9 @@ class MonitoringServer:
                 "http_base_path": self._base_path.rstrip("/"),
                 "https_port": self.port if tls else 0,
             }
-        log.NATS.info("Starting %s monitor on %s", "https" if tls else "http", address(host or "0.0.0.0", self.port))
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://{reachable(host, self.port)}"
+        log.NATS.info("Starting %s monitor on %s", scheme, address(host or "0.0.0.0", self.port))
 
     async def stop(self) -> None:
         """Stops listening and closes all connections. May be called at any time."""

@@ -1,0 +1,163 @@
+"""The parts of a broker, each made of what was configured; `broker.process` decides which, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.driver import LoopDriver, SystemClock
+from broker.log import NATS
+from broker.stores import open_store
+from broker.streaming.context import new_id
+from broker.streaming.server import StreamingServer
+from stantools.errors import StantoolsError
+from stantools.notation import format_size
+
+if TYPE_CHECKING:
+    from broker.bus.jetstream import Link
+    from broker.config.options import BrokerOptions, ChannelsOptions
+    from broker.monitoring.server import MonitoringServer
+    from broker.nats.server import NatsServer
+    from broker.stores.interface import Lock, Store
+    from broker.stores.jetstream.store import Backing
+    from broker.streaming.ports import Audience, Bus, Member
+    from broker.streams.options import StreamsOptions
+    from broker.streams.server import StreamsServer
+    from stantools.nats.channel_streams import Names
+
+
+class FatalError(StantoolsError):
+    """The NATS side of the broker cannot start; the text is the whole line of the log."""
+
+
+class Parts:
+    """What makes the parts.
+
+    Args:
+        options: What was configured.
+        failed: Called with the reason when a part cannot go on.
+
+    Attributes:
+        options: What is configured now: others after a reload.
+        server_id: What this run calls itself.
+        monitoring: What shows how it is; None before `monitor`, and without.
+        streams: The streams of the NATS server; None before `serve_streams`, and without.
+    """
+
+    def __init__(self, options: BrokerOptions, failed: Callable[[str], None]) -> None:
+        self.options = options
+        self.server_id = new_id()
+        self.monitoring: MonitoringServer | None = None
+        self.streams: StreamsServer | None = None
+        self._failed = failed
+
+    def link(self, channels: ChannelsOptions) -> tuple[Link, Names]:
+        """Returns how JetStream is reached, and what the streams of the channels are called."""
+        from broker.bus.jetstream import Link
+        from stantools.nats.channel_streams import Names
+
+        cluster_id = self.options.streaming.cluster_id
+        link = Link(self.options.connection, cluster_id, channels.domain)
+        return link, Names(cluster_id.decode(errors="replace"), channels.replicas)
+
+    def store(self, backing: Backing | None) -> Store:
+        """Returns the store, which has not been read yet.
+
+        Args:
+            backing: The streams that it is in; None for a store of another kind.
+
+        Raises:
+            StantoolsError: It cannot be had.
+        """
+        options = self.options
+        return open_store(
+            options.store,
+            options.file,
+            options.limits,
+            options.encryption,
+            cluster_id=options.streaming.cluster_id,
+            backing=backing,
+        )
+
+    def streaming(
+        self,
+        store: Store,
+        bus: Bus,
+        driver: LoopDriver,
+        *,
+        lock: Lock | None = None,
+        audience: Audience | None = None,
+        member: Member | None = None,
+    ) -> StreamingServer:
+        """Returns the streaming server, which the driver calls from now on; see there for the rest."""
+        driver.server = server = StreamingServer(
+            self.options.streaming,
+            store,
+            bus,
+            SystemClock(),
+            driver,
+            server_id=self.server_id,
+            lock=lock,
+            audience=audience,
+            member=member,
+        )
+        return server
+
+    def serve_streams(
+        self, nats: NatsServer, options: StreamsOptions, store: Store, stack: contextlib.AsyncExitStack
+    ) -> Audience | None:
+        """Starts JetStream. Returns who makes streams of channels, if somebody does."""
+        from broker.bus.streams import StreamsBus
+        from broker.stores.streams.directory import StreamsDirectory
+        from broker.streams.options import LEVEL, VERSION
+        from broker.streams.room import Limits
+        from broker.streams.server import StreamsServer
+
+        NATS.info("Starting JetStream")
+        place = StreamsDirectory(options.store_dir)
+        limits = Limits(options.max_mem or place.machine_memory(), options.max_file or place.free_space())
+        driver = LoopDriver(asyncio.get_running_loop(), self._failed)
+        driver.hold_back, driver.let_go = nats.hold_back, nats.flush
+        driver.server = streams = self.streams = StreamsServer(
+            StreamsBus(nats), place, SystemClock(), driver, limits, preview=options.preview
+        )
+        stack.callback(streams.stop)
+        stack.callback(driver.stop)
+        nats.version, nats.offers = VERSION, {"jetstream": True, "api_lvl": LEVEL}
+        NATS.info("  Max Memory:      %s", format_size(limits.memory))
+        NATS.info("  Max Storage:     %s", format_size(limits.file))
+        NATS.info('  Store Directory: "%s"', place.path)
+        if options.preview:
+            NATS.info("  Clients of the preview are answered, too")
+        streams.start()
+        if not options.from_channels:
+            return None
+        from broker.bus.channels import ChannelStreams
+
+        NATS.info("  Channels are streams, too")
+        return ChannelStreams(streams, SystemClock(), options.store_dir if store.kind == "FILE" else None)
+
+    async def monitor(self, nats: NatsServer | None, server: StreamingServer, stack: contextlib.AsyncExitStack) -> None:
+        """Starts monitoring, if it is wanted.
+
+        Raises:
+            FatalError: It cannot be started.
+        """
+        options = self.options.monitoring
+        if options.problem:
+            raise FatalError(options.problem)
+        if not options.port:
+            return
+        from broker.monitoring.server import MonitoringError, MonitoringServer
+
+        monitoring = self.monitoring = MonitoringServer(nats, server, options.base_path, streams=self.streams)
+        try:
+            await monitoring.start(options.host, options.port, self.options.nats.tls if options.https else None)
+        except MonitoringError as error:
+            raise FatalError(str(error)) from error
+        stack.push_async_callback(monitoring.stop)
+        assert monitoring.loading is not None
+        monitoring.loading.add_done_callback(lambda _: gc.freeze())
