@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,28 +32,25 @@ from stantools.cli.options import command as command_of
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
-from stantools.migration.options import KEEP_ENCRYPTED, Applying, Following, Planning
+from stantools.migration.options import Applying, Following, Planning, Reopening
 from stantools.migration.plan.model import Places
 from stantools.migration.targets.target import connecting_of, opened, places_of
-from stantools.options import KEY, OUT, WORKERS, Option, declared, option
-from stantools.secret import Secret
+from stantools.options import OUT, Option, option
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
-    from stantools.migration.plan.model import Plan, SourceRef
+    from stantools.migration.plan.model import Plan
     from stantools.migration.plan.options import PlanOptions
-    from stantools.migration.source import SourceOptions, StoreSource
+    from stantools.migration.source import StoreSource
     from stantools.migration.targets.loading import ApplyOptions
     from stantools.migration.targets.target import Destination
     from stantools.migration.workflow import Migration
     from stantools.nats.options import ConnectOptions
     from stantools.pipeline.tables.options import TableOptions
-    from stantools.store.directory import Datastore
     from stantools.store.nodes import NodeFiles
     from stantools.store.options import ReadOptions
 
 _PLAIN = "run"
-_PLACES = dict(declared(Places))
 
 
 class _Stages(click.Group):
@@ -100,45 +97,6 @@ def _stage(name: str) -> Callable[[Callable[..., int]], click.Command]:
         return stage
 
     return add
-
-
-@dataclass(frozen=True)
-class Reopening:
-    """How the store of a plan is found and read again, and where its target is."""
-
-    store: Path | None = option("The store, if it is not where the plan says.", kind=Path, metavar="DIR")
-    encryption_key: Secret = KEY.field()
-    keep_encrypted: bool = KEEP_ENCRYPTED.field()
-    account: str = _PLACES["account"].field(help="For a store directory: the account.")
-    embedded_store: Path = _PLACES["embedded_store"].field()
-    force: bool = _PLACES["force"].field()
-    parallel: int = option("Streams read at the same time.", default=2, kind=int, least=1, most=64)
-    workers: int = WORKERS.field()
-
-    def reading(self, source: SourceRef) -> ReadOptions:
-        """Returns how the store is read.
-
-        Raises:
-            UsageError: The plan needs the encryption key.
-        """
-        from stantools.store.options import ReadOptions
-
-        key = self.encryption_key.key()
-        if source.decrypted and key is None:
-            raise UsageError(
-                "the plan was made with the encryption key, which it does not hold",
-                "give the key: --encryption-key-env or --encryption-key-file",
-            )
-        return ReadOptions(source.crc_poly, True, key)
-
-    def taking(self, plan: Plan) -> SourceOptions:
-        """Returns what is taken of the store."""
-        from stantools.migration.source import SourceOptions
-
-        source = plan.source
-        return SourceOptions(
-            source.patterns, source.generation, source.archived, self.keep_encrypted, self.workers, plan.broker
-        )
 
 
 _places = options_of(Places, "places", title="Where to, if not to a running server")
@@ -194,14 +152,14 @@ class Planned:
 
     def plan(self, target: Destination, *, running: bool) -> tuple[StoreSource, Plan]:
         """Reads the store, or the nodes, which may be running or not, and plans."""
-        from stantools.cli.opening import open_store
+        from stantools.cli.opening import merge_nodes, open_store, read_store
         from stantools.migration.plan.planner import make_plan
 
         # Everything that can be wrong at once is found before the long reading.
         nodes = self.nodes()
         found = None if nodes else open_store(self.stores[0], self.reading)
         options, taking = self.options(target), self.planning.taking()
-        source = _read_source(found, taking) if found else _merge(nodes, self.reading, taking, running=running)
+        source = read_store(found, taking) if found else merge_nodes(nodes, self.reading, taking, running=running)
         return source, make_plan(source, options, options.target.version)
 
 
@@ -329,41 +287,19 @@ def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: Reopeni
 
 def _reopen(plan: Plan, reopening: Reopening, *, running: bool) -> StoreSource:
     """Reads the store, or the nodes, which may be running or not, that a plan was made for."""
-    from stantools.cli.opening import open_store
+    from stantools.cli.opening import merge_nodes, open_store, read_store
     from stantools.store.nodes import node_of
 
     reading, taking = reopening.reading(plan.source), reopening.taking(plan)
     if not plan.source.nodes:
-        return _read_source(open_store(reopening.store or Path(plan.source.path), reading), taking)
+        return read_store(open_store(reopening.store or Path(plan.source.path), reading), taking)
     if reopening.store:
         raise UsageError("the plan is of the nodes of a cluster", "where they lie elsewhere now, change `nodes` in it")
     try:
         nodes = [node_of(each) for each in plan.source.nodes]
     except ValueError as error:
         raise StoreUnreadableError(f"a node of the plan is not there: {error}") from error
-    return _merge(nodes, reading, taking, running=running)
-
-
-def _merge(nodes: Sequence[NodeFiles], reading: ReadOptions, taking: SourceOptions, *, running: bool) -> StoreSource:
-    from stantools.cli.opening import check_stopped
-    from stantools.cli.progress import Progress
-    from stantools.migration.source import open_merged
-
-    check_stopped(nodes, force=running)
-    with Progress("read") as shown:
-        return open_merged(nodes, reading, taking, progress=shown.advance)
-
-
-def _read_source(store: Datastore, taking: SourceOptions) -> StoreSource:
-    from stantools.cli.progress import Progress
-    from stantools.migration.workflow import read_source
-    from stantools.store.locks import check_not_in_use
-
-    for use in check_not_in_use(store.path, force=True):
-        console.warning(f"{use.detail}: what it writes from now on is not migrated", "stop it for a complete migration")
-    names = store.chosen(taking.patterns)
-    with Progress("read", store.data_size(names)) as shown:
-        return read_source(store, taking, progress=shown.advance)
+    return merge_nodes(nodes, reading, taking, running=running)
 
 
 def _follow(asked: Planned, target: Destination, following: Following, applying: Applying, consent: Consent) -> int:
@@ -371,42 +307,28 @@ def _follow(asked: Planned, target: Destination, following: Following, applying:
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.followed import FollowedStore, has_ended, open_journal, was_seen
-    from stantools.migration.following import Ending
+    from stantools.migration.followed import FollowedStore, has_ended, open_journal, store_of_nodes, was_seen
     from stantools.migration.plan.planfile import write_plan
     from stantools.migration.prepared import prepare
     from stantools.migration.targets.loading import Existing
     from stantools.migration.targets.server import ServerDestination
-    from stantools.migration.workflow import Migration, default_plan_file, refuse, serious
-    from stantools.notation import counted
+    from stantools.migration.workflow import Migration, default_plan_file
 
-    if asked.planning.for_broker:
-        raise UsageError("--for-broker takes over what a server has left: it cannot be followed", "stop it first")
+    nodes = asked.nodes()
+    following.check(asked.planning, nodes=bool(nodes))
     if not isinstance(target, ServerDestination):
         raise UsageError("a store is followed into the streams of a running server", "name it: --server URL")
-    nodes, idle = asked.nodes(), following.cutover_when_idle
-    if nodes and idle is not None:
-        raise UsageError(
-            "the nodes of a cluster are merged in the end, and must have stopped", "give --cutover instead"
-        )
-    path = next((each.data for each in nodes if each.data), None) if nodes else asked.stores[0]
-    if path is None:
-        raise UsageError("none of the nodes has a file store, whose messages could be followed", "name its directory")
-    store, taking = open_store(path, asked.reading), asked.planning.taking()
+    store = open_store(store_of_nodes(nodes) if nodes else asked.stores[0], asked.reading)
+    taking = asked.planning.taking()
     followed = FollowedStore(store, taking, asked.options(target), nodes, asked.reading)
     file = asked.plan_file or default_plan_file(store.path)
     with Progress("read", store.data_size(store.chosen(taking.patterns))) as shown:
         source = followed.first(shown.advance, ended=has_ended(file))
     plan = followed.plan(source)
     how = replace(applying.options(plan.way), existing=Existing.APPEND)
-    problems = Migration(plan, source, target, how, file).problems()
-    show_plan(plan, problems)
-    if consent.dry_run:
-        return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
-    refuse(plan, problems, accept_loss=applying.accept_loss)
-    if not console.confirm(f"follow {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=consent.yes):
-        return ExitCode.CLEAN
-    ending = Ending(following.cutover or idle is not None, None if idle is None else idle / 1e9, was_seen(file))
+    if (settled := _settled(Migration(plan, source, target, how, file), "follow", applying, consent)) is not None:
+        return settled
+    ending = following.ending(seen=was_seen(file))
     with open_journal(file, plan) as journal:
         try:
             with StreamsProgress("follow", plan.messages * 2, place=str(plan.target)) as watch:
@@ -420,31 +342,36 @@ def _follow(asked: Planned, target: Destination, following: Following, applying:
     return show_outcome(cutover.plan, cutover.results, None, cutover)
 
 
-def _go_through(migration: Migration, applying: Applying, consent: Consent, *, new: bool = False) -> int:
-    """Shows what is in the way, asks, and carries the plan out; a new plan is written before."""
-    from stantools.migration.workflow import refuse, serious
+def _settled(migration: Migration, verb: str, applying: Applying, consent: Consent, again: str = "") -> ExitCode | None:
+    """Shows what is in the way, and asks; returns the exit code if nothing is to be done.
+
+    With `again`, the command that carries the plan out later, the plan is written before.
+    """
+    from stantools.migration.workflow import foreseen, refuse
     from stantools.notation import counted
 
-    plan, again = migration.plan, f"stantools migrate apply {shell_word(str(migration.file))}"
-    problems = migration.problems()
+    plan, problems = migration.plan, migration.problems()
     show_plan(plan, problems)
     if consent.dry_run:
-        return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+        return foreseen(problems, findings=plan.lossy)
     refuse(plan, problems, accept_loss=applying.accept_loss)
-    if new:
+    if again:
         migration.keep_plan()
         console.note(f"the plan is in {migration.file}; the journal will be beside it")
-    if not console.confirm(f"migrate {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=consent.yes):
-        if new:
-            console.note(f"nothing was done; later: {again}")
-        return ExitCode.CLEAN
-    return _carry_out(migration, again)
+    if console.confirm(f"{verb} {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=consent.yes):
+        return None
+    if again:
+        console.note(f"nothing was done; later: {again}")
+    return ExitCode.CLEAN
 
 
-def _carry_out(migration: Migration, again: str) -> int:
+def _go_through(migration: Migration, applying: Applying, consent: Consent, *, new: bool = False) -> int:
+    """Asks, and carries the plan out; a new one is written before."""
     from stantools.cli.streamprogress import StreamsProgress
 
-    plan = migration.plan
+    plan, again = migration.plan, f"stantools migrate apply {shell_word(str(migration.file))}"
+    if (settled := _settled(migration, "migrate", applying, consent, again if new else "")) is not None:
+        return settled
     with migration.journal() as journal:
         if journal.resumed:
             console.note(f"going on with what {journal.path} remembers")
@@ -516,12 +443,12 @@ def job(
     """
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.workflow import serious
+    from stantools.migration.workflow import foreseen
     from stantools.notation import counted
-    from stantools.pipeline.jobs.migrate import MigrateResult, StoresMigration, check_speculation
+    from stantools.pipeline.jobs.migrate import MigrateResult, StoresMigration, check_speculation, target_of_tasks
     from stantools.pipeline.jobs.migrateplans import Sources, plan_stores
 
-    target = _target_of_tasks(asked.out, connecting)
+    target = target_of_tasks(asked.out, connecting if asked.out else or_selected(connecting))
     options = planning.options(target.reference(), planning.overrides(), decrypted=reading.key.given)
     how = applying.options(options.way)
     sources = Sources(
@@ -549,8 +476,7 @@ def job(
             show_plans(planned, problems)
             if consent.dry_run:
                 pipeline.report_failed(failed)
-                findings = migration.lossy or failed
-                return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if findings else ExitCode.CLEAN
+                return foreseen(problems, findings=bool(migration.lossy or failed))
             migration.refuse(problems, accept_loss=applying.accept_loss)
             migration.keep_plans()
             streams = counted(sum(len(store.plan.streams) for store in planned), "stream")
@@ -558,45 +484,12 @@ def job(
             if not console.confirm(question, yes=consent.yes):
                 console.note("nothing was done")
                 return ExitCode.CLEAN
-            there = _there(connecting) if asked.out is None else frozenset()
             limited = work.limited(_at_a_time(asked.out, how, applying, cluster))
             with StreamsProgress("migrate", migration.messages) as watch:
-                result = migration.apply(limited, there, watch)
+                result = migration.apply(limited, watch)
     result.failed = failed
     show_stores(result)
     return pipeline.ended(result)
-
-
-def _target_of_tasks(out: Path | None, connecting: ConnectOptions) -> Destination:
-    """Returns where streams go: somewhere that tasks on other machines reach as well."""
-    from stantools.migration.targets.directories import BackupDirectory
-    from stantools.migration.targets.server import ServerDestination
-
-    if out is not None:
-        return BackupDirectory(out)
-    if connecting.embedded:
-        raise UsageError("--server embedded is not a server that tasks could reach", "start one, and give its URL")
-    return ServerDestination(_everywhere(or_selected(connecting)))
-
-
-def _everywhere(connecting: ConnectOptions) -> ConnectOptions:
-    """Returns the options with whole paths: tasks have other working directories."""
-    paths = ("nkey", "creds", "tls_ca", "tls_cert", "tls_key")
-    given = {name: getattr(connecting, name) for name in paths}
-    return replace(connecting, **{name: path.absolute() for name, path in given.items() if path is not None})
-
-
-def _there(connecting: ConnectOptions) -> frozenset[str]:
-    """Returns the streams that are on the server."""
-    from stantools.migration.tasks import run
-    from stantools.nats.connection import connect
-    from stantools.nats.jetstream import JetStream
-
-    async def ask() -> frozenset[str]:
-        async with connect(or_selected(connecting)) as connection:
-            return frozenset(await JetStream(connection).stream_names())
-
-    return run(ask())
 
 
 def _at_a_time(out: Path | None, how: ApplyOptions, applying: Applying, cluster: Cluster) -> int | None:

@@ -1,4 +1,4 @@
-"""Opening what a verb works on: a store, one of its channels, a single file."""
+"""Opening what a verb works on: a store, the nodes of a cluster, one channel, a single file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from stantools.store.locks import check_not_in_use, log_lock_holder
 from stantools.store.mapping import Buffer
 from stantools.store.nodes import NodeFiles, find_node, node_of
 from stantools.store.options import ReadOptions, polynomial_name, resolve_file_crc
+
+if TYPE_CHECKING:
+    from stantools.migration.source import SourceOptions, StoreSource
 
 #: The variable that names the store to work on where the command line names none.
 STORE_VARIABLE = "STANTOOLS_STORE"
@@ -142,6 +146,30 @@ def check_stopped(nodes: Iterable[NodeFiles], *, force: bool) -> None:
         for path in (node.raft, node.data):
             for use in check_not_in_use(path, force=force) if path else ():
                 console.warning(f"{use.detail}: {_WRITTEN}")
+
+
+def read_store(store: Datastore, taking: SourceOptions) -> StoreSource:
+    """Reads what is taken of a store for a migration; says so if a server seems to be using it."""
+    from stantools.cli.progress import Progress
+    from stantools.migration.workflow import read_source
+
+    for use in check_not_in_use(store.path, force=True):
+        console.warning(f"{use.detail}: what it writes from now on is not migrated", "stop it for a complete migration")
+    names = store.chosen(taking.patterns)
+    with Progress("read", store.data_size(names)) as shown:
+        return read_source(store, taking, progress=shown.advance)
+
+
+def merge_nodes(
+    nodes: Sequence[NodeFiles], reading: ReadOptions, taking: SourceOptions, *, running: bool
+) -> StoreSource:
+    """Reads what is taken of the nodes of a cluster for a migration; `running`: they need not have stopped."""
+    from stantools.cli.progress import Progress
+    from stantools.migration.source import open_merged
+
+    check_stopped(nodes, force=running)
+    with Progress("read") as shown:
+        return open_merged(nodes, reading, taking, progress=shown.advance)
 
 
 def store_of_node(node: NodeFiles, why: str) -> Path:

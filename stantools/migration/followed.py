@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
-from stantools.errors import RefusedError
+from stantools.errors import RefusedError, UsageError
 from stantools.escaping import shell_word
 from stantools.inspection.growing import GrowingStore
 from stantools.migration.following import Ending, Following
@@ -155,6 +155,18 @@ class Cutover:
     def delay(self) -> float | None:
         """How long messages were on their way while the server went on, usually; None if none came."""
         return median(self.delays) if self.delays else None
+
+
+def store_of_nodes(nodes: Sequence[NodeFiles]) -> Path:
+    """Returns the file store of a cluster that is followed: that of the first node that has one.
+
+    Raises:
+        UsageError: None has.
+    """
+    for node in nodes:
+        if node.data is not None:
+            return node.data
+    raise UsageError("none of the nodes has a file store, whose messages could be followed", "name its directory")
 
 
 def open_journal(file: Path, plan: Plan) -> Journal:

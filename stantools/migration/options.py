@@ -7,18 +7,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import UsageError
-from stantools.options import ACCEPT_LOSS, AGE, ARCHIVED, CHANNELS, GENERATION, Option, declared, option
+from stantools.migration.plan.model import Places
+from stantools.options import (
+    ACCEPT_LOSS,
+    AGE,
+    ARCHIVED,
+    CHANNELS,
+    GENERATION,
+    KEY,
+    WORKERS,
+    Option,
+    declared,
+    option,
+)
+from stantools.secret import Secret
 
 if TYPE_CHECKING:
-    from stantools.migration.plan.model import TargetRef
+    from stantools.migration.following import Ending
+    from stantools.migration.plan.model import Plan, SourceRef, TargetRef
     from stantools.migration.plan.options import Override, PlanOptions
     from stantools.migration.source import SourceOptions
     from stantools.migration.targets.loading import ApplyOptions
     from stantools.store.limits import StoreLimits
+    from stantools.store.options import ReadOptions
 
 #: What a broker decides that goes on with the streams.
 _OF_THE_BROKER = ("via", "stream_prefix", "subject_prefix", "consumers", "push_prefix", "storage", "origin_headers")
 
+_PLACES = dict(declared(Places))
 KEEP_ENCRYPTED = Option(help="Migrate encrypted payloads as they are stored, without a key.", default=False)
 
 
@@ -159,6 +175,26 @@ class Following:
         """Whether a running server is followed at all."""
         return self.follow or self.cutover or self.cutover_when_idle is not None
 
+    def check(self, planning: Planning, *, nodes: bool) -> None:
+        """Checks that what is planned can be followed; `nodes`: it is a cluster.
+
+        Raises:
+            UsageError: It cannot.
+        """
+        if planning.for_broker:
+            raise UsageError("--for-broker takes over what a server has left: it cannot be followed", "stop it first")
+        if nodes and self.cutover_when_idle is not None:
+            raise UsageError(
+                "the nodes of a cluster are merged in the end, and must have stopped", "give --cutover instead"
+            )
+
+    def ending(self, *, seen: bool) -> Ending:
+        """Returns what decides when it ends; `seen`: an earlier run has seen a server use the store."""
+        from stantools.migration.following import Ending
+
+        idle = self.cutover_when_idle
+        return Ending(self.cutover or idle is not None, None if idle is None else idle / 1e9, seen)
+
 
 @dataclass(frozen=True)
 class Applying:
@@ -214,4 +250,43 @@ class Applying:
             compression="snappy" if self.compress else "stored",
             chunk_timeout=self.piece_timeout,
             final_timeout=self.restore_timeout,
+        )
+
+
+@dataclass(frozen=True)
+class Reopening:
+    """How the store of a plan is found and read again, and where its target is."""
+
+    store: Path | None = option("The store, if it is not where the plan says.", kind=Path, metavar="DIR")
+    encryption_key: Secret = KEY.field()
+    keep_encrypted: bool = KEEP_ENCRYPTED.field()
+    account: str = _PLACES["account"].field(help="For a store directory: the account.")
+    embedded_store: Path = _PLACES["embedded_store"].field()
+    force: bool = _PLACES["force"].field()
+    parallel: int = option("Streams read at the same time.", default=2, kind=int, least=1, most=64)
+    workers: int = WORKERS.field()
+
+    def reading(self, source: SourceRef) -> ReadOptions:
+        """Returns how the store is read.
+
+        Raises:
+            UsageError: The plan needs the encryption key.
+        """
+        from stantools.store.options import ReadOptions
+
+        key = self.encryption_key.key()
+        if source.decrypted and key is None:
+            raise UsageError(
+                "the plan was made with the encryption key, which it does not hold",
+                "give the key: --encryption-key-env or --encryption-key-file",
+            )
+        return ReadOptions(source.crc_poly, True, key)
+
+    def taking(self, plan: Plan) -> SourceOptions:
+        """Returns what is taken of the store."""
+        from stantools.migration.source import SourceOptions
+
+        source = plan.source
+        return SourceOptions(
+            source.patterns, source.generation, source.archived, self.keep_encrypted, self.workers, plan.broker
         )

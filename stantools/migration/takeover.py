@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import islice
 
 from stantools.errors import RefusedError
 from stantools.format.columns import MessageColumns
@@ -88,23 +87,19 @@ class StateRecords:
         self.time = max(max(times, default=0), _SOME_TIME)
 
     @cached_property
-    def _sizes(self) -> tuple[int, int]:
-        """How many records there are, and their bytes."""
-        count = size = 0
-        for _, content in self._records():
-            count += 1
-            size += len(content)
-        return count, size
+    def _records(self) -> Sequence[tuple[bytes, bytes]]:
+        """Subject and content of each record."""
+        return tuple(self._encoded())
 
     @property
     def count(self) -> int:
         """How many records there are."""
-        return self._sizes[0]
+        return len(self._records)
 
     @property
     def size(self) -> int:
         """Bytes of all of them."""
-        return self._sizes[1]
+        return sum(len(content) for _, content in self._records)
 
     @property
     def first(self) -> int:
@@ -122,7 +117,7 @@ class StateRecords:
         Raises:
             RefusedError: There are too many members of a queue group for one record.
         """
-        for sequence, (subject, content) in enumerate(islice(self._records(), after, until), after + 1):
+        for sequence, (subject, content) in enumerate(self._records[after:until], after + 1):
             columns = MessageColumns(1)
             columns.sequence[0], columns.timestamp[0], columns.data_size[0] = sequence, self.time, len(content)
             yield Batch(b"", self._prefix + subject, memoryview(content), columns, columns.sequence)
@@ -131,7 +126,7 @@ class StateRecords:
         """Returns the sequences as they are."""
         return list(sequences)
 
-    def _records(self) -> Iterator[tuple[bytes, bytes]]:
+    def _encoded(self) -> Iterator[tuple[bytes, bytes]]:
         yield SERVER, self._source.plan.server.SerializeToString()
         for client in self._source.clients:
             yield CLIENT + client.id, client.SerializeToString()

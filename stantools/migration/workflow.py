@@ -200,6 +200,11 @@ def refuse(plan: Plan, problems: Sequence[Note], *, accept_loss: bool) -> None:
         )
 
 
+def foreseen(problems: Sequence[Note], *, findings: bool) -> ExitCode:
+    """Returns the exit code of a run that only shows what it would do; `findings`: something is lost."""
+    return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if findings else ExitCode.CLEAN
+
+
 def exit_code(plan: Plan, results: Sequence[StreamResult], *, changed: bool) -> int:
     """Returns the exit code that says what became of a plan.
 

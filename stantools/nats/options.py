@@ -57,6 +57,11 @@ class ConnectOptions:
         metavar="SECONDS",
     )
 
+    def absolute(self) -> ConnectOptions:
+        """Returns the same with whole paths, for who works in another directory."""
+        paths = {name: getattr(self, name) for name in ("nkey", "creds", "tls_ca", "tls_cert", "tls_key")}
+        return replace(self, **{name: path.absolute() for name, path in paths.items() if path is not None})
+
     @property
     def embedded(self) -> bool:
         """Whether a server of our own is wanted."""

@@ -245,6 +245,14 @@ class ServerDestination:
 
         return self._run(ask)
 
+    def stream_names(self) -> frozenset[str]:
+        """Returns the streams that are there."""
+
+        async def ask(js: JetStream) -> frozenset[str]:
+            return frozenset(await js.stream_names())
+
+        return self._run(ask)
+
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
     ) -> list[Note]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stantools.errors import ExitCode, RefusedError, StantoolsError
+from stantools.errors import ExitCode, RefusedError, StantoolsError, UsageError
 from stantools.migration.journal import (
     UNWATCHED,
     Journal,
@@ -31,9 +31,12 @@ from stantools.migration.journal import (
 from stantools.migration.plan.model import Note, StreamPlan, Way
 from stantools.migration.plan.planfile import read_plan, write_plan
 from stantools.migration.prepared import PreparedStream, estimated_bytes
+from stantools.migration.targets.directories import BackupDirectory
 from stantools.migration.targets.loading import ApplyOptions
+from stantools.migration.targets.server import ServerDestination
 from stantools.migration.targets.target import Destination
 from stantools.migration.workflow import exit_code, refuse_problems
+from stantools.nats.options import ConnectOptions
 from stantools.nats.stream_names import digits
 from stantools.notation import counted
 from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources, find_obstacles, prepared_stream
@@ -137,17 +140,17 @@ class StoresMigration:
                     "finish that one with `stantools migrate apply`, or remove it; --plans names another directory",
                 )
 
-    def apply(self, work: Work, there: frozenset[str], watch: Watch) -> MigrateResult:
+    def apply(self, work: Work, watch: Watch) -> MigrateResult:
         """Makes all streams what the plans say, a task each.
 
         Args:
             work: Runs the tasks.
-            there: Streams that were on the target before.
             watch: Told the streams that are done.
 
         Raises:
-            StantoolsError: Spark cannot do it.
+            StantoolsError: Spark cannot do it, or the target cannot be asked.
         """
+        there = self.target.stream_names() if isinstance(self.target, ServerDestination) else frozenset()
         with ExitStack() as stack:
             journals = {}
             for store in self.stores:
@@ -259,6 +262,23 @@ def _plain(result: StreamResult) -> StreamResult:
     plain = StantoolsError(problem.message, problem.remedy)
     plain.exit_code = problem.exit_code
     return replace(result, outcome=Outcome.FAILED, error=plain)
+
+
+def target_of_tasks(out: Path | None, connecting: ConnectOptions) -> BackupDirectory | ServerDestination:
+    """Returns where streams go: somewhere that tasks on other machines, in other directories, reach as well.
+
+    Args:
+        out: Where backups go; None for a server.
+        connecting: How to reach the server.
+
+    Raises:
+        UsageError: They could not.
+    """
+    if out is not None:
+        return BackupDirectory(out)
+    if connecting.embedded:
+        raise UsageError("--server embedded is not a server that tasks could reach", "start one, and give its URL")
+    return ServerDestination(connecting.absolute())
 
 
 def check_speculation(work: Work, way: Way) -> None:
