@@ -6,12 +6,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.htmlpages import Tags
 from tests.programs import load
 
 pytestmark = pytest.mark.xdist_group("site")  # one test process writes build/pages
@@ -32,32 +32,10 @@ def site(program: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-class Page(HTMLParser):
-    """Counts the elements of a page's text, and notes what the page loads."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.elements: Counter[str] = Counter()
-        self.loaded: list[str] = []
-        self._inside = False
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self._inside |= tag == "article"
-        self.elements[tag] += self._inside
-        if tag in ("script", "img", "iframe", "source"):
-            self.loaded.append(given.get("src") or "")
-        elif tag == "link" and given.get("rel") not in ("canonical", "next", "prev"):
-            self.loaded.append(given.get("href") or "")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside &= tag != "article"
-
-
-def built(site: Path, page: Path) -> Page:
+def built(site: Path, page: Path) -> Tags:
     own = page.relative_to(ROOT)
-    return Page(site / (own.with_name("index.html") if own.name == "README.md" else own.with_suffix(".html")))
+    path = site / (own.with_name("index.html") if own.name == "README.md" else own.with_suffix(".html"))
+    return Tags.of(path.read_text(encoding="utf-8"))
 
 
 def test_the_readme_leads_to_every_page(program: ModuleType) -> None:
@@ -70,7 +48,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 30
     for path in pages:
-        assert not [url for url in Page(path).loaded if "//" in url], path
+        assert not [url for url in Tags.of(path.read_text(encoding="utf-8")).loaded if "//" in url], path
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(?:url\(|@import )['\"]?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet
 
@@ -97,7 +75,7 @@ def lists_and_tables(page: Path) -> Iterator[str]:
 
 def test_lists_and_tables_are_what_they_are_in_the_source(program: ModuleType, site: Path) -> None:
     for page in sorted(path for path in program.collect() if path.suffix == ".md"):
-        shown = built(site, page).elements
+        shown = built(site, page).article
         wanted = Counter(lists_and_tables(page))
         assert (shown["li"], shown["table"]) == (wanted["li"], wanted["table"]), page
 
