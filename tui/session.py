@@ -282,7 +282,7 @@ class StoreSession:
         job.advance(len(self.channels))
 
     def _verify(self, job: Job[None]) -> None:
-        from stantools.inspection.survey import survey_channels
+        from stantools.inspection.surveying import survey_channels
         from stantools.inspection.verify import verify_channel, verify_root
 
         names = list(self.channels)

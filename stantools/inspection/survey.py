@@ -2,22 +2,14 @@
 
 A survey reads every byte once and keeps only what is small: runs of increasing sequences, damaged ranges, and how the
 index compares. Nothing in it is a verdict; `inspection.verify` makes findings of it, `recovery.salvage` a plan.
-
-`survey_each` surveys many channels, by threads here or on Spark. A small channel is one item of work, a big one is
-surveyed slice by slice and put together when all its slices are there. What is then asked of it is work again, because
-it may have to read records once more (`inspection.runs`).
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from functools import cached_property
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import envelope, index, kernels
@@ -27,21 +19,13 @@ from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, MESSAGE
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
 from stantools.inspection.runs import RecordRun, RunBuilder
 from stantools.progress import Progress
-from stantools.store.directory import ChannelFiles, Datastore, SliceFiles, list_channel
+from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import scan_index
 from stantools.store.mapping import WINDOW, Buffer, Window, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.reading import BATCH_ROWS, scan_slice
 from stantools.store.resync import Damage
-from stantools.work import Failure, Task, Threads, Work
 
-R = TypeVar("R")
-
-#: A channel with more bytes than this is surveyed slice by slice: in this process, and in tasks.
-_MUCH_HERE = 1 << 20
-CHANNEL_BYTES = 128 << 20
-#: What opening a channel costs, as if it had so many more bytes.
-_OPENING = 64 << 10
 #: Bytes of a slice that are touched at once.
 _STEP = WINDOW // 2
 #: Bytes in which the first good message of a file must lie that may be a slice, if it does not begin with one.
@@ -367,211 +351,3 @@ _STOPS = {
     Stop.BAD_CRC: "the payload does not match its CRC",
     Stop.BAD_DECODE: "the payload is not a message",
 }
-
-
-@dataclass(frozen=True)
-class ChannelRef:
-    """A channel to be surveyed, wherever that is done."""
-
-    path: str  #: its directory
-    crc: Crc  #: the store's CRC
-    archived: bool = False  #: take `.bak` slices too, archived ones first
-    files: ChannelFiles | None = None  #: what is surveyed, where it was listed already
-    size: int = -1  #: bytes of its slices; -1 if nobody has looked
-    loose: bool = False  #: there is no store around its slices
-
-    def listed(self) -> tuple[ChannelFiles, str | None]:
-        """Lists its files; a text says why that is not possible."""
-        if self.files:
-            return self.files, None
-        directory = Path(self.path)
-        try:
-            files = list_channel(directory)
-        except StoreUnreadableError as error:
-            return ChannelFiles(directory.name, directory), error.message
-        if self.archived:
-            files.slices = [*files.archived, *files.slices]
-        return files, None
-
-
-@dataclass(frozen=True)
-class Surveyed(Generic[R]):
-    """What was made of one channel, or of something else."""
-
-    place: int  #: its place among what was given
-    result: R | Failure  #: what was made of it, or why it failed
-    seconds: float  #: what that took, altogether, wherever it was done
-
-
-def survey_channels(
-    store: Datastore,
-    names: Iterable[str],
-    *,
-    workers: int = 2,
-    archived: bool = False,
-    progress: Progress | None = None,
-) -> Iterator[ChannelSurvey]:
-    """Surveys channels of a store in this process, in order, archived slices first where they are wanted.
-
-    A channel that cannot be listed comes as a survey with `error` set.
-    """
-    channels = (ChannelRef(str(store.path / name), store.crc, archived) for name in names)
-    with closing(survey_each(Threads(workers), channels, survey_itself, progress=progress)) as surveyed:
-        for done in surveyed:
-            if isinstance(done.result, Failure):
-                raise done.result.error()
-            yield done.result
-
-
-def survey_itself(_channel: ChannelRef, survey: ChannelSurvey) -> ChannelSurvey:
-    """Makes nothing of a survey: for `survey_each`."""
-    return survey
-
-
-def survey_each(
-    work: Work,
-    items: Iterable[ChannelRef | Task[Any]],
-    then: Callable[[ChannelRef, ChannelSurvey], R],
-    *,
-    progress: Callable[[int], object] | None = None,
-) -> Generator[Surveyed[R], None, None]:
-    """Surveys channels and makes something of each survey.
-
-    However many channels there are, in this process only a few are listed ahead and a few slices are open.
-
-    Args:
-        work: Runs it.
-        items: The channels, and what else shall be done; small ones are done together.
-        then: What is made of a survey; picklable unless the work is done here.
-        progress: Told the number of bytes as they are done.
-
-    Yields:
-        What was made of each item, once, in order where the work is done in order.
-    """
-    gathered: dict[int, _Parts] = {}
-    begun: dict[int, tuple[int, ChannelRef | _SliceItem | Task[Any]]] = {}
-
-    def pieces() -> Iterator[ChannelRef | _SliceItem | Task[Any]]:
-        number = 0
-        for place, item in enumerate(items):
-            cut = _in_parts(item, _MUCH_HERE if work.here else CHANNEL_BYTES)
-            if isinstance(cut, _Parts):
-                gathered[place] = cut
-            for piece in cut.slices() if isinstance(cut, _Parts) else [cut]:
-                begun[number] = place, piece
-                yield piece
-                number += 1
-
-    inside = work.inside(progress)
-    do = partial(_do, then, inside)
-    for number, result in work.map(do, pieces(), cost=_cost):
-        place, piece = begun.pop(number)
-        if progress and not inside:
-            progress(piece.size)
-        if not isinstance(piece, _SliceItem):
-            yield _surveyed(place, result)
-        elif gathered[place].take(piece.place, result) and work.here:
-            yield from _join(work, {place: gathered.pop(place)}, then)
-    yield from _join(work, gathered, then)
-
-
-@dataclass(frozen=True)
-class _SliceItem:
-    place: int
-    files: SliceFiles
-    raw_name: bytes
-    crc: Crc
-
-    @property
-    def size(self) -> int:
-        return self.files.data_size + self.files.index_size
-
-
-class _Parts:
-    """A channel that is surveyed slice by slice."""
-
-    def __init__(self, channel: ChannelRef, files: ChannelFiles) -> None:
-        self.channel = channel
-        self.files = files
-        self.surveys: list[SliceSurvey | None] = [None] * len(files.all_slices)
-        self.left = len(self.surveys)
-        self.failure: Failure | None = None
-        self.seconds = 0.0
-
-    def slices(self) -> Iterator[_SliceItem]:
-        for place, each in enumerate(self.files.all_slices):
-            yield _SliceItem(place, each, self.files.raw_name, self.channel.crc)
-
-    def take(self, place: int, result: tuple[SliceSurvey, float] | Failure) -> bool:
-        """Takes the survey of a slice; returns whether it was the last one."""
-        if isinstance(result, Failure):
-            self.failure = self.failure or result
-        else:
-            self.surveys[place] = result[0]
-            self.seconds += result[1]
-        self.left -= 1
-        return not self.left
-
-
-def _in_parts(item: ChannelRef | Task[Any], most: int) -> ChannelRef | Task[Any] | _Parts:
-    """Cuts a channel into its slices, where that is worth it."""
-    if isinstance(item, Task) or 0 <= item.size <= most:
-        return item
-    files, error = item.listed()
-    if error:
-        return item  # which is told in its survey
-    slices = files.all_slices
-    size = sum(each.data_size + each.index_size for each in slices)
-    return _Parts(item, files) if len(slices) > 1 and size > most else replace(item, files=files, size=size)
-
-
-def _join(
-    work: Work, gathered: dict[int, _Parts], then: Callable[[ChannelRef, ChannelSurvey], R]
-) -> Iterator[Surveyed[R]]:
-    """Makes of channels in parts what shall be made of them."""
-    whole: list[tuple[int, ChannelRef, ChannelSurvey]] = []
-    for place, parts in gathered.items():
-        if parts.failure:
-            yield Surveyed(place, parts.failure, parts.seconds)
-        else:
-            surveys = [survey for survey in parts.surveys if survey]
-            whole.append((place, parts.channel, ChannelSurvey.of(parts.files, surveys)))
-    for number, result in work.map(partial(_then, then), whole):
-        place = whole[number][0]
-        yield _surveyed(place, result, gathered[place].seconds)
-
-
-def _surveyed(place: int, result: tuple[Any, float] | Failure, before: float = 0.0) -> Surveyed[Any]:
-    if isinstance(result, Failure):
-        return Surveyed(place, result, before)
-    return Surveyed(place, result[0], before + result[1])
-
-
-def _cost(item: ChannelRef | _SliceItem | Task[Any]) -> int:
-    return _OPENING + max(item.size, 0)
-
-
-def _do(
-    then: Callable[[ChannelRef, ChannelSurvey], Any],
-    progress: Progress | None,
-    item: ChannelRef | _SliceItem | Task[Any],
-) -> tuple[Any, float]:
-    """Surveys a slice, or a channel and makes something of it, or does what else there is to do."""
-    begin = time.perf_counter()
-    result: Any
-    if isinstance(item, _SliceItem):
-        result = survey_slice(item.files, item.raw_name, item.crc, progress)
-    elif isinstance(item, ChannelRef):
-        files, error = item.listed()
-        surveys = [survey_slice(each, files.raw_name, item.crc, progress) for each in files.all_slices]
-        result = then(item, ChannelSurvey.of(files, surveys, error))
-    else:
-        result = item.work()
-    return result, time.perf_counter() - begin
-
-
-def _then(
-    then: Callable[[ChannelRef, ChannelSurvey], R], item: tuple[int, ChannelRef, ChannelSurvey]
-) -> tuple[R, float]:
-    begin = time.perf_counter()
-    return then(item[1], item[2]), time.perf_counter() - begin

@@ -27,7 +27,8 @@ from stantools.inspection.file_findings import (
 )
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.runs import History, arrange
-from stantools.inspection.survey import ChannelSurvey, survey_channels
+from stantools.inspection.survey import ChannelSurvey
+from stantools.inspection.surveying import survey_channels
 from stantools.progress import Progress
 from stantools.store.clientlog import ClientsState, salvage_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, WITNESS_FILE, Datastore

@@ -18,7 +18,8 @@ from stantools.browse.slice_map import BytesState, Segment, cells, index_state, 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.records import FileKind, kind_of, read_records
-from stantools.inspection.survey import SliceSurvey, survey_channels, survey_slice
+from stantools.inspection.survey import SliceSurvey, survey_slice
+from stantools.inspection.surveying import survey_channels
 from stantools.store.directory import list_channel
 from stantools.store.mapping import mapped
 from stantools.store.options import open_store

@@ -18,7 +18,7 @@ from stantools.browse.search import Matcher, Searcher, parse_query
 from stantools.browse.window import Window, WindowMessage, refine
 from stantools.errors import StantoolsError, UsageError
 from stantools.format.crc import Crc
-from stantools.inspection.survey import survey_channels
+from stantools.inspection.surveying import survey_channels
 from stantools.store.directory import list_channel, open_datastore
 from stantools.store.limits import SliceLimits
 from stantools.store.slicewriter import SliceWriter, Writing

@@ -26,7 +26,7 @@ from stantools.browse.histogram import (
 )
 from stantools.browse.timeline import Timeline, read_timeline
 from stantools.inspection.slicesummary import summarise
-from stantools.inspection.survey import survey_channels
+from stantools.inspection.surveying import survey_channels
 from stantools.store.options import open_store
 from stantools.store.ranges import Ranges
 from tests.conftest import golden_cases

@@ -16,7 +16,8 @@ from stantools.browse.window_reader import OpenFiles
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.messages import MessageReader, Selection, StoredMessage
-from stantools.inspection.survey import ChannelSurvey, survey_channels
+from stantools.inspection.survey import ChannelSurvey
+from stantools.inspection.surveying import survey_channels
 from stantools.inspection.verify import verify
 from stantools.store.directory import ChannelFiles, list_channel, open_datastore
 from stantools.store.limits import SliceLimits

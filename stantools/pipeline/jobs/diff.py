@@ -17,7 +17,7 @@ from typing import Any
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.format.crc import Crc
 from stantools.inspection.findings import Severity
-from stantools.inspection.survey import ChannelRef
+from stantools.inspection.surveying import ChannelRef
 from stantools.migration.proof.stores import (
     Compared,
     Side,

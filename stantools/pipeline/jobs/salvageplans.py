@@ -21,7 +21,7 @@ from typing import Any
 
 from stantools.errors import StantoolsError, StoreUnwritableError, UsageError
 from stantools.escaping import escape
-from stantools.inspection.survey import ChannelRef
+from stantools.inspection.surveying import ChannelRef
 from stantools.pipeline.jobs.stores import channels_of
 from stantools.pipeline.tables.discovery import FoundStore, discover
 from stantools.pipeline.tables.model import Failed, StoreRef

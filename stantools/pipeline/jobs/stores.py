@@ -9,7 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from stantools.errors import ExitCode
 from stantools.format.crc import Crc
-from stantools.inspection.survey import ChannelRef, ChannelSurvey, survey_each, survey_itself
+from stantools.inspection.survey import ChannelSurvey
+from stantools.inspection.surveying import ChannelRef, survey_each, survey_itself
 from stantools.pipeline.tables.listing import listed
 from stantools.pipeline.tables.model import Failed
 from stantools.progress import Progress

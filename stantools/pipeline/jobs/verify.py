@@ -15,7 +15,8 @@ from typing import Any
 
 from stantools.format.crc import Crc
 from stantools.inspection.findings import Finding
-from stantools.inspection.survey import ChannelRef, ChannelSurvey, survey_channels, survey_each, survey_slice
+from stantools.inspection.survey import ChannelSurvey, survey_slice
+from stantools.inspection.surveying import ChannelRef, survey_channels, survey_each
 from stantools.inspection.verify import (
     ChannelReport,
     RootReport,

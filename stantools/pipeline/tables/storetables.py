@@ -26,7 +26,8 @@ from stantools.inspection.findings import Finding
 from stantools.inspection.records import kind_of, read_records
 from stantools.inspection.slicesummary import channel_ends, summarise
 from stantools.inspection.subscribers import Folded, Subscriber, Subscribers, load_clients, load_subs
-from stantools.inspection.survey import ChannelSurvey, survey_channels, survey_slice
+from stantools.inspection.survey import ChannelSurvey, survey_slice
+from stantools.inspection.surveying import survey_channels
 from stantools.inspection.verify import loose_findings, registered_clients, verify_channel, verify_root
 from stantools.notation import counted
 from stantools.pipeline.tables.arrow import pa

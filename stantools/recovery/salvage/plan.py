@@ -10,14 +10,8 @@ from pathlib import Path
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.runs import Generation, History, RecordRun, arrange, same_records
-from stantools.inspection.survey import (
-    ChannelSurvey,
-    Neighbours,
-    SliceSurvey,
-    stop_text,
-    survey_channels,
-    survey_slice,
-)
+from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text, survey_slice
+from stantools.inspection.surveying import survey_channels
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.recovery.options import SalvageOptions

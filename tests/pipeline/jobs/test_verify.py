@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stantools.errors import ExitCode
-from stantools.inspection import survey
+from stantools.inspection import surveying
 from stantools.inspection.verify import verify
 from stantools.store.options import open_store
 from tests.conftest import golden_cases
@@ -39,7 +39,7 @@ def test_every_golden_store_is_judged_as_by_the_local_verify(
     channel_bytes: int, spark: SparkSession, golden: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both where channels are surveyed slice by slice and where they are surveyed as a whole."""
-    monkeypatch.setattr(survey, "CHANNEL_BYTES", channel_bytes)
+    monkeypatch.setattr(surveying, "CHANNEL_BYTES", channel_bytes)
     stores = [golden / case / "datastore" for case in golden_cases()]
     stores = [store for store in stores if store.is_dir()]
     result = run("pipeline", "verify", *LOCAL, "-o", "json", *stores, code=ExitCode.FINDINGS)
