@@ -14,6 +14,7 @@ TRACE: Final = 5
 NATS: Final = logging.getLogger("broker.nats")
 STREAMING: Final = logging.getLogger("broker.streaming")
 
+_SECOND: Final = 1.0
 _MINUTE: Final = 60.0
 _said = float("-inf")
 
@@ -34,3 +35,18 @@ def out_of_files(problem: BaseException | None) -> bool:
         whose = f"the limit of this process (ulimit -n) is {limit}" if problem.errno == errno.EMFILE else "system-wide"
         NATS.error("Out of file descriptors, new connections are turned away: %s", whose)
     return True
+
+
+class FailedLookups:
+    """Says which messages of a channel cannot be read, of the same one at most once a second."""
+
+    def __init__(self, channel: bytes) -> None:
+        self._channel = channel.decode("utf-8", "replace")
+        self._said = 0, float("-inf")
+
+    def report(self, sequence: int, problem: Exception) -> None:
+        """Says it of one message."""
+        now = time.monotonic()
+        if self._said[0] != sequence or now - self._said[1] >= _SECOND:
+            self._said = sequence, now
+            STREAMING.error("Error looking up message %s:%d (%s)", self._channel, sequence, problem)

@@ -7,11 +7,19 @@ at a time does not end up as millions of objects.
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from broker.blocks import Records
+from stantools.format import kernels
+from stantools.format.columns import MessageColumns
 from stantools.format.layout import RECORD_HEADER_SIZE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stantools.format.crc import Crc
 
 #: Blocks with fewer messages are put together when this many of them follow each other.
 _SMALL = 128
@@ -176,16 +184,37 @@ def size_of(block: Records) -> int:
     return int(block.sizes[0]) if len(block.sizes) == 1 else int(block.sizes.sum())
 
 
+def block_of(
+    data: bytes, sizes: NDArray[np.uint32], sequences: NDArray[np.uint64], timestamps: NDArray[np.int64]
+) -> Records:
+    """Returns a block of records that follow each other, from the first byte of the data to its last.
+
+    Args:
+        data: The records.
+        sizes: Bytes of each payload.
+        sequences: Sequence of each message.
+        timestamps: Timestamp of each.
+    """
+    lengths = sizes.astype(np.int64)
+    starts = (lengths + RECORD_HEADER_SIZE).cumsum() - lengths
+    return Records(data, starts, sizes, sequences, timestamps, len(data) - RECORD_HEADER_SIZE * len(sizes))
+
+
+def decoded(block: Records, channel: bytes, crc: Crc) -> tuple[MessageColumns, NDArray[np.uint8]]:
+    """Returns the fields of messages, which point into the block, and what is wrong with each (`Stop`)."""
+    columns, stops = MessageColumns(len(block)), np.zeros(len(block), np.uint8)
+    data, places = block.data, block.starts - RECORD_HEADER_SIZE
+    kernels.read_messages_at(data, len(data), places, crc.unchecked, channel, columns, stops)
+    return columns, stops
+
+
 def joined(blocks: list[Records]) -> Records:
     """Returns one block with the messages of several, record headers included."""
     sizes = np.concatenate([block.sizes for block in blocks])
     sequences = np.concatenate([block.sequences for block in blocks])
     timestamps = np.concatenate([block.timestamps for block in blocks])
     if all(block.total >= 0 for block in blocks):
-        ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
-        data = b"".join([block.data for block in blocks])
-        total = len(data) - RECORD_HEADER_SIZE * len(sizes)
-        return Records(data, ends - sizes, sizes, sequences, timestamps, total)
+        return block_of(b"".join([block.data for block in blocks]), sizes, sequences, timestamps)
     pieces, starts = [], []
     at = 0
     for block in blocks:

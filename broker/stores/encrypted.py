@@ -6,27 +6,21 @@ Blocks are taken apart and encoded anew, both ways; that costs a few microsecond
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from broker.blocks import Records
-from broker.log import STREAMING
-from broker.stores.blocklist import empty
+from broker.log import FailedLookups
+from broker.stores.blocklist import block_of, decoded, empty
 from broker.stores.interface import ChannelStore, Flush, MessageStore, Recovered, StorageError, Store
 from broker.stores.options import EncryptionOptions
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, Cipher, DecryptError, cipher_named, master_key
-from stantools.format.layout import RECORD_HEADER_SIZE, Stop
+from stantools.format.layout import Stop
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.limits import ChannelLimits, StoreLimits
-
-#: Nanoseconds between two lines about the same message.
-_REPEAT = 1_000_000_000
 
 #: `bytes` is a property of the class below.
 _Bytes = bytes
@@ -42,7 +36,7 @@ class EncryptedMessages:
         self._cipher = cipher
         self._crc = crc
         self._crypt = ChannelCipher(key, name, last_sequence=inner.last)
-        self._complaint = (0, 0)
+        self._failed = FailedLookups(name)
 
     @property
     def first(self) -> int:
@@ -71,7 +65,7 @@ class EncryptedMessages:
 
     def append(self, records: Records) -> None:
         """Adds messages; see `MessageStore.append`."""
-        columns, stops = self._take_apart(records)
+        columns, stops = decoded(records, self._name, self._crc)
         if bool((stops != Stop.END).any()):
             raise StorageError("a message cannot be decoded")
         data = memoryview(records.data)
@@ -90,7 +84,7 @@ class EncryptedMessages:
         records = self._inner.read(first, count, size)
         if not len(records.sizes):
             return records
-        columns, _ = self._take_apart(records)
+        columns, _ = decoded(records, self._name, self._crc)
         data = memoryview(records.data)
         payloads: list[_Bytes] = []
         for row, (start, length) in enumerate(
@@ -100,7 +94,7 @@ class EncryptedMessages:
                 payloads.append(self._crypt.decrypt(data[start : start + length]))
             except DecryptError as error:
                 if not row:
-                    self._complain(int(records.sequences[0]), error)
+                    self._failed.report(int(records.sequences[0]), error)
                     return empty()
                 break
         return self._encode(records, columns.take(len(payloads)), payloads)
@@ -113,13 +107,6 @@ class EncryptedMessages:
         """See `MessageStore.expire`."""
         return self._inner.expire(now)
 
-    def _take_apart(self, records: Records) -> tuple[MessageColumns, np.ndarray[tuple[int], np.dtype[np.uint8]]]:
-        columns, stops = MessageColumns(len(records.sizes)), np.zeros(len(records.sizes), np.uint8)
-        places = records.starts - RECORD_HEADER_SIZE
-        data = records.data
-        kernels.read_messages_at(data, len(data), places, self._crc.unchecked, self._name, columns, stops)
-        return columns, stops
-
     def _encode(self, records: Records, columns: MessageColumns, payloads: list[_Bytes]) -> Records:
         """Returns the messages of a block with other data."""
         count = len(payloads)
@@ -130,17 +117,7 @@ class EncryptedMessages:
             replies = [bytes(data[start : start + size]) for start, size in spans]
         sequences, timestamps = records.sequences[:count], records.timestamps[:count]
         encoded, sizes = kernels.encode_messages(self._name, sequences, timestamps, replies, payloads, self._crc)
-        ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
-        total = len(encoded) - RECORD_HEADER_SIZE * count
-        return Records(encoded, ends - sizes.astype(np.int64), sizes, sequences, timestamps, total)
-
-    def _complain(self, sequence: int, error: DecryptError) -> None:
-        now = time.monotonic_ns()
-        if self._complaint[0] != sequence or now - self._complaint[1] >= _REPEAT:
-            self._complaint = sequence, now
-            STREAMING.error(
-                "Error looking up message %s:%d (%s)", self._name.decode("utf-8", "replace"), sequence, error
-            )
+        return block_of(encoded, sizes, sequences, timestamps)
 
 
 class EncryptedStore:

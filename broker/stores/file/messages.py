@@ -11,18 +11,17 @@ read as it was.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from broker.blocks import Records
 from broker.log import STREAMING
-from broker.stores.blocklist import BlockList, empty, part_of
+from broker.stores.blocklist import BlockList, empty
 from broker.stores.file.directories import ChannelDirectory
-from broker.stores.file.reading import MAX_ROWS, SliceReader, UnreadableError
+from broker.stores.file.reading import ReadAhead, SliceReader
 from broker.stores.file.services import Services
 from broker.stores.interface import Flush, Outcome, StorageError, first_sequence
 from broker.stores.limits import limits_reached
@@ -34,14 +33,8 @@ from stantools.store.retention import Retention
 from stantools.store.slicestate import SliceState
 from stantools.store.slicewriter import SliceWriter, Writing
 
-#: Bytes of the messages stored last that a channel keeps in memory, and of its read-ahead blocks.
+#: Bytes of the messages stored last that a channel keeps in memory.
 _RECENT_BYTES = 4 << 20
-_READ_BLOCKS = 4
-#: Messages that are read at least: somebody who reads one mostly reads the next one, too.
-_LEAST_ROWS = 64
-_LEAST_BYTES = 64 << 10
-#: Nanoseconds between two lines about the same message.
-_REPEAT = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +97,9 @@ class FileMessages:
         )
         old = [each for each in found.slices if each is not found.current]
         self._retention = Retention(self._writer, limits, old, drop=directory.slices.append, consume=True)
-        self._ordered = _in_order(self._retention.slices)
         self._reader = SliceReader(self._directory, name, services.crc, services.open_files, dict(found.odd_paths))
+        self._ahead = ReadAhead(name, self._reader, self._retention, options.read_buffer_size)
         self._recent = BlockList()
-        self._ahead: list[tuple[int, Records]] = []
-        self._next_read = 0
         self._dirty = self._broken = self._told = self._enforcing_failed = False
         self._gathered: list[Records] = []
         self._gathered_count = self._gathered_bytes = 0
@@ -118,7 +109,6 @@ class FileMessages:
         self._counts = 0, 0
         self._shown: SliceState | None = None
         self._synced = max(found.last_number, 1)
-        self._complaint: tuple[int, int] = (0, 0)
         self.last = self._writer.last_sequence
         self._learn()
         self._set_mark()
@@ -161,7 +151,7 @@ class FileMessages:
         self.last = first + count - 1
         if recent.size > _RECENT_BYTES:
             recent.shrink(_RECENT_BYTES)
-        self._services.cache.use(self, recent.size + self._ahead_size() if self._ahead else recent.size)
+        self._services.cache.use(self, recent.size + self._ahead.size)
 
     def flush(self) -> Flush | None:
         """Makes durable what was appended, and enforces the limits; see `MessageStore.flush`."""
@@ -404,12 +394,7 @@ class FileMessages:
         recent = self._recent
         if recent.first and first >= recent.first:
             return recent.read(first, count, size)
-        for place, (begin, block) in enumerate(self._ahead):
-            if begin <= first <= int(block.sequences[-1]):
-                if place:
-                    self._ahead.insert(0, self._ahead.pop(place))
-                return part_of(block, int(block.sequences.searchsorted(first)), count, size)
-        return self._read_files(first, count, size)
+        return self._ahead.held(first, count, size) or self._read_files(first, count, size)
 
     def forget(self) -> None:
         """Lets go of messages in memory."""
@@ -417,48 +402,17 @@ class FileMessages:
         self._ahead.clear()
 
     def _read_files(self, first: int, count: int, size: int) -> Records:
-        """Reads from the files, and some more than asked for if somebody goes through the channel."""
         if self._dirty and not self._aside:
             try:
                 self._writer.flush(sync=False)
             except StoreUnwritableError:
                 # The next flush meets the same trouble and reports it.
                 return empty()
-        wanted, ahead = count, size
-        if first == self._next_read:
-            wanted, ahead = MAX_ROWS, max(size, self._services.options.read_buffer_size)
-        elif self._services.options.read_buffer_size:
-            wanted, ahead = max(count, _LEAST_ROWS), max(size, _LEAST_BYTES)
-        try:
-            block = self._read_slices(first, min(wanted, MAX_ROWS), ahead)
-        except UnreadableError as error:
-            self._complain(error)
-            return empty()
-        if block is None:
-            return empty()
-        self._next_read = int(block.sequences[-1]) + 1
-        if len(block.sizes) > count or block.starts[-1] > size:
-            self._ahead.insert(0, (first, block))
-            del self._ahead[_READ_BLOCKS:]
-            self._services.cache.use(self, self._recent.size + self._ahead_size())
-        return part_of(block, 0, count, size)
-
-    def _read_slices(self, first: int, count: int, size: int) -> Records | None:
-        slices, states = self._retention.slices, self._states()
-        candidates: Iterator[SliceState]
-        if self._ordered:
-            place = bisect_left(states, first, key=lambda each: each.last_sequence)
-            candidates = (states[at] for at in range(place, len(states)))
-        else:
-            # Slices overlap: the one that is written comes first, then the others that have the sequence, or come next.
-            later = [each for each in states if each.last_sequence >= first]
-            candidates = iter(sorted(later, key=lambda each: (max(each.first_sequence, first), -each.number)))
-        for each in candidates:
-            removed = self._retention.removed if slices and each.number == slices[0].number else 0
-            found = self._reader.read(each, first, count, size, removed)
-            if found is not None:
-                return found
-        return None
+        held = self._ahead.size
+        found = self._ahead.read(self._states(), first, count, size)
+        if self._ahead.size != held:
+            self._services.cache.use(self, self._recent.size + self._ahead.size)
+        return found
 
     def _states(self) -> Sequence[SliceState]:
         """Returns all slices that have messages, also those begun since the last flush, unless a thread is at it."""
@@ -495,18 +449,6 @@ class FileMessages:
                     STREAMING.error("Unable to look for a time in %s: %s", self._directory, error.strerror)
                     return self.first
         return self.last + 1
-
-    def _ahead_size(self) -> int:
-        return sum(len(block.data) for _, block in self._ahead)
-
-    def _complain(self, error: UnreadableError) -> None:
-        now = time.monotonic_ns()
-        sequence, told = self._complaint
-        if error.sequence != sequence or now - told >= _REPEAT:
-            self._complaint = (error.sequence, now)
-            STREAMING.error(
-                "Error looking up message %s:%d (%s)", self._name.decode("utf-8", "replace"), error.sequence, error
-            )
 
     # Files.
 
@@ -550,13 +492,3 @@ class FileMessages:
 
 def _fail(error: Exception) -> None:
     raise error
-
-
-def _in_order(slices: deque[SliceState]) -> bool:
-    """Returns whether the sequences rise from slice to slice."""
-    last = 0
-    for each in slices:
-        if each.first_sequence <= last or each.last_sequence < each.first_sequence:
-            return False
-        last = each.last_sequence
-    return True

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from broker.blocks import Records
+from broker.log import FailedLookups
+from broker.stores.blocklist import empty, part_of
 from broker.stores.file.services import OpenFiles
 from stantools.format import index as index_format
 from stantools.format import kernels
@@ -27,10 +30,16 @@ from stantools.format.layout import (
     Stop,
 )
 from stantools.inspection.forecast.server_reading import decode_message, read_payload
+from stantools.store.retention import Retention
 from stantools.store.slicestate import SliceState
 
 #: Messages of one read at most: its columns stay in the processor's cache.
 MAX_ROWS = 4096
+#: Messages that are read at least: somebody who reads one mostly reads the next one, too.
+_LEAST_ROWS = 64
+_LEAST_BYTES = 64 << 10
+#: Blocks of a channel that are kept with more than was asked for.
+_BLOCKS = 4
 #: A message is read whatever its size, but never more than this at once: more is a damaged index.
 _MOST_BYTES = 1 << 30
 
@@ -247,6 +256,102 @@ class SliceReader:
         if error:
             raise UnreadableError(sequence, error)
         return _single(data, size, sequence, int(entry["timestamp"]))
+
+
+class ReadAhead:
+    """Reads a channel's messages from its slices, and some more than asked for if somebody goes through it.
+
+    Args:
+        channel: Its name.
+        files: Reads one slice.
+        retention: Which slices there are, and what limits have removed.
+        buffer_size: Bytes that are read ahead; 0 for none.
+
+    Attributes:
+        size: Bytes of the blocks in memory.
+    """
+
+    def __init__(self, channel: bytes, files: SliceReader, retention: Retention, buffer_size: int) -> None:
+        self.size = 0
+        self._files = files
+        self._retention = retention
+        self._buffer_size = buffer_size
+        self._ordered = _in_order(retention.slices)
+        self._blocks: list[tuple[int, Records]] = []  # each with the sequence that was asked for
+        self._next = 0
+        self._failed = FailedLookups(channel)
+
+    def held(self, first: int, count: int, size: int) -> Records | None:
+        """Returns messages that were read ahead, None if the first one is not among them."""
+        for place, (begin, block) in enumerate(self._blocks):
+            if begin <= first <= int(block.sequences[-1]):
+                if place:
+                    self._blocks.insert(0, self._blocks.pop(place))
+                return part_of(block, int(block.sequences.searchsorted(first)), count, size)
+        return None
+
+    def read(self, states: Sequence[SliceState], first: int, count: int, size: int) -> Records:
+        """Returns messages in order, as `MessageStore.read` does.
+
+        Args:
+            states: The slices, of which everything is written.
+            first: Sequence of the first message.
+            count: How many at most.
+            size: About how many bytes at most, but at least one message.
+        """
+        wanted, most = count, size
+        if first == self._next:
+            wanted, most = MAX_ROWS, max(size, self._buffer_size)
+        elif self._buffer_size:
+            wanted, most = max(count, _LEAST_ROWS), max(size, _LEAST_BYTES)
+        try:
+            block = self._read(states, first, min(wanted, MAX_ROWS), most)
+        except UnreadableError as error:
+            self._failed.report(error.sequence, error)
+            return empty()
+        if block is None:
+            return empty()
+        self._next = int(block.sequences[-1]) + 1
+        if len(block.sizes) > count or block.starts[-1] > size:
+            self._blocks.insert(0, (first, block))
+            del self._blocks[_BLOCKS:]
+            self._measure()
+        return part_of(block, 0, count, size)
+
+    def clear(self) -> None:
+        """Forgets what was read ahead."""
+        self._blocks.clear()
+        self._measure()
+
+    def _measure(self) -> None:
+        self.size = sum(len(block.data) for _, block in self._blocks)
+
+    def _read(self, states: Sequence[SliceState], first: int, count: int, size: int) -> Records | None:
+        slices = self._retention.slices
+        candidates: Iterator[SliceState]
+        if self._ordered:
+            place = bisect_left(states, first, key=lambda each: each.last_sequence)
+            candidates = (states[at] for at in range(place, len(states)))
+        else:
+            # Slices overlap: the one that is written comes first, then the others that have the sequence, or come next.
+            later = [each for each in states if each.last_sequence >= first]
+            candidates = iter(sorted(later, key=lambda each: (max(each.first_sequence, first), -each.number)))
+        for each in candidates:
+            removed = self._retention.removed if slices and each.number == slices[0].number else 0
+            found = self._files.read(each, first, count, size, removed)
+            if found is not None:
+                return found
+        return None
+
+
+def _in_order(slices: Iterable[SliceState]) -> bool:
+    """Returns whether the sequences rise from slice to slice."""
+    last = 0
+    for each in slices:
+        if each.first_sequence <= last or each.last_sequence < each.first_sequence:
+            return False
+        last = each.last_sequence
+    return True
 
 
 def _single(data: bytes, size: int, sequence: int, timestamp: int) -> Records:

@@ -15,17 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import numpy as np
-
 from broker.blocks import Records
 from broker.log import STREAMING
-from broker.stores.blocklist import part_of
+from broker.stores.blocklist import block_of, decoded, part_of
 from broker.stores.interface import Flush, MessageStore, StorageError
 from broker.stores.jetstream.chain import Chain, Piece
 from stantools.format import kernels
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.quoting import quote
 from stantools.nats.errors import NatsError
 from stantools.streamfiles import headers
@@ -251,11 +247,8 @@ class Copy:
 
     def batch(self, records: Records) -> Batch:
         """Returns messages as they are published."""
-        columns, stops = MessageColumns(len(records)), np.zeros(len(records), np.uint8)
-        places = records.starts - RECORD_HEADER_SIZE
-        buffer: Any = records.data
-        kernels.read_messages_at(buffer, len(buffer), places, self._crc.unchecked, self.channel.name, columns, stops)
-        batch = Batch(self.channel.name, self.channel.subject, memoryview(buffer), columns, columns.sequence)
+        columns, _ = decoded(records, self.channel.name, self._crc)
+        batch = Batch(self.channel.name, self.channel.subject, memoryview(records.data), columns, columns.sequence)
         return _with_safe_replies(batch) if columns.reply_size.any() else batch
 
     def _records(self, received: Received) -> Records:
@@ -275,9 +268,7 @@ class Copy:
                 replies[row] = found[1]
         sequences = columns.sequence.copy()
         encoded, sizes = kernels.encode_messages(self.channel.name, sequences, times, replies, payloads, self._crc)
-        ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
-        total = len(encoded) - RECORD_HEADER_SIZE * count
-        return Records(encoded, ends - sizes.astype(np.int64), sizes, sequences, times, total)
+        return block_of(encoded, sizes, sequences, times)
 
 
 class _Again:

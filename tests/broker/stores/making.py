@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from broker.blocks import Records
+from broker.stores.blocklist import block_of
 from broker.stores.interface import ChannelStore, MessageStore, Outcome, StorageError, Store
 from stantools.format import gogo, kernels
 from stantools.format.crc import Crc
-from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 
 START = 1_700_000_000_000_000_000
@@ -33,10 +34,9 @@ def block(
         times = [START + sequence * SECOND for sequence in range(first, first + len(payloads))]
     timestamps = np.array(times, np.int64)
     data, sizes = kernels.encode_messages(channel, sequences, timestamps, replies, payloads, crc)
-    ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
+    records = block_of(data, sizes, sequences, timestamps)
     # As from the streaming rules, and as from somebody who does not say how much it is.
-    total = len(data) - RECORD_HEADER_SIZE * len(sizes) if first % 2 else -1
-    return Records(data, ends - sizes, sizes, sequences, timestamps, total)
+    return records if first % 2 else replace(records, total=-1)
 
 
 def message(records: Records, row: int) -> pb.MsgProto:
