@@ -59,7 +59,6 @@ class Reason(enum.StrEnum):
     TLS_HANDSHAKE = "TLS Handshake Failure"
     SLOW_PENDING = "Slow Consumer (Pending Bytes)"
     SLOW_DEADLINE = "Slow Consumer (Write Deadline)"
-    WRITE_ERROR = "Write Error"
     READ_ERROR = "Read Error"
     PARSE_ERROR = "Parse Error"
     STALE = "Stale Connection"
@@ -69,9 +68,7 @@ class Reason(enum.StrEnum):
     MAX_PAYLOAD = "Maximum Message Payload Exceeded"
     MAX_CONTROL_LINE = "Maximum Control Line Exceeded"
     SERVER_SHUTDOWN = "Server Shutdown"
-    EXPIRED = "Credentials Revoked"
     NO_RESPONDERS = "No Responders Requires Headers"
-    INTERNAL = "Internal Client"
 
 
 @dataclass(slots=True, eq=False)

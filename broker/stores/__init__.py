@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from stantools.errors import UsageError
 
@@ -70,5 +70,5 @@ def open_store(
     if encryption is not None:
         from broker.stores.encrypted import EncryptedStore
 
-        store = EncryptedStore(store, encryption)
+        store = cast("Store", EncryptedStore(store, encryption))
     return store

@@ -6,7 +6,7 @@ Blocks are taken apart and encoded anew, both ways; that costs a few microsecond
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from broker.blocks import Records
@@ -19,7 +19,6 @@ from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, Cipher, DecryptError, cipher_named, master_key
 from stantools.format.layout import Stop
-from stantools.format.proto import store_pb2 as pb
 from stantools.store.limits import ChannelLimits, StoreLimits
 
 #: `bytes` is a property of the class below.
@@ -153,32 +152,12 @@ class EncryptedStore:
         channels = {name: (self._wrap(name, store), subs) for name, (store, subs) in found.channels.items()}
         return Recovered(found.server, found.clients, channels)
 
-    def init(self, server: pb.ServerInfo) -> None:
-        """Stores who the server is."""
-        self._inner.init(server)
-
-    def add_client(self, client: pb.ClientInfo) -> Flush | None:
-        """Stores a client."""
-        return self._inner.add_client(client)
-
-    def delete_client(self, client_id: bytes) -> None:
-        """Removes a client."""
-        self._inner.delete_client(client_id)
-
     def create_channel(self, name: bytes) -> ChannelStore:
         """Adds a channel."""
         return self._wrap(name, self._inner.create_channel(name))
 
-    def delete_channel(self, name: bytes) -> None:
-        """Removes a channel."""
-        self._inner.delete_channel(name)
-
-    def limits_of(self, name: bytes) -> ChannelLimits:
-        """Returns what a channel may hold."""
-        return self._inner.limits_of(name)
-
     def __getattr__(self, name: str) -> Any:
-        """As of the store inside: what only some stores have, as `Remote` and `Maintained` do."""
+        """As of the store inside: all that has nothing to do with messages, also of a `Remote` or `Maintained` one."""
         return getattr(self._inner, name)
 
     @property
@@ -189,18 +168,6 @@ class EncryptedStore:
     @wake.setter
     def wake(self, wake: Callable[[], None] | None) -> None:
         self._inner.wake = wake
-
-    def completed(self) -> Sequence[Flush]:
-        """As of the store inside."""
-        return self._inner.completed()
-
-    def settle(self) -> None:
-        """As of the store inside."""
-        self._inner.settle()
-
-    def close(self) -> None:
-        """Flushes and closes everything."""
-        self._inner.close()
 
     def _wrap(self, name: bytes, store: ChannelStore) -> ChannelStore:
         crc = self._inner.crc or Crc()

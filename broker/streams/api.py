@@ -90,7 +90,7 @@ class Api:
             b"STREAM.MSG.GET": ("stream_msg_get", self._get, {}),
             b"STREAM.MSG.DELETE": ("stream_msg_delete", self._delete_message, {}),
             b"STREAM.SNAPSHOT": ("stream_snapshot", self._snapshot, {}),
-            b"STREAM.RESTORE": ("stream_restore", self._restore, {"deliver_subject": ""}),
+            b"STREAM.RESTORE": ("stream_restore", transfers.restore, {"deliver_subject": ""}),
             b"STREAM.LEADER.STEPDOWN": ("stream_leader_stepdown", self._no_cluster, {}),
             b"STREAM.PEER.REMOVE": ("stream_remove_peer", self._no_cluster, {}),
         }
@@ -257,9 +257,6 @@ class Api:
         for consumer in self._consumers.of(stream).values():
             self._consumers.keep(consumer)
         return self._transfers.snapshot(stream, body)
-
-    def _restore(self, name: str, body: bytes) -> dict[str, Any]:
-        return self._transfers.restore(name, body)
 
     def _no_cluster(self, name: str, body: bytes) -> dict[str, Any]:
         raise unavailable()
