@@ -26,7 +26,7 @@ from stantools.inspection.findings import Finding
 from stantools.inspection.node import NodeReport
 from stantools.notation import counted
 from stantools.store.raft import OpenLog, open_log
-from stantools.store.raftstate import ClusterQueueGroup, ClusterState, ClusterSubscription
+from stantools.store.raftstate import ClusterState
 from stantools.store.ranges import Ranges
 
 #: Entries at the end of a log that are kept until it is known whether a majority has a later one.
@@ -400,7 +400,7 @@ class History:
             lacking[chosen].append((bases[chosen].index + 1, log.index))
         log.state, log.begins = bases[chosen], chosen[2]
         log.missing, log.unreadable = Ranges.of(lacking[chosen]), unreadable[chosen]
-        _never_lose(log.state, [bases[key] for key in whole])
+        log.state.keep_pending([bases[key] for key in whole])
         return log
 
     # Messages.
@@ -482,34 +482,6 @@ def _publish(entry: Entry, operation: pb.RaftOperation | None, node: int) -> Pub
     )
 
 
-def _never_lose(state: ClusterState, others: Sequence[ClusterState]) -> None:
-    """Adds to each subscription what any other way to the same end has as pending (clustered-stores.md 12.3)."""
-    for name, channel in state.channels.items():
-        twins = [twin for each in others if (twin := each.channels.get(name)) and twin.id == channel.id]
-        for number, sub in channel.subscriptions.items():
-            position = channel.groups[sub.state.q_group].last_sent if sub.state.q_group else sub.state.last_sent
-            for twin in twins:
-                same = twin.subscriptions.get(number)
-                if same and same.state.inbox == sub.state.inbox:
-                    sub.pending |= {each for each in same.pending if each <= position}
-        for key, group in channel.groups.items():
-            for twin in twins:
-                if key in twin.groups:
-                    group.orphans |= twin.groups[key].orphans
-            _adopt(group)
-
-
-def _adopt(group: ClusterQueueGroup) -> None:
-    """Gives what was pending on members that left to one that is there, and the group's position as well."""
-    heir: ClusterSubscription | None = group.members[0] if group.members else group.shadow
-    if heir is None:
-        return
-    held = set().union(*(each.pending for each in group.members))
-    heir.pending |= {each for each in group.orphans if each <= group.last_sent} - held
-    heir.state.last_sent = max(heir.state.last_sent, group.last_sent)
-    group.orphans = set()
-
-
 def log_differences(reports: Sequence[NodeReport], names: Sequence[str], key: bytes | None = None) -> list[Finding]:
     """Compares the Raft logs of nodes, as far as several have the same entry.
 
@@ -537,28 +509,3 @@ def log_differences(reports: Sequence[NodeReport], names: Sequence[str], key: by
             text_ = f"{name} ends with entry {end[1]} of term {end[0]}, {log.winner} with {log.index} of {log.term}"
             found.append(finding("log-behind", text_, seq=end[1]))
     return found
-
-
-def describe_tail(log: ClusterLog, stored: Mapping[bytes, int]) -> list[str]:
-    """Says which entries at the end are perhaps not committed: their publishers may have got no acknowledgement.
-
-    Args:
-        log: The log.
-        stored: The last sequence of each channel in any file store: what a store has was committed.
-    """
-    proven = max(
-        (index for index, (_, each) in log.tail.items() if each and each.first_sequence <= stored.get(each.channel, 0)),
-        default=log.proven,
-    )
-    log.proven = max(log.proven, proven)
-    said = []
-    for index, (copies, each) in sorted(log.tail.items()):
-        if index > log.proven:
-            what = (
-                f"message {each.first_sequence} to {each.last_sequence} of {text(each.channel)!r}"
-                if each
-                else "no message"
-            )
-            have = f"{counted(copies, 'node', 'has/have')} it of {len(log.voters)}"
-            said.append(f"entry {index} ({what}) was kept, and perhaps never acknowledged to who sent it: {have}")
-    return said

@@ -9,6 +9,7 @@ pending stays with the group until somebody else got it (6.6).
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stantools.format.proto import store_pb2 as pb
@@ -57,6 +58,16 @@ class ClusterQueueGroup:
         for each in (*self.members, self.shadow):
             found |= each.pending if each else set()
         return found
+
+    def adopt(self) -> None:
+        """Gives what was pending on members that left to one that is there, and the group's position as well."""
+        heir = self.members[0] if self.members else self.shadow
+        if heir is None:
+            return
+        held = set().union(*(each.pending for each in self.members))
+        heir.pending |= {each for each in self.orphans if each <= self.last_sent} - held
+        heir.state.last_sent = max(heir.state.last_sent, self.last_sent)
+        self.orphans = set()
 
 
 @dataclass
@@ -321,3 +332,19 @@ class ClusterState:
             group = channel.groups[sub.state.q_group]
             group.last_sent = max(group.last_sent, sub.state.last_sent if change.sent else 0)
             group.orphans.difference_update(change.sent, change.ack)
+
+    def keep_pending(self, others: Sequence[ClusterState]) -> None:
+        """Adds to each subscription what any other way to the same end has as pending (clustered-stores.md section 12.3)."""
+        for name, channel in self.channels.items():
+            twins = [twin for each in others if (twin := each.channels.get(name)) and twin.id == channel.id]
+            for number, sub in channel.subscriptions.items():
+                position = channel.groups[sub.state.q_group].last_sent if sub.state.q_group else sub.state.last_sent
+                for twin in twins:
+                    same = twin.subscriptions.get(number)
+                    if same and same.state.inbox == sub.state.inbox:
+                        sub.pending |= {each for each in same.pending if each <= position}
+            for key, group in channel.groups.items():
+                for twin in twins:
+                    if key in twin.groups:
+                        group.orphans |= twin.groups[key].orphans
+                group.adopt()

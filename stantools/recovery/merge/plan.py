@@ -7,7 +7,7 @@ round as there; what is new here is which of several copies counts, and what onl
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from stantools.escaping import escape, fill_in, store_names, text
 from stantools.format.crc import IEEE, Crc
 from stantools.format.encryption import raft_cipher
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.clusterlog import ClusterLog, History, describe_tail
+from stantools.inspection.clusterlog import ClusterLog, History
 from stantools.inspection.node import NodeReport, examine, fold
 from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.progress import Progress
@@ -362,6 +362,31 @@ class _Merge:
             )
         plan.changes += [str(each) for each in log.conflicts]
         plan.changes += [str(each) for each in plan.conflicts]
-        plan.changes += describe_tail(log, stored)
+        plan.changes += _perhaps_uncommitted(log, stored)
         for found, sequences in plan.free_pages.items():
             plan.changes.append(f"{found}: {describe_sequences(sequences)} came from deleted entries of the Raft logs")
+
+
+def _perhaps_uncommitted(log: ClusterLog, stored: Mapping[bytes, int]) -> list[str]:
+    """Says which entries at the end are perhaps not committed: their publishers may have got no acknowledgement.
+
+    Args:
+        log: The log.
+        stored: The last sequence of each channel in any file store: what a store has was committed.
+    """
+    proven = max(
+        (index for index, (_, each) in log.tail.items() if each and each.first_sequence <= stored.get(each.channel, 0)),
+        default=log.proven,
+    )
+    log.proven = max(log.proven, proven)
+    said = []
+    for index, (copies, each) in sorted(log.tail.items()):
+        if index > log.proven:
+            what = (
+                f"message {each.first_sequence} to {each.last_sequence} of {text(each.channel)!r}"
+                if each
+                else "no message"
+            )
+            have = f"{counted(copies, 'node', 'has/have')} it of {len(log.voters)}"
+            said.append(f"entry {index} ({what}) was kept, and perhaps never acknowledged to who sent it: {have}")
+    return said
