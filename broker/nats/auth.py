@@ -41,6 +41,11 @@ _REMEMBERED: Final = 4096
 _LONGEST: Final = 256
 _SERVER_PREFIX: Final = 13 << 3
 _NONCE_BYTES: Final = 11
+_VIOLATION: Final = "nats: Authorization Violation"
+_UNNAMED: Final = (
+    " (with verify_and_map, `streaming { username: … }` has to name one of the users, or its `tls { client_cert: … }` "
+    "has to be the certificate of one)"
+)
 
 
 class AuthorizationError(Exception):
@@ -168,6 +173,27 @@ class Authenticator:
             return _REFUSED
         record = f"{options.user}\0{options.password}"
         return _secret_check(Identity(options.user, None, record), options.password, credentials.password)
+
+    def part(self, credentials: Credentials | None) -> tuple[Identity, Credentials]:
+        """Returns who a part of this process is, and by which credentials.
+
+        Args:
+            credentials: Who it says that it is. Without them it is `no_auth_user`, or the single user, or has the
+                token, of the configuration.
+
+        Raises:
+            AuthorizationError: Those credentials are not enough.
+        """
+        options, identity = self.options, self.anonymous
+        if credentials is not None and self.required:
+            check = self.check(credentials)
+            identity = check.identity if check.decide() else None
+        elif identity is None and not options.users and not self.map_certificates:
+            credentials = Credentials(user=options.user, password=options.password, token=options.token)
+            identity = self.check(credentials).identity
+        if identity is None:
+            raise AuthorizationError(_VIOLATION + (_UNNAMED if self.map_certificates else ""))
+        return identity, credentials or Credentials()
 
     def _named(self, names: Sequence[str]) -> tuple[User, Identity] | None:
         """Returns the user that a certificate names. Of distinguished names, the one in the same order comes first."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.listening import BACKLOG, MAX_PORT, address, open_sockets, unspecified
 from broker.log import NATS, out_of_files
 from broker.nats import tls
-from broker.nats.auth import Authenticator, AuthorizationError, Credentials, SlowChecks, server_id
+from broker.nats.auth import Authenticator, Credentials, SlowChecks, server_id
 from broker.nats.client import ClientState, Reason
 from broker.nats.connection import ROWS, Connection
 from broker.nats.intake import Intake
@@ -38,11 +38,6 @@ if TYPE_CHECKING:
 _READ_BUFFER: Final = 512 * 1024
 #: Connections that are gone and still shown by monitoring.
 _CLOSED: Final = 4096
-_VIOLATION: Final = "nats: Authorization Violation"
-_UNNAMED: Final = (
-    " (with verify_and_map, `streaming { username: … }` has to name one of the users, or its `tls { client_cert: … }` "
-    "has to be the certificate of one)"
-)
 
 
 class ListenError(OSError):
@@ -476,27 +471,17 @@ class NatsServer:
 
         Args:
             name: What it is called in views.
-            credentials: Who it is. Without them it is `no_auth_user`, or the single user, or has the token, of the
-                configuration.
+            credentials: Who it is; see `Authenticator.part`.
 
         Raises:
             AuthorizationError: Those credentials are not enough.
         """
-        options, authenticator = self.options.authorization, self.authenticator
-        identity = authenticator.anonymous
-        if credentials is not None and authenticator.required:
-            check = authenticator.check(credentials)
-            identity = check.identity if check.decide() else None
-        elif identity is None and not options.users and not authenticator.map_certificates:
-            credentials = Credentials(user=options.user, password=options.password, token=options.token)
-            identity = authenticator.check(credentials).identity
-        if identity is None:
-            raise AuthorizationError(_VIOLATION + (_UNNAMED if authenticator.map_certificates else ""))
+        identity, credentials = self.authenticator.part(credentials)
         self._cid += 1
         self.total_connections += 1
         client = InternalClient(self._cid, name, server=self, mailbox=self._mailbox)
         client.become(identity)
-        client.credentials = credentials or Credentials()
+        client.credentials = credentials
         self._clients[client.cid] = client
         return client
 

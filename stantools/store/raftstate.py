@@ -334,7 +334,10 @@ class ClusterState:
             group.orphans.difference_update(change.sent, change.ack)
 
     def keep_pending(self, others: Sequence[ClusterState]) -> None:
-        """Adds to each subscription what any other way to the same end has as pending (clustered-stores.md section 12.3)."""
+        """Adds to each subscription what any other way to the same end has as pending.
+
+        Facts: clustered-stores.md section 12.3.
+        """
         for name, channel in self.channels.items():
             twins = [twin for each in others if (twin := each.channels.get(name)) and twin.id == channel.id]
             for number, sub in channel.subscriptions.items():
