@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 from textual.binding import Binding
 
-from broker.config.catalogue import Support, reference
+from broker.config.catalogue import SECTIONS, Kind, Support
 from stantools.cli.main import cli
 from stantools.cli.verbs import QUESTIONS
 from stantools.inspection.catalogue import GROUPS, Entry
@@ -179,9 +179,44 @@ def commands() -> str:
 def broker_options() -> str:
     """Returns docs/broker-options.md."""
     states = {state.name.lower(): state.value for state in Support}
-    _, _, tables = reference().partition("\n## ")
     head = _GENERATED.format(source="broker/config/catalogue.py") + _BROKER_OPTIONS.format_map(states)
-    return f"{head}\n## {tables}".replace("\n\n\n", "\n\n").rstrip() + "\n"
+    return "".join([head, *_broker_sections()])
+
+
+def _broker_sections() -> Iterator[str]:
+    for section in SECTIONS:
+        keys = any(option.keys for option in section.options)
+        flags = any(option.flags for option in section.options)
+        place = f"`{section.path}`" if section.path else "the top level"
+        yield f"\n## {section.title}\n\n"
+        if keys:
+            yield f"Keys in {place} of the file.\n\n"
+        columns = ("command line",) * flags + ("key",) * keys + ("type [default]", "what for", "state")
+        yield f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
+        for option in section.options:
+            known = option.shown_default if option.flags or option.default is not None else ""
+            default = f" [`{known}`]" if known else ""
+            cells = [f"{_KIND_NAMES[option.kind]}{default}", _cell(option.help), option.state.value]
+            if option.remark:
+                cells[-1] += f"; {option.remark}"
+            if keys:
+                cells.insert(0, ", ".join(f"`{name}`" for name in option.keys))
+            if flags:
+                cells.insert(0, ", ".join(f"`-{name}`" for name in option.flags))
+            yield f"| {' | '.join(cells)} |\n"
+
+
+_KIND_NAMES = {
+    Kind.STRING: "text",
+    Kind.BOOL: "bool",
+    Kind.INT: "integer",
+    Kind.DURATION: "duration",
+    Kind.SIZE: "size",
+    Kind.MAP: "map",
+    Kind.LIST: "list",
+    Kind.ADDRESS: "address or port",
+    Kind.SECONDS: "seconds or duration",
+}
 
 
 def pipeline_options() -> str:

@@ -7,7 +7,7 @@ Facts: server-operations.md sections 3, 4, 7 and 8.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -501,47 +501,4 @@ FLAGS: Final = {name: option for section in SECTIONS for option in section.optio
 #: Settings whose default is not zero, false or empty.
 DEFAULTS: Final[Mapping[str, Setting]] = {
     option.to: option.default for section in SECTIONS for option in section.options if option.default is not None
-}
-
-
-def reference() -> str:
-    """Returns a page of documentation about every option and key, in Markdown."""
-    return "\n".join(_reference())
-
-
-def _reference() -> Iterator[str]:
-    yield "# Options of the broker\n\nOne or two dashes are the same.\n"
-    for section in SECTIONS:
-        keys = any(option.keys for option in section.options)
-        flags = any(option.flags for option in section.options)
-        place = f"`{section.path}`" if section.path else "the top level"
-        yield f"## {section.title}\n"
-        if keys:
-            yield f"Keys in {place} of the file.\n"
-        columns = ("command line",) * flags + ("key",) * keys + ("type [default]", "what for", "state")
-        yield f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|"
-        for option in section.options:
-            known = option.shown_default if option.flags or option.default is not None else ""
-            default = f" [`{known}`]" if known else ""
-            cells = [f"{_KIND_NAMES[option.kind]}{default}", option.help, option.state.value]
-            if option.remark:
-                cells[-1] += f"; {option.remark}"
-            if keys:
-                cells.insert(0, ", ".join(f"`{name}`" for name in option.keys))
-            if flags:
-                cells.insert(0, ", ".join(f"`-{name}`" for name in option.flags))
-            yield f"| {' | '.join(cells)} |"
-        yield ""
-
-
-_KIND_NAMES: Final = {
-    Kind.STRING: "text",
-    Kind.BOOL: "bool",
-    Kind.INT: "integer",
-    Kind.DURATION: "duration",
-    Kind.SIZE: "size",
-    Kind.MAP: "map",
-    Kind.LIST: "list",
-    Kind.ADDRESS: "address or port",
-    Kind.SECONDS: "seconds or duration",
 }
