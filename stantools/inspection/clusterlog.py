@@ -17,7 +17,6 @@ from itertools import groupby
 from typing import NamedTuple, cast
 
 from stantools.errors import RefusedError
-from stantools.escaping import text
 from stantools.format.encryption import DecryptError, raft_cipher
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import Entry, EntryError, EntryType, Publishes, decode_operation, is_encrypted
