@@ -6,10 +6,10 @@ A backup is what `nats stream restore OUT/<stream>` of the official command line
     OUT/<stream>/backup.json      {"config": …, "state": …}: the request for a restore
     OUT/<stream>/stream.tar.s2    the archive
 
-In the store directory of a stopped nats-server (section 5.5) the files are those that a server itself would have
-written, so it opens them at its next start and goes on from there: sequences, gaps, timestamps and consumers are exact.
-It is refused wherever that is not known to be so: the server runs, it belongs to a cluster, its files are encrypted, or
-the stream or its subjects are there already.
+In the store directory of a stopped nats-server (jetstream-migration.md section 5.5) the files are those that a server
+itself would have written, so it opens them at its next start and goes on from there: sequences, gaps, timestamps and
+consumers are exact. It is refused wherever that is not known to be so: the server runs, it belongs to a cluster, its
+files are encrypted, or the stream or its subjects are there already.
 """
 
 from __future__ import annotations
