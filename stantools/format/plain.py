@@ -217,7 +217,7 @@ def read_messages_at(
     rows[good], accepted = vectordecode.decode(view, positions[good], sizes[good], channel)
     found[good[~accepted]] = Stop.BAD_DECODE
     _fill(columns, rows, 0)
-    stops[: len(found)] = found
+    np.frombuffer(stops, np.uint8)[: len(found)] = found
 
 
 def gather(

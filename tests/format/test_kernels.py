@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from array import array
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from stantools.format import crc, index
-from stantools.format.columns import LogColumns, MessageColumns
+from stantools.format.columns import FewMessages, LogColumns, MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.fieldscan import MAX_FIELDS
 from stantools.format.layout import Flag, Stop
@@ -319,6 +320,15 @@ class TestReadMessagesAt:
             kernel.read_messages_at(MESSAGES, 64, places, IEEE, b"", MessageColumns(2), np.zeros(3, np.uint8))
         with pytest.raises(ValueError, match="3 offsets"):
             kernel.read_messages_at(MESSAGES, 64, places, IEEE, b"", MessageColumns(3), np.zeros(2, np.uint8))
+
+    def test_few_messages_into_plain_memory(self, kernel: ModuleType) -> None:
+        columns, stops = FewMessages(8).take(3), bytearray(b"\xff" * 3)
+        kernel.read_messages_at(MESSAGES, 64, array("q", [39, 4, 5]), IEEE, b"foo", columns, stops)
+        assert list(stops)[:2] == [Stop.END, Stop.END] and stops[2] != Stop.END
+        assert columns.sequence.tolist() == [2, 1, 0]
+        assert columns.size.tolist()[:2] == [17, 27]
+        assert columns.timestamp.tolist() == [1795219649304983290, 1795219649260503021, 0]
+        assert columns.data_start.tolist() == [0, 0x18, 0]
 
 
 class TestFind:
