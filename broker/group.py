@@ -45,6 +45,10 @@ _LOOKS: Final = 4
 _SPREAD: Final = 0.1
 #: Seconds between two rounds in which the copy follows the streams, as a part of the last one's time, and at most.
 _ROUNDS: Final = 0.5, 10, 5.0
+#: Seconds for which whoever has seen nobody lead waits for the one that led last, where only that one may have what the
+#: streams have lost; and without JetStream, after which nothing counts that was seen before.
+_COMING_BACK: Final = 30.0
+_AWAY: Final = 15.0
 #: Seconds until a term follows one that went wrong.
 _AGAIN: Final = 0.5
 
@@ -107,6 +111,7 @@ class Group:
         self._serves = serves
         self._failed = failed
         self._chance = chance or random.SystemRandom()
+        self._came: float | None = None  # when it came, or came back, as long as it has seen nobody lead since
         self._subject = leader_subject(names.cluster_id.encode())
         self._over: asyncio.Future[str]
         self._term: Term
@@ -122,6 +127,7 @@ class Group:
             StantoolsError: NATS cannot be reached, or the streams are not as they should be.
         """
         self._begin()
+        self._came = asyncio.get_running_loop().time()
         await self._term.bus.connect()
         try:
             if check:
@@ -197,6 +203,10 @@ class Group:
             else:
                 return
 
+    def _is_new(self) -> bool:
+        """Returns whether it has seen nobody lead, and whoever led before may still come."""
+        return self._came is not None and asyncio.get_running_loop().time() < self._came + _COMING_BACK
+
     # On standby
 
     async def _stand_by(self) -> None:
@@ -226,11 +236,19 @@ class Group:
         loop = asyncio.get_running_loop()
         patience = self._seconds * self._chance.uniform(1, 1 + _SPREAD)
         last, since, look, silent = -1, loop.time(), 0.0, 0
+        heard = since
         while silent < _NOBODY:
             silent = silent + 1 if await self._nobody_leads() else 0
             if (now := loop.time()) >= look:
                 look = now + self._seconds / _LOOKS
                 found = await self._last_record()
+                if found >= 0:
+                    heard = loop.time()
+                elif loop.time() - heard > _AWAY:
+                    # It knows no more than one that has just started.
+                    self._came = loop.time()
+                if 0 <= last < found:
+                    self._came = None
                 if found != last or found < 0:
                     # Time without JetStream does not count: nobody could have written.
                     last, since = found, loop.time()
@@ -275,7 +293,7 @@ class Group:
 
         # From now on nobody else is to try, however long it takes to read the streams.
         term.bus.listen(Role.GENERAL, self._subject, one_by_one(answer))
-        if not await self._unless_over(term.store.prepare()):
+        if not await self._unless_over(term.store.prepare(newcomer=self._is_new())):
             return
         self.role = LEADER
         STREAMING.info("server became leader, performing leader promotion actions")

@@ -145,7 +145,7 @@ class _Process:
             from broker.stores.jetstream.store import Backing
 
             link, names = parts.link(options.channels)
-            backing = Backing(link, names, driver.fatal)
+            backing = Backing(link, names, driver.fatal, durable=options.channels.durable_copy)
         store = parts.store(backing)
         if options.streaming.ft_group and options.file is not None:
             from broker.stores.file.locks import GroupLock, make_directory
@@ -227,6 +227,7 @@ class _Process:
 
         parts, options = self._parts, self._parts.options
         assert options.channels is not None
+        durable = options.channels.durable_copy
         loop = asyncio.get_running_loop()
         link, names = parts.link(options.channels)
         began = time.time_ns()
@@ -236,7 +237,7 @@ class _Process:
             driver = LoopDriver(loop, self._fatal)
             bus = ExternalBus(options.connection, options.streaming.cluster_id)
             driver.hold_back, driver.let_go = bus.hold_back, bus.let_go
-            store = parts.store(Backing(link, names, over, group.node_id, node.lease))
+            store = parts.store(Backing(link, names, over, group.node_id, node.lease, durable))
             server = parts.streaming(store, bus, driver, member=group)
             server.started_at = began
             if parts.monitoring is not None:

@@ -156,9 +156,10 @@ def _channels(options: BrokerOptions, settings: Settings) -> ChannelsOptions:
         raise UsageError("for JETSTREAM stores, a NATS server with JetStream must be specified (--nats_server)")
     if settings.switch("partitioning"):
         raise UsageError("partitioning is not supported with JETSTREAM stores")
+    durable = settings.switch("cluster.sync")
     if options.channels is not None and "jetstream_options.replicas" not in settings.given:
-        return options.channels
-    channels = ChannelsOptions(**settings.of(ChannelsOptions, "jetstream_options."))
+        return replace(options.channels, durable_copy=durable)
+    channels = ChannelsOptions(**settings.of(ChannelsOptions, "jetstream_options."), durable_copy=durable)
     if channels.replicas not in (1, 3, 5):
         raise UsageError(f"a stream has 1, 3 or 5 replicas, not {channels.replicas}")
     return channels

@@ -289,7 +289,8 @@ CLUSTER: Final = Section(
     _option("cluster.trailing_logs", _I, "Log entries behind a snapshot", "cluster_trailing_logs", "trailing_logs",
             10240, state=_WARNED),
     _option("cluster.sync", _B, "Sync the log on every write", "cluster_sync", "sync",
-            remark="of the node's own NATS server: sync_interval always; a warning with an external one"),
+            remark="the copy of the channels is synced before an acknowledgement; the node's own NATS server syncs "
+                   "every second"),
     _option("cluster.raft_logging", _B, "Log what the replication does", "cluster_raft_logging", "raft_logging",
             state=_WARNED),
     _option("cluster.proceed_on_restore_failure", _B, "Go on when messages cannot be restored",

@@ -28,7 +28,9 @@ _RAFT: Final = (
     *("log_snapshots", "trailing_logs", "raft_logging", "proceed_on_restore_failure", "allow_add_remove_node"),
     *("bolt_free_list_sync", "bolt_free_list_map", "nodes_connections"),
 )
-_NO_EFFECT: Final = "cluster: %s: no effect; elections, copies and syncing are those of JetStream, in the NATS servers"
+_NO_EFFECT: Final = "cluster: %s: no effect; elections and replication are those of JetStream, in the NATS servers"
+#: With durable copies: what these do not have, registrations and new subscriptions, is lost with power of that time.
+_SYNC_INTERVAL: Final = "1s"
 _SECOND: Final = 1e9
 _SHORTEST_LEASE: Final = 1.0
 #: Servers that hold a stream: at most, and where nobody said how many nodes there are.
@@ -71,13 +73,12 @@ def as_node(options: BrokerOptions, settings: Settings, file: NatsFile) -> Broke
     named = peers if isinstance(peers, tuple) else str(peers).split(",")
     others = dict.fromkeys(each for name in named if (each := name.strip()) not in ("", node_id))
     node = NodeOptions(node_id, max(lease, _SHORTEST_LEASE), tuple(others))
-    external, synced = bool(settings.text("nats_server")), settings.given.get("cluster.sync")
+    external = bool(settings.text("nats_server"))
     if options.store == FILE:
         options = _on_files(options, settings, file, node, external=external)
     else:
         options = replace(options, node=node)
     given = [name for name in _RAFT if settings.given.get(f"cluster.{name}")]
-    given += ["sync"] if synced and external else []
     warnings = (_NO_EFFECT % ", ".join(given),) if given else ()
     return replace(options, warnings=(*options.warnings, *warnings))
 
@@ -139,7 +140,7 @@ def server_config(settings: Settings, file: NatsFile, cluster: ClusterOptions | 
         config["cluster"] = _routes(cluster, _map(parts.get("cluster")), settings.text("cluster_id"))
     jetstream = {name: value for name, value in _map(parts.get("jetstream")).items() if name not in _OF_JETSTREAM_NOT}
     if settings.switch("cluster.sync"):
-        jetstream["sync_interval"] = "always"
+        jetstream.setdefault("sync_interval", _SYNC_INTERVAL)
     config["jetstream"] = jetstream
     return config
 

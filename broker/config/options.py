@@ -58,6 +58,7 @@ class ChannelsOptions:
 
     replicas: int = 1  #: servers that hold each of them
     domain: str = ""  #: their JetStream domain; empty for that of the account
+    durable_copy: bool = False  #: a message is acknowledged when the copy of it in files is durable, too
 
 
 @dataclass(frozen=True, slots=True)

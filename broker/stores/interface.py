@@ -318,8 +318,12 @@ class Remote(Protocol):
     async def follow(self) -> None:
         """Fetches what is new while another server writes. Raises StorageError or a NatsError."""
 
-    async def prepare(self) -> None:
-        """Fetches what `recover` needs; called once, before it. Raises StorageError."""
+    async def prepare(self, *, newcomer: bool = False) -> None:
+        """Fetches what `recover` needs; called once, before it. Raises StorageError.
+
+        Args:
+            newcomer: Of several servers none was seen that leads; one that led before may still come.
+        """
 
     async def look_again(self) -> list[bytes]:
         """Returns the channels to which others have written since `prepare`; the store has it then."""

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -145,6 +146,46 @@ def test_three_nodes(tmp_path: Path) -> None:
         assert contents(last.url, STREAM)[: len(seen)] == seen
         for node in nodes:
             assert node.stop(signal.SIGTERM) in (0, 143)
+
+
+def test_all_lose_power(tmp_path: Path) -> None:
+    """Streams are as they were at an earlier sync; with `sync` what was acknowledged since is in the leader's copy."""
+    nodes = configured(tmp_path, "abc")
+    for node in nodes:
+        file = tmp_path / f"{node.name}.conf"
+        file.write_text(file.read_text().replace("cluster {\n    node_id", "cluster {\n    sync: true\n    node_id"))
+        assert "sync: true" in file.read_text()
+    with running(nodes):
+
+        def killed() -> None:
+            for node in nodes:
+                node.die()
+
+        def started() -> Node:
+            for node in nodes:
+                node.start(wait=False)
+            return leader(nodes)
+
+        first = leader(nodes)
+        with Talker(first.port) as nats:
+            stored = acknowledged(connected(nats, "me", cluster="orders"), 10, 0)
+        killed()
+        places = {path: tmp_path / f"synced-{path.parent.name}" for path in tmp_path.glob("*/jetstream")}
+        assert len(places) == 3
+        for path, synced in places.items():
+            shutil.copytree(path, synced)
+        assert started() is first, "another one would not have what only its copy may have"
+        with Talker(first.port) as nats:
+            stored += acknowledged(connected(nats, "me2", cluster="orders"), 30, 10)
+        killed()
+        for path, synced in places.items():
+            shutil.rmtree(path)
+            shutil.move(synced, path)
+        assert started() is first
+        assert re.search(r"the stream has lost 3\d messages that were stored", first.said())
+        seen = contents(first.url, STREAM)
+        assert [sequence for sequence, _ in seen] == list(range(1, len(seen) + 1))
+        assert list(dict.fromkeys(data for _, data in seen)) == stored
 
 
 def stop_for_a_while(node: Node) -> None:

@@ -27,6 +27,7 @@ from broker.stores.interface import Flush, Outcome, StorageError, first_sequence
 from broker.stores.limits import limits_reached
 from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.format.layout import MESSAGE_OVERHEAD
+from stantools.store.directory import SUBS_FILE
 from stantools.store.durable import fsync_directory, unwritable, writing
 from stantools.store.limits import ChannelLimits
 from stantools.store.retention import Retention
@@ -79,6 +80,7 @@ class FileMessages:
         self._services = services
         self._sync = options.sync
         self._new = directory.making is not None  # it has yet to be made, or its name to be made durable
+        self._unnamed = not found.last_number  # its name may not be durable, where flushes are not
         self._aside = self._sync or self._new  # threads and the kernel store what is gathered
         self._writer = SliceWriter(
             self._directory,
@@ -317,8 +319,12 @@ class FileMessages:
         if current is None:
             return []
         first, self._synced = min(self._synced, current.number), current.number
-        names = (f"msgs.{number}.{kind}" for number in range(first, current.number + 1) for kind in ("dat", "idx"))
-        return [*(self._directory / name for name in names), self._directory]
+        names = [f"msgs.{number}.{kind}" for number in range(first, current.number + 1) for kind in ("dat", "idx")]
+        files = [*(self._directory / name for name in names), self._directory]
+        if self._unnamed:
+            self._unnamed = False
+            files += [self._directory / SUBS_FILE, self._directory.parent]
+        return files
 
     def expire(self, now: int) -> int | None:
         """Removes messages that are too old; see `MessageStore.expire`."""

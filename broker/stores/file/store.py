@@ -270,6 +270,21 @@ class FileStore:
         """Waits for what is under way, 10 seconds at most, and only once in vain."""
         self._hopeless = not self._services.disk.conclude(0 if self._hopeless else PATIENCE)
 
+    def sync(self, channels: Iterable[bytes], done: Callable[[Exception | None], None]) -> None:
+        """Makes durable what was flushed of some channels without that; for a store whose flushes are not.
+
+        Args:
+            channels: Their names; those that are gone do not matter.
+            done: Called by `completed`, after a wake, with what went wrong.
+        """
+        services = self._services
+        files: list[Path] = []
+        for name in channels:
+            if (pair := self._channels.get(name)) is not None:
+                services.unsynced.discard(pair[0])
+                files += pair[0].write_out()
+        services.disk.run(partial(_sync, files), done)
+
     # From time to time, and at the end.
 
     def maintain(self) -> int | None:

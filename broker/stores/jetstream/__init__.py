@@ -5,6 +5,7 @@ is read from a copy in files, which is a cache: it can be behind, or gone.
 
     chain           messages into one stream, each behind the one before, until it is known what became of them
     messages        the messages of a channel: a chain, and the copy
+    cutting         what a loss of power leaves of the copy
     state           clients and subscriptions: records in a stream of their own
     lease           a record as well: who of several servers writes
     subscriptions   the subscriptions of a channel, as such records

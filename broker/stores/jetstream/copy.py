@@ -57,6 +57,7 @@ class Copies(Protocol):
     streams: Streams
     writer: bytes
     crc: Crc | None
+    led: bool
 
     def leads(self) -> bool:
         """Returns whether messages may be sent: no other server does."""
@@ -67,8 +68,14 @@ class Copies(Protocol):
     def new_copy(self, name: bytes, *, keep: bool) -> MessageStore:
         """Returns an empty copy of a channel instead of the one that there is, which is kept aside or removed."""
 
-    def completed_flush(self, flush: Flush, settle: Callable[[], None] | None = None) -> None:
-        """Takes note of a flush whose outcome is known; `settle` is called when the server learns of it."""
+    def completed_flush(self, flush: Flush, settle: Callable[[], None] | None = None, channel: bytes = b"") -> None:
+        """Takes note of a flush whose outcome is known; `settle` is called when the server learns of it.
+
+        That is when the copy of the channel is durable, where it has to be.
+        """
+
+    def completing(self, channel: bytes) -> Flush | None:
+        """Returns the last flush of a channel that only waits for that."""
 
 
 class Copy:
@@ -175,6 +182,9 @@ class Copy:
         if not files.last:
             return True
         if files.last > last and not (files.count and max(files.first, first) <= last):
+            if self._copies.led:
+                # There is nothing else that the stream can have had.
+                return True
             STREAMING.error(
                 "Channel %s: the stream ends at sequence %d, the copy in files at %d, and they have nothing in common",
                 quote(self.channel.name),
@@ -201,7 +211,7 @@ class Copy:
                         quote(self.channel.name),
                         compared,
                     )
-                    self.files = self._copies.new_copy(self.channel.name, keep=self.files.last > last)
+                    self.files = self._copies.new_copy(self.channel.name, keep=True)
                     await self._fetch(state, max(int(state["first_seq"]) - 1, 0), 0)
                     return
                 compared, at = 0, after + 1
@@ -227,6 +237,11 @@ class Copy:
             until - last,
             last + 1,
         )
+        if last < self.files.first - 1:
+            await self._streams.purge_stream(self.channel.stream, below=self.files.first)
+            last = self.files.first - 1
+            if last == until:
+                return
         again = _Again()
         chain = Chain(self._streams, self.channel.stream, self._copies.writer + b"r", again, leads=self._copies.leads)
         try:
@@ -301,7 +316,9 @@ def _holes(state: Mapping[str, Any]) -> int:
 
 def _same(records: Records, copy: Records) -> bool:
     """Returns whether the first messages of two blocks are the same."""
-    return bool(len(copy)) and records.payload(0) == copy.payload(0)
+    if not len(copy):
+        return False
+    return records.payload(0) == copy.payload(0) and bool(records.timestamps[0] == copy.timestamps[0])
 
 
 def _with_safe_replies(batch: Batch) -> Batch:

@@ -117,7 +117,7 @@ class JetStreamMessages:
             self.last = self._chain.proven
             raise StorageError(problem)
         if not self._fresh:
-            return self._flushes[-1][0] if self._flushes else None
+            return self._flushes[-1][0] if self._flushes else self._copies.completing(self._channel.name)
         fresh, self._fresh = self._fresh, []
         records = joined(fresh) if len(fresh) > 1 else fresh[0]
         flush = Flush()
@@ -162,7 +162,7 @@ class JetStreamMessages:
 
     def _complete(self) -> None:
         while self._proven:
-            self._copies.completed_flush(self._proven.popleft())
+            self._copies.completed_flush(self._proven.popleft(), channel=self._channel.name)
 
     # What goes wrong
 
@@ -202,7 +202,7 @@ class JetStreamMessages:
         if self._flushes:
             flush = self._flushes[0][0]
             flush.outcome, flush.error = outcome, error
-            self._copies.completed_flush(flush, self._take_back)
+            self._copies.completed_flush(flush, self._take_back, self._channel.name)
             return
         fresh, last = self._fresh, self.last
         self._fresh = []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,15 +16,19 @@ from broker.log import STREAMING
 from broker.stores.file import FileStore
 from broker.stores.interface import ChannelStore, FasterError, Flush, MessageStore, Recovered, StorageError
 from broker.stores.jetstream.copy import Channel, Copy
+from broker.stores.jetstream.cutting import cut_back
 from broker.stores.jetstream.lease import RENEWALS, TTL, Lease
 from broker.stores.jetstream.messages import JetStreamMessages
 from broker.stores.jetstream.opening import Found, Opening, set_aside
 from broker.stores.jetstream.state import State
 from broker.stores.jetstream.subscriptions import JetStreamSubscriptions
+from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
+from stantools.format.quoting import quote
 from stantools.nats.channel_streams import BEGUN, CHANNEL, CLIENT, MADE, SERVER
 from stantools.nats.errors import NatsError
+from stantools.store.durable import replace_file, sync_tree, writing
 from stantools.store.limits import StoreLimits
 
 if TYPE_CHECKING:
@@ -34,10 +39,17 @@ if TYPE_CHECKING:
 #: Seconds that the end waits for what is under way, and between two looks.
 _PATIENCE: Final = 5.0
 _LOOK: Final = 0.01
+#: Channels that are opened at a time.
+_AT_ONCE: Final = 16
 #: Seconds until the state is read again that was not read to its end.
 _AGAIN: Final = 0.25
+#: In the copy, where it has to be durable: the epoch of the last lease with which it was written.
+_LED: Final = "led.json"
 #: How much longer than the time between two of its records whoever has the lease is given to write another one.
 _MORE: Final = 1.5
+
+#: A flush whose outcome is known, and what is called when the server learns of it.
+_Settled = tuple[Flush, Callable[[], None] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,7 @@ class Backing:
     failed: Callable[[str], None]  #: called with the reason when the store cannot be used any more
     node: str = ""  #: what this server is called among those with the same streams; empty for a single one
     seconds: float = TTL  #: how long a lease is good for, where there are several
+    durable: bool = False  #: a message is acknowledged when the copy of it is durable, too
 
 
 class JetStreamStore:
@@ -65,6 +78,8 @@ class JetStreamStore:
         streams: JetStream.
         writer: What this run calls itself in the ids of messages.
         crc: That of the copy.
+        led: The copy is durable, and nobody else has led since it was written: what the streams do not have, they
+            have lost.
     """
 
     kind = "JETSTREAM"
@@ -75,7 +90,9 @@ class JetStreamStore:
         self.limits = limits or StoreLimits()
         self.writer = secrets.token_hex(6).encode()
         self.streams = streams = backing.streams
-        self.wake: Callable[[], None] | None = None
+        self.led = False
+        self._wake: Callable[[], None] | None = None
+        self._durable = backing.durable
         self._failed = backing.failed
         self._node, self._seconds = backing.node, backing.seconds
         self._names = names = backing.names
@@ -88,7 +105,11 @@ class JetStreamStore:
         self._followed: dict[bytes, Copy] = {}
         self._channels: dict[bytes, tuple[JetStreamMessages, JetStreamSubscriptions]] = {}
         self._removals: dict[bytes, asyncio.Task[None]] = {}
-        self._completed: list[tuple[Flush, Callable[[], None] | None]] = []
+        self._completed: list[_Settled] = []
+        # What waits for the copy to be durable, by channel: for the sync that is under way, and for the next one.
+        self._syncing: dict[bytes, list[_Settled]] = {}
+        self._unsynced: dict[bytes, list[_Settled]] = {}
+        self._sync_runs = False
         self._state = State(streams, names, self.writer, self.completed_flush, self._lost, backing.seconds)
         self._recovered: Recovered | None = None
 
@@ -127,10 +148,14 @@ class JetStreamStore:
             del self._followed[name]
             self._drop_copy(name)
 
-    async def prepare(self) -> None:
+    async def prepare(self, *, newcomer: bool = False) -> None:
         """Reads what the streams have, and makes the copy follow them.
 
         Where there are several servers it takes the lease with that.
+
+        Args:
+            newcomer: This server has not seen another one lead. Maybe all have lost power; then whoever led last has
+                what the streams have lost, if copies are durable.
 
         Raises:
             StorageError: It cannot be gone on with, JetStream cannot be reached, or another server was faster.
@@ -146,6 +171,14 @@ class JetStreamStore:
                 continue
             lease = self._next_lease(found.lease, before)
             before = found.lease
+            self.led = self._led_since(found.lease)
+            if newcomer and self._durable and not self.led and found.lease.node not in ("", self._node):
+                raise StorageError(
+                    f'node "{found.lease.node}" led last, and its copy may have messages that the streams have lost: '
+                    "this node waits for it"
+                )
+            if self.led:
+                self._take_lost_channels(found)
             # The state has to know all of it before it writes: what it does not know, it would remove.
             subscribed = {
                 name: JetStreamSubscriptions(name, self.limits_of(name), self._state, found.subscriptions.get(name, ()))
@@ -154,15 +187,28 @@ class JetStreamStore:
             if await self._state.open(found.last, found.records, found.gone, lease):
                 break
             await asyncio.sleep(_AGAIN)
+        if self._durable:
+            self._write_led(lease)
         for name in found.channels:
             copy = self._followed.pop(name, None) or Copy(self._channel(name), self)
-            messages = JetStreamMessages(copy, self)
-            self._channels[name] = messages, subscribed[name]
-            await opening.open(messages, copy.channel, subscribed[name].last, made=found.made.get(name))
+            self._channels[name] = JetStreamMessages(copy, self), subscribed[name]
+        await _all_of(
+            partial(
+                opening.open,
+                *(messages, self._channel(name), subscriptions.last),
+                # A stream that is gone has nothing that the copy does not have.
+                made=None if self.led else found.made.get(name),
+            )
+            for name, (messages, subscriptions) in self._channels.items()
+        )
+        self.led = self._durable
+        for name in found.channels:
             if found.made.get(name) is not True:
                 self._state.put(CHANNEL + name, MADE)
         for name in set(self._copies) - set(found.channels):
             self._followed.pop(name, None)
+            if self._durable:
+                set_aside(self._directory, os.fsdecode(name))
             self._drop_copy(name)
         if found.server is None and not self._channels:
             return
@@ -171,6 +217,29 @@ class JetStreamStore:
             for name, (messages, subscriptions) in self._channels.items()
         }
         self._recovered = Recovered(found.server or pb.ServerInfo(), found.clients, channels)
+
+    def _led_since(self, lease: Lease) -> bool:
+        """Returns whether nobody has led since this server did, with a copy that is durable."""
+        if not self._durable:
+            return False
+        try:
+            return int(json.loads((self._directory / _LED).read_bytes())["epoch"]) >= lease.epoch
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def _write_led(self, lease: Lease | None) -> None:
+        epoch = 0 if lease is None else lease.epoch
+        try:
+            replace_file(self._directory / _LED, json.dumps({"epoch": epoch}).encode())
+        except StantoolsError as problem:
+            raise StorageError(problem.message) from problem
+
+    def _take_lost_channels(self, found: Found) -> None:
+        """Adds the channels of which only the copy is left."""
+        for name in sorted(set(self._copies) - set(found.channels)):
+            if self._copies[name].messages.last:
+                STREAMING.error("Channel %s: JetStream has lost it; it is made again from the copy", quote(name))
+                found.channels.append(name)
 
     def _contested(self, lease: Lease, begin: float) -> bool:
         """Returns whether others may have waited for JetStream as well, and taken the lease just now."""
@@ -214,16 +283,19 @@ class JetStreamStore:
         """Opens the copy in files, unless that was done; one that is damaged is set aside."""
         if self._opened:
             return
-        for again in (False, True):
+        attempts = [self._set_copy_aside]
+        if self._durable:
+            attempts.insert(0, self._cut_copy)
+        while True:
             try:
                 found = self._copy.recover()
             except StorageError as problem:
                 # Another process has it, or it can be had.
-                if again or "lock" in str(problem).lower():
+                if not attempts or "lock" in str(problem).lower():
                     raise
                 self._copy.close()
                 STREAMING.warning("The copy in files cannot be read: %s", problem)
-                set_aside(self._directory)
+                attempts.pop(0)()
                 self._copy = self._make_copy()
                 continue
             break
@@ -238,7 +310,22 @@ class JetStreamStore:
             self._copies = {name: stores for name, (stores, _) in found.channels.items()}
         else:
             self._copy.init(pb.ServerInfo(cluster_id=self._names.cluster_id.encode(), node_id=marker))
+        if self._durable:
+            try:
+                with writing(self._directory, "what was written may not be durable"):
+                    sync_tree(self._directory)
+            except StantoolsError as problem:
+                raise StorageError(problem.message) from problem
         self._opened = True
+
+    def _set_copy_aside(self) -> None:
+        set_aside(self._directory)
+
+    def _cut_copy(self) -> None:
+        try:
+            cut_back(self._directory, self._copy.crc or Crc())
+        except StantoolsError as problem:
+            STREAMING.warning("The copy in files cannot be cut: %s", problem)
 
     def recover(self) -> Recovered | None:
         """Returns what `prepare` has found."""
@@ -295,6 +382,7 @@ class JetStreamStore:
         if name not in self._channels:
             raise StorageError("not found")
         messages, subscriptions = self._channels[name]
+        self._release([*self._syncing.pop(name, ()), *self._unsynced.pop(name, ())])
         self._drop_copy(name)
         del self._channels[name]
         messages.close()
@@ -348,14 +436,56 @@ class JetStreamStore:
         self._copy.delete_channel(name)
         del self._copies[name]
 
-    def completed_flush(self, flush: Flush, settle: Callable[[], None] | None = None) -> None:
-        """Takes note of a flush whose outcome is known."""
-        self._completed.append((flush, settle))
-        if len(self._completed) == 1 and self.wake is not None:
-            self.wake()
+    @property
+    def wake(self) -> Callable[[], None] | None:
+        """Called when something is complete; see `Store`."""
+        return self._wake
+
+    @wake.setter
+    def wake(self, wake: Callable[[], None] | None) -> None:
+        self._wake = self._copy.wake = wake
+
+    def completed_flush(self, flush: Flush, settle: Callable[[], None] | None = None, channel: bytes = b"") -> None:
+        """Takes note of a flush whose outcome is known; one of messages waits until the copy is durable."""
+        if not (self._durable and channel):
+            self._release([(flush, settle)])
+            return
+        # What is refused waits as well: the flushes of a channel complete in their order.
+        self._unsynced.setdefault(channel, []).append((flush, settle))
+        self._sync()
+
+    def completing(self, channel: bytes) -> Flush | None:
+        """Returns the last flush of a channel that only waits for the copy to be durable."""
+        waiting = self._unsynced.get(channel) or self._syncing.get(channel)
+        return waiting[-1][0] if waiting else None
+
+    def _sync(self) -> None:
+        """Has the copy made durable, of all channels at once for which somebody waits."""
+        if self._unsynced and not self._sync_runs:
+            self._sync_runs = True
+            self._syncing, self._unsynced = self._unsynced, {}
+            self._copy.sync(self._syncing, self._synced)
+
+    def _synced(self, problem: Exception | None) -> None:
+        if problem is not None:
+            # Nobody knows what of it is durable.
+            self._failed(f"The copy in files cannot be made durable: {problem}")
+            return
+        self._sync_runs = False
+        synced, self._syncing = self._syncing, {}
+        for settled in synced.values():
+            self._release(settled)
+        self._sync()
+
+    def _release(self, settled: list[_Settled]) -> None:
+        first = not self._completed
+        self._completed += settled
+        if first and settled and self._wake is not None:
+            self._wake()
 
     def completed(self) -> Sequence[Flush]:
         """Returns flushes that were under way."""
+        self._copy.completed()
         completed, self._completed = self._completed, []
         for _, settle in completed:
             if settle is not None:
@@ -387,6 +517,8 @@ class JetStreamStore:
 
     @property
     def _idle(self) -> bool:
+        if self._syncing or self._unsynced:
+            return False
         return self._state.idle and all(messages.idle for messages, _ in self._channels.values())
 
     def settle(self) -> None:
@@ -400,3 +532,20 @@ class JetStreamStore:
             task.cancel()
         self._state.close()
         self._copy.close()
+
+
+async def _all_of(work: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Does some things at a time; the first one that fails, in their order, ends all."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(thing: Callable[[], Awaitable[None]]) -> None:
+        async with gate:
+            await thing()
+
+    tasks = [asyncio.create_task(one(thing)) for thing in work]
+    try:
+        for task in tasks:
+            await task
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -147,7 +147,11 @@ def test_the_node_of_the_example() -> None:
         """)
     found = options("-c", file)
     assert found.failure == "" and found.node is not None
-    assert (found.node.node_id, found.node.peers, found.channels) == ("a", ("b", "c"), ChannelsOptions(3))
+    assert (found.node.node_id, found.node.peers, found.channels) == (
+        "a",
+        ("b", "c"),
+        ChannelsOptions(3, durable_copy=True),
+    )
     (warning,) = found.warnings
     assert warning.startswith("cluster: raft_heartbeat_timeout, raft_commit_timeout, log_path: no effect")
 
@@ -456,7 +460,7 @@ def test_nodes() -> None:
     Path(file).write_text(Path(file).read_text().replace("tls {", "unknown {"))
     found = options("-c", file, "-p", "4333", "-cluster_name", "n")
     assert found.failure == "" and not found.embedded
-    assert (found.store, found.directory, found.channels) == ("JETSTREAM", "d", ChannelsOptions(3))
+    assert (found.store, found.directory, found.channels) == ("JETSTREAM", "d", ChannelsOptions(3, durable_copy=True))
     assert found.file is not None and found.file.directory == Path("d/copy")
     (warning,) = found.warnings
     assert warning.startswith("cluster: log_path: no effect")
@@ -484,7 +488,7 @@ def test_nodes() -> None:
             "pool_size": 5,
         },
         "mqtt": {"port": 1883},
-        "jetstream": {"max_file": 10_000_000_000, "sync_interval": "always"},
+        "jetstream": {"max_file": 10_000_000_000, "sync_interval": "1s"},
     }
 
 

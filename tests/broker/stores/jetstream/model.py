@@ -8,6 +8,7 @@ that break. A seed decides.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import random
 import re
@@ -126,6 +127,7 @@ class JetStream:
         self.streams: dict[str, Stream] = {}
         self._leaderless: dict[str, float] = {}
         self._waiting: dict[str, deque[Callable[[], None]]] = {}
+        self._durable: dict[str, Stream] = {}
         self.requests: list[str] = []
 
     @staticmethod
@@ -148,6 +150,18 @@ class JetStream:
         if self.led(name):
             for action in self._waiting.pop(name, ()):
                 action()
+
+    def sync(self) -> None:
+        """Makes some of the streams durable, each as it is now."""
+        for name, stream in self.streams.items():
+            if self.chance.random() < 0.5:
+                self._durable[name] = copy.deepcopy(stream)
+
+    def lose_power(self) -> None:
+        """All machines lose power at once: streams are what they were when they were synced, or were never made."""
+        self.streams = copy.deepcopy(self._durable)
+        self._waiting.clear()
+        self._leaderless.clear()
 
     def publish(self, link: Link, subject: bytes, reply: bytes, header: bytes, data: bytes) -> None:
         """Takes a message from a client."""
@@ -356,6 +370,7 @@ class Link:
         gone = [sequence for sequence in stream.messages if sequence < below]
         for sequence in gone:
             del stream.messages[sequence]
+        stream.last = max(stream.last, below - 1)
         await self._answer()
         return len(gone)
 

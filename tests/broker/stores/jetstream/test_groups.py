@@ -33,6 +33,7 @@ from stantools.nats.channel_streams import Names
 from stantools.nats.errors import ConnectionLostError
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.stores.jetstream.loop import Process, process, real_time, run
+from tests.broker.stores.jetstream.machine import Machine, on
 from tests.broker.stores.jetstream.model import Faults, JetStream, Link
 from tests.broker.stores.jetstream.test_simulated import (
     FAULTS,
@@ -131,8 +132,17 @@ class Wire(LoopBus):
 class Node:
     """One life of a broker in a group."""
 
-    def __init__(self, name: str, servers: JetStream, nats: Nats, directory: Path, chance: random.Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        servers: JetStream,
+        nats: Nats,
+        directory: Path,
+        chance: random.Random,
+        machine: Machine | None = None,
+    ) -> None:
         self.name = name
+        self.machine = machine
         self.directory = directory
         self.nats = nats
         self.apart = False  #: from NATS
@@ -161,9 +171,9 @@ class Node:
         bus = Wire(self, driver)
         options = FileOptions(self.directory, sync=False, buffer_size=0)
         store = JetStreamStore(
-            Backing(self.link, Names("c"), over, self.name, 2.0),
+            Backing(self.link, Names("c"), over, self.name, 2.0, durable=self.machine is not None),
             self.directory,
-            lambda: FileStore(options, LIMITS, wall=self.time.wall, cluster_id=b"c"),
+            lambda: on(self.machine, self.link, FileStore(options, LIMITS, wall=self.time.wall, cluster_id=b"c")),
             LIMITS,
         )
         streaming = StreamingOptions(cluster_id=b"c")

@@ -33,6 +33,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.nats.channel_streams import Names
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.stores.jetstream.loop import run
+from tests.broker.stores.jetstream.machine import Machine, on
 from tests.broker.stores.jetstream.model import NOW, Faults, JetStream, Link
 from tests.broker.streaming.world import SECOND, Bus, Time
 
@@ -128,7 +129,9 @@ class LoopBus(Bus):
 class Broker:
     """One life of a broker."""
 
-    def __init__(self, servers: JetStream, directory: Path, limits: StoreLimits) -> None:
+    def __init__(
+        self, servers: JetStream, directory: Path, limits: StoreLimits, machine: Machine | None = None
+    ) -> None:
         self.link = Link(servers)
         self.directory = directory
         self.driver = Driver()
@@ -138,9 +141,9 @@ class Broker:
         names = Names("c")
         options = FileOptions(directory, sync=False, buffer_size=0)
         self.store = JetStreamStore(
-            Backing(self.link, names, self.driver.fatal),
+            Backing(self.link, names, self.driver.fatal, durable=machine is not None),
             directory,
-            lambda: FileStore(options, limits, wall=self.time.wall, cluster_id=b"c"),
+            lambda: on(machine, self.link, FileStore(options, limits, wall=self.time.wall, cluster_id=b"c")),
             limits,
         )
         self.server: StreamingServer | None = None

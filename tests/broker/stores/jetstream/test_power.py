@@ -1,0 +1,129 @@
+"""All machines lose power at once; copies are synced before an acknowledgement (high-availability.md section C.11).
+
+The streams are what they were at their last sync, or gone; of the copies only what was synced is there for sure. What
+was acknowledged has to be in the log again, where it was, as soon as whoever led last serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from broker.group import LEADER
+from stantools.store.limits import ChannelLimits, StoreLimits
+from tests.broker.stores.jetstream.loop import real_time
+from tests.broker.stores.jetstream.machine import Machine
+from tests.broker.stores.jetstream.model import JetStream
+from tests.broker.stores.jetstream.test_groups import Nats, Node, Somebody, let_go, live
+from tests.broker.stores.jetstream.test_simulated import Broker, Client, History, all_served, check, play
+
+
+async def scenario(seed: int, folder: Path) -> History:
+    """One broker, several lives."""
+    chance = random.Random(seed)
+    servers, machine, history = JetStream(chance), Machine(chance), History()
+    client = Client(b"me", history, chance)
+    copy = folder / "copy"
+    limits = StoreLimits(channel=ChannelLimits(max_msgs=0, max_bytes=0))
+    here = asyncio.current_task()
+    lives = chance.randint(2, 4)
+    with machine.watched():
+        for life in range(lives + 1):
+            last = life == lives
+            broker = Broker(servers, copy, limits, machine)
+            broker.tasks = {here}  # type: ignore[arg-type]
+            await broker.start()
+            check(servers, history)
+            client.connected = False
+            rounds, most = 0, 5000 if last else chance.randint(5, 40)
+            while rounds < most:
+                rounds += 1
+                if not client.connected:
+                    await client.connect(broker)
+                    await asyncio.sleep(0.2)
+                    continue
+                client.take(broker, 1.0 if last else chance.choice((0, 0.5, 1)))
+                client.hear()
+                if rounds < 40 and chance.random() < 0.7:
+                    client.publish(broker, chance.choice((1, 1, 3, 20)))
+                await asyncio.sleep(chance.choice((0.001, 0.02, 0.3)))
+                if chance.random() < 0.1:
+                    servers.sync()
+                if last and rounds > 60 and all_served(servers, client):
+                    break
+            assert not broker.driver.ended, broker.driver.ended
+            client.hear()
+            broker.kill()
+            if not last and chance.random() < 0.8:
+                servers.lose_power()
+                machine.lose_power(copy)
+    check(servers, history)
+    assert all_served(servers, client), "not everything was served in the end"
+    return history
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_a_broker_whose_machines_lose_power(tmp_path: Path, block: int) -> None:
+    play(tmp_path, range(25 * block, 25 * block + 25), scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(100))
+def test_many_losses_of_power(tmp_path: Path, block: int) -> None:
+    play(tmp_path, range(1000 + 100 * block, 1100 + 100 * block), scenario)
+
+
+async def group(seed: int, folder: Path) -> History:
+    """Three nodes; whoever led last comes back, maybe later than the others."""
+    chance = random.Random(seed)
+    servers, nats, machine, history = JetStream(chance), Nats(), Machine(chance), History()
+    client = Somebody(b"me", history, chance)
+
+    def node(name: str) -> Node:
+        return Node(name, servers, nats, folder / name, chance, machine)
+
+    def leaders() -> list[str]:
+        return [name for name, each in nodes.items() if each.group.role == LEADER]
+
+    with machine.watched():
+        nodes = {name: node(name) for name in "abc"}
+        for turn in range(3):
+            until = real_time() + chance.uniform(4, 15)
+            while real_time() < until or not leaders():
+                await live(client, nats, chance)
+                if chance.random() < 0.05:
+                    servers.sync()
+            check(servers, history, twice=True)
+            servers.sync()
+            leader = leaders()[0]
+            if turn == 2:
+                break
+            await let_go(nodes.values())
+            client.hear()
+            servers.lose_power()
+            for name in nodes:
+                machine.lose_power(folder / name)
+            client.connected = False
+            names = [name for name in nodes if name != leader]
+            nodes = {name: node(name) for name in names}
+            await asyncio.sleep(chance.choice((0, 1, 10)))
+            nodes[leader] = node(leader)
+            while not leaders():
+                await asyncio.sleep(0.1)
+        await let_go(nodes.values())
+    check(servers, history, twice=True)
+    return history
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_groups_whose_machines_lose_power(tmp_path: Path, block: int) -> None:
+    play(tmp_path, range(5 * block, 5 * block + 5), group)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_many_groups_that_lose_power(tmp_path: Path, block: int) -> None:
+    play(tmp_path, range(1000 + 50 * block, 1050 + 50 * block), group)
