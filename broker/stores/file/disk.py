@@ -66,7 +66,7 @@ class Disk:
         if awaited:
             self._wanted += 1
             self._waiting = True
-        if self._threads < min(self._running, _THREADS + _TURNS):
+        if self._threads < min(self._running, _THREADS + self._taken):
             self._threads += 1
             threading.Thread(target=self._work, name="disk", daemon=True).start()
         self._jobs.put((job, conclusion, awaited))
