@@ -43,6 +43,8 @@ _NOBODY: Final = 3
 _LOOKS: Final = 4
 #: By which part of a lease's time servers differ at most when they take one that is over.
 _SPREAD: Final = 0.1
+#: The part of a lease's time for which the state's stream does not grow where nobody leads.
+_QUIET: Final = 0.7
 #: Seconds between two rounds in which the copy follows the streams, as a part of the last one's time, and at most.
 _ROUNDS: Final = 0.5, 10, 5.0
 #: Seconds for which whoever has seen nobody lead waits for the one that led last, where only that one may have what the
@@ -237,8 +239,15 @@ class Group:
         patience = self._seconds * self._chance.uniform(1, 1 + _SPREAD)
         last, since, look, silent = -1, loop.time(), 0.0, 0
         heard = since
-        while silent < _NOBODY:
-            silent = silent + 1 if await self._nobody_leads() else 0
+        linked = False
+        while True:
+            nobody = await self._nobody_leads()
+            silent = silent + 1 if nobody else 0
+            # A NATS server that has just started knows nobody on the others yet: its word counts when it has found a
+            # leader once, or when none writes either.
+            linked = linked or not nobody
+            if silent >= _NOBODY and (linked or (last >= 0 and loop.time() - since >= _QUIET * self._seconds)):
+                return
             if (now := loop.time()) >= look:
                 look = now + self._seconds / _LOOKS
                 found = await self._last_record()

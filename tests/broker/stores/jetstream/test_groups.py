@@ -56,6 +56,7 @@ class Nats:
     """What brokers and the client are connected to; for the client it is the broker."""
 
     def __init__(self) -> None:
+        self.unlinked: set[str] = set()  #: nodes whose NATS server knows nobody on the others yet
         self.wires: list[Wire] = []
         self.sent: list[Any] = []
         self.responders: dict[bytes, bytes | None] = {}
@@ -120,6 +121,8 @@ class Wire(LoopBus):
             super().request(role, subject, payload, timeout, answer)
             return
         others = [wire for wire in self.nats.wires if not wire.node.apart and wire._listening(subject)]
+        if self.node.name in self.nats.unlinked:
+            others = []
         outcome = Answered(Outcome.REPLY, b"x")
         if self.node.apart or any(wire.process.stopped for wire in others):
             outcome = Answered(Outcome.TIMEOUT)
@@ -326,6 +329,24 @@ def test_groups_of_brokers(tmp_path: Path, block: int) -> None:
 @pytest.mark.parametrize("block", range(100))
 def test_many_groups(tmp_path: Path, block: int) -> None:
     play(tmp_path, range(1000 + 100 * block, 1100 + 100 * block), scenario)
+
+
+def test_who_has_just_started_leaves_the_lease_where_it_is(tmp_path: Path) -> None:
+    """Its NATS server says that nobody leads, as it is linked to no other yet; but somebody writes."""
+
+    async def play() -> None:
+        chance = random.Random(1)
+        servers, nats = JetStream(chance), Nats()
+        first = Node("a", servers, nats, tmp_path / "a", chance)
+        while first.group.role != LEADER:
+            await asyncio.sleep(0.01)
+        nats.unlinked.add("b")
+        second = Node("b", servers, nats, tmp_path / "b", chance)
+        await asyncio.sleep(10)
+        assert (first.group.role, second.group.role, first.ready) == (LEADER, FOLLOWER, 1)
+        await let_go((first, second))
+
+    run(play)
 
 
 @pytest.mark.parametrize(("what", "most"), [("killed", 1.0), ("ended", 1.0), ("stopped", 3.5)])
