@@ -196,6 +196,8 @@ class Subscriptions:
         head = subject[:-1]
         if subscription.handler is None or subscription.queue or not subject.endswith(b".>") or not is_literal(head):
             return
+        if subscription.rank:  # its subjects are remembered, or nothing could be gathered for it
+            return
         heads = self._heads.setdefault(first, {})
         if change < 0:
             if head in heads and heads[head].owner is subscription:
