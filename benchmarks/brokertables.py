@@ -27,7 +27,11 @@ _RAW = {
     "FILE": {(128, 1): 220, (128, 4): 221, (1024, 1): 114, (1024, 4): 111},
 }
 _IN_TURN = {"MEMORY": 365, "FILE, no sync": 367, "FILE": 38.5}
-_SYNCHRONOUS = {"MEMORY": {1: 9, 4: 21}, "FILE, no sync": {1: 8, 4: 17}, "FILE": {1: 0.9, 4: 2.7}}
+_SYNCHRONOUS: dict[str, dict[int, float]] = {
+    "MEMORY": {1: 9, 4: 21},
+    "FILE, no sync": {1: 8, 4: 17},
+    "FILE": {1: 0.9, 4: 2.7},
+}
 #: The same server, a million stored messages to raw subscribers, in all.
 _DELIVERED = {"MEMORY": {1: 564, 4: 673}, "FILE": {1: 305, 4: 0}}
 #: What the project wants.

@@ -49,9 +49,9 @@ def _compare(store: Path, title: str, rounds: int) -> str:
     volume = stores.total_size(stores.data_files(store))
     parquet, ndjson = Layout(), Layout(format=Format.NDJSON, compression=Compression.NONE)
     healthy = open_datastore(store)
-    planned = _planned(store, out, parquet)
-    options = planned.options
-    held = [pa.Table.from_batches(list(read_split(split, options))) for split in planned.plan.splits]
+    export = _planned(store, out, parquet)
+    plan, options = export.plan, export.options
+    held = [pa.Table.from_batches(list(read_split(split, options))) for split in plan.splits]
     wanted = sum(part.num_rows for part in held)
 
     def clear() -> None:
@@ -68,8 +68,8 @@ def _compare(store: Path, title: str, rounds: int) -> str:
     plain = {"compression": parquet.compression.value}
     ways: dict[str, Callable[[], object]] = {
         _VERIFY: lambda: verify(healthy, workers=2),
-        "rows as Arrow batches, 1 worker": lambda: _rows(planned, options, 1),
-        "rows as Arrow batches, 2 workers": lambda: _rows(planned, options, 2),
+        "rows as Arrow batches, 1 worker": lambda: _rows(plan, options, 1),
+        "rows as Arrow batches, 2 workers": lambda: _rows(plan, options, 2),
         "pyarrow from memory, its own settings, 2 threads": lambda: _from_memory(held, out, plain, 2),
         "pyarrow from memory, our settings, 1 thread": lambda: _from_memory(held, out, settings, 1),
         _FROM_MEMORY: lambda: _from_memory(held, out, settings, 2),
@@ -92,15 +92,15 @@ def _compare(store: Path, title: str, rounds: int) -> str:
     return f"**{title}: {volume / MB:.0f} MB of data**\n\n{table(headers, rows)}"
 
 
-def _rows(planned: Plan, options: TableOptions, workers: int) -> None:
+def _rows(plan: Plan, options: TableOptions, workers: int) -> None:
     """Makes all rows and does nothing with them."""
 
     def work(number: int) -> None:
-        for _ in read_split(planned.splits[number], options):
+        for _ in read_split(plan.splits[number], options):
             pass
 
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(work, range(len(planned.splits))))
+        list(pool.map(work, range(len(plan.splits))))
 
 
 def _from_memory(held: list[pa.Table], out: Path, settings: dict[str, object], threads: int) -> None:

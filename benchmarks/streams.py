@@ -16,12 +16,12 @@ from measure import Series, race, reread
 from natsserver import Server, running
 from stores import all_files
 
-from stantools.migration.journal import Journal
+from stantools.migration.journal import Journal, StreamResult
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import PreparedStream, prepare
 from stantools.migration.server.restore import restore
 from stantools.migration.source import open_source
-from stantools.migration.targets.loading import ApplyOptions, StreamResult, apply_streams
+from stantools.migration.targets.loading import ApplyOptions, apply_streams
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions

@@ -212,6 +212,8 @@ def table_text(
     indent: int = 0,
 ) -> str:
     """Returns a table for people; see `print_table`. Its lines begin with `indent` spaces."""
+    from tabulate import tabulate
+
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
         return ""
@@ -222,12 +224,15 @@ def table_text(
     width = console.width()
     if width and _total(columns) > width - indent:
         columns = _fitted(columns, width - indent)
-    out = io.StringIO()
-    for row in zip(*[column.lines() for column in columns], strict=True):
-        for parts in itertools.zip_longest(*[cell.split("\n") for cell in row], fillvalue=""):
-            line = "  ".join(map(_Column.aligned, columns, parts))
-            out.write(f"{' ' * indent}{line}".rstrip() + "\n")
-    return out.getvalue()
+    sides = ["right" if column.number else "left" for column in columns]
+    # Titles and rules go as rows: to headers the library adds room, which a narrow terminal does not have.
+    text: str = tabulate(
+        zip(*[column.lines() for column in columns], strict=True),
+        tablefmt="plain",
+        disable_numparse=True,
+        colalign=sides,
+    )
+    return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in text.split("\n"))
 
 
 class _Column:
@@ -247,10 +252,6 @@ class _Column:
     def lines(self) -> list[str]:
         """Returns the title, the rule under it, and every cell, each cut or broken into lines so that it fits."""
         return [textwrap.fill(self.title, self.width), "-" * self.width, *map(self._fitted, self.cells)]
-
-    def aligned(self, text: str) -> str:
-        """Returns a line of a cell with the room that is left beside it."""
-        return text.strip().rjust(self.width) if self.number else text.strip().ljust(self.width)
 
     def _fitted(self, text: str) -> str:
         if len(text) <= self.width:
