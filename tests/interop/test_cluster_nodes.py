@@ -328,6 +328,23 @@ def test_refusals(tmp_path: Path) -> None:
     assert "nodes b, c cannot be reached" in said
 
 
+def test_a_node_alone_waits_for_a_majority(tmp_path: Path) -> None:
+    """It says so, serves its page and no client, and goes on as soon as another one is there."""
+    nodes = configured(tmp_path, "abc")
+    with running(nodes[:1]), contextlib.ExitStack() as stack:
+        alone = nodes[0]
+        until(lambda: "[WRN] STREAM: JetStream does not answer yet" in alone.said())
+        assert role(alone)[1] in ("Follower", "Candidate")
+        with Talker(alone.port) as nats:
+            with pytest.raises((NobodyAnsweredError, TimeoutError)):
+                Client(nats, "early", cluster="orders", seconds=2)
+            stack.callback(stopped, nodes[1])
+            nodes[1].start(wait=False)
+            acknowledged(connected(nats, "me", cluster="orders"), 3, 0)
+        assert alone.process is not None
+        assert alone.process.poll() is None
+
+
 def test_nodes_on_one_server(tmp_path: Path) -> None:
     """With a NATS server for all that is named, nodes start none of their own."""
     with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:

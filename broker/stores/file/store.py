@@ -17,7 +17,7 @@ from broker.stores.file.messages import FileMessages
 from broker.stores.file.recovery import Found, FoundChannel, recover_directory
 from broker.stores.file.services import Archiver, CacheBudget, OpenFiles, Services
 from broker.stores.file.subscriptions import FileSubscriptions
-from broker.stores.interface import ChannelStore, Flush, Recovered, RecoveredSubscription, StorageError
+from broker.stores.interface import ANY_SIZE, ChannelStore, Flush, Recovered, RecoveredSubscription, StorageError
 from broker.stores.options import FileOptions
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
@@ -50,9 +50,11 @@ class FileStore:
 
     Attributes:
         kind: `FILE`.
+        largest: See `Store`.
     """
 
     kind = "FILE"
+    largest = ANY_SIZE
 
     def __init__(
         self,

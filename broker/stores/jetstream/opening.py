@@ -189,7 +189,10 @@ class Opening:
         """
         there = info["config"]
         if problem := wrong(there, config):
-            raise StorageError(f"stream {config['name']} is not as the broker makes it: {problem}")
+            raise StorageError(
+                f"stream {config['name']} is not as the broker makes it: {problem}; set that right (nats stream edit), "
+                "or remove the stream if it is somebody else's"
+            )
         if differs(there, config):
             STREAMING.info("Stream %s gets its limits and replicas as configured", config["name"])
             await self._answer(lambda: self._streams.update_stream({**there, **config}), self._refused(config["name"]))
@@ -233,7 +236,8 @@ class Opening:
                     raise StorageError("JetStream is not enabled there: nobody answers its requests") from problem
                 if now - begin > _PATIENCE:
                     raise StorageError(
-                        f"JetStream does not answer: {problem}; a cluster needs a majority of its servers"
+                        f"JetStream does not answer: {problem}; a cluster needs a majority of its servers: start those "
+                        "that are missing (nats server list shows who is there)"
                     ) from problem
                 if not said:
                     said = True
