@@ -235,9 +235,12 @@ class Opening:
                 if now - heard > _NOBODY:
                     raise StorageError("JetStream is not enabled there: nobody answers its requests") from problem
                 if now - begin > _PATIENCE:
+                    few = isinstance(problem, ApiError) and problem.err_code == _FEW_SERVERS
+                    needed = "a cluster needs a majority of its servers"
+                    if few:
+                        needed = f"streams are made when all {self._names.replicas} servers that hold them are there"
                     raise StorageError(
-                        f"JetStream does not answer: {problem}; a cluster needs a majority of its servers: start those "
-                        "that are missing (nats server list shows who is there)"
+                        f"JetStream does not answer: {problem}; {needed}: start those that are missing"
                     ) from problem
                 if not said:
                     said = True

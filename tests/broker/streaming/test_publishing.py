@@ -430,7 +430,7 @@ def test_what_the_bus_does_not_carry_any_more(world: World, caplog: pytest.LogCa
     world.publish(b"foo", b"1", bytes(2000), b"3")
     world.bus.deliverable = world.bus.max_payload = 1000
     plain = world.subscribe(b"foo", start_position=pb.FIRST)
-    member = world.subscribe(b"foo", start_position=pb.FIRST, queue_group=b"q")
+    member = world.subscribe(b"foo", start_position=pb.FIRST, q_group=b"q")
     world.publish(b"foo", b"4")
     assert plain.sequences() == member.sequences() == [1]
     said = [each.message for each in caplog.records if "cannot be delivered" in each.message]
