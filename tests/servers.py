@@ -235,6 +235,12 @@ _PROBE = "PROBE"
 _ASKING = 4.0
 
 
+async def consumer_names(js: Any, stream: str) -> list[str]:
+    """Returns the names of a stream's consumers, up to a page of them, with a `stantools.nats.jetstream.JetStream`."""
+    found: list[str] | None = (await js.api(f"CONSUMER.NAMES.{stream}", {}))["consumers"]
+    return found or []
+
+
 async def make_stream(client: Any, seconds: float = 120, **config: Any) -> dict[str, Any]:
     """Makes a stream, again and again until a cluster does it: one that is busy electing refuses, or says nothing.
 

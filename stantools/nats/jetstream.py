@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.nats import encoding
@@ -167,7 +167,13 @@ class JetStream:
     async def stream_names(self, subject: str | None = None) -> list[str]:
         """Returns the names of all streams, or of those with a subject that overlaps the given one."""
         query = {} if subject is None else {"subject": subject}
-        return [str(name) async for name in self._pages("STREAM.NAMES", "streams", query)]
+        names: list[str] = []
+        while True:
+            answer = await self.api("STREAM.NAMES", {**query, "offset": len(names)}, asks=True)
+            page = answer.get("streams") or []
+            names.extend(map(str, page))
+            if not page or len(names) >= int(answer.get("total", 0)):
+                return names
 
     async def create_stream(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Creates a stream; does nothing if it is there with the same configuration. Returns its info."""
@@ -269,14 +275,6 @@ class JetStream:
                 return None
             raise
 
-    async def consumer_list(self, stream: str) -> list[dict[str, Any]]:
-        """Returns the infos of all consumers of a stream."""
-        return [info async for info in self._pages(f"CONSUMER.LIST.{stream}", "consumers", {})]
-
-    async def consumer_names(self, stream: str) -> list[str]:
-        """Returns the names of all consumers of a stream."""
-        return [str(name) async for name in self._pages(f"CONSUMER.NAMES.{stream}", "consumers", {})]
-
     async def consumer_delete(self, stream: str, name: str) -> bool:
         """Deletes a consumer; returns whether there was one."""
         try:
@@ -293,17 +291,6 @@ class JetStream:
         if timeout is None:
             timeout = max(self._change_seconds, self.connection.options.timeout)
         return await self.api(operation, body, timeout=timeout)
-
-    async def _pages(self, operation: str, member: str, query: Mapping[str, Any]) -> AsyncIterator[Any]:
-        offset = 0
-        while True:
-            answer = await self.api(operation, {**query, "offset": offset}, asks=True)
-            found = answer.get(member) or []
-            for one in found:
-                yield one
-            offset += len(found)
-            if not found or offset >= int(answer.get("total", 0)):
-                return
 
 
 def _read_one(operation: str, answer: bytes, ignore: frozenset[int]) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ import pytest
 from stantools.format.proto import store_pb2 as pb
 from stantools.migration.proof.stream import ExpectedStream
 from stantools.nats.options import ConnectOptions
-from tests import natsclient
+from tests import natsclient, servers
 from tests.migration.proof.stores import fill, records, stored, with_js, write_store
 from tests.servers import free_port
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
@@ -181,7 +181,7 @@ def _consumers(url: str) -> list[str]:
     names: list[str] = []
 
     async def ask(js: Any) -> None:
-        names.extend(await js.consumer_names("orders_new"))
+        names.extend(await servers.consumer_names(js, "orders_new"))
 
     with_js(url, ask)
     return names

@@ -16,6 +16,7 @@ from stantools.nats import readback
 from stantools.nats.jetstream import JetStream
 from stantools.progress import Progress
 from stantools.streamfiles.headers import header_block
+from tests import servers
 from tests.migration.proof.stores import Record, fill, records, single, stored, with_js, write_store
 from tests.migration.publish.conftest import peer
 
@@ -56,7 +57,7 @@ def test_equal_on_every_version(each_server: Any, tmp_path: Path) -> None:
     assert proof.bytes == sum(len(row[3]) for row in rows)
     assert proof.seconds > 0
     # Nothing of ours is left behind.
-    assert with_js(each_server.url, lambda js: js.consumer_names("FOO")) == []
+    assert with_js(each_server.url, lambda js: servers.consumer_names(js, "FOO")) == []
 
 
 def test_gaps(each_server: Any, tmp_path: Path) -> None:
@@ -228,7 +229,7 @@ def test_a_consumer_that_somebody_deletes(start_server: Any, tmp_path: Path, mon
 
     def delete(js: JetStream) -> None:
         async def work() -> None:
-            for name in await js.consumer_names("FOO"):
+            for name in await servers.consumer_names(js, "FOO"):
                 await js.consumer_delete("FOO", name)
 
         tasks.append(asyncio.ensure_future(work()))

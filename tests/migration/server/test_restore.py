@@ -50,7 +50,7 @@ def test_restores_on_every_version(each_server: Any) -> None:
         info = await js.stream_info("ORDERS")
         assert info is not None
         assert info["state"]["bytes"] == archive.state["bytes"]
-        assert await js.consumer_names("ORDERS") == ["one", "two"]
+        assert await servers.consumer_names(js, "ORDERS") == ["one", "two"]
         message = await js.message("ORDERS", 4000)
         assert message is not None
         assert message["time"] == "2020-09-13T12:26:40.123460789Z"
