@@ -35,9 +35,9 @@ def info(stream: str, name: str) -> tuple[str, str]:
     return f"{API}CONSUMER.INFO.{stream}.{name}", ""
 
 
-def pull(stream: str, name: str, body: Any, count: int) -> tuple[str, Any, None, int]:
-    """A request for messages; so many come back, statuses included."""
-    return f"{API}CONSUMER.MSG.NEXT.{stream}.{name}", body, None, count
+def pull(stream: str, name: str, body: Any, end: int | str) -> tuple[str, Any, None, int | str]:
+    """A request for messages; so many come back, statuses included, or so that the last one has a status."""
+    return f"{API}CONSUMER.MSG.NEXT.{stream}.{name}", body, None, end
 
 
 def ack(stream: str, name: str, sequence: int, number: int, body: str = "+ACK") -> tuple[str, str]:
@@ -165,7 +165,7 @@ PULLS = [
     pull("P", "d", {"batch": 9, "no_wait": True}, 1),
     pull("P", "d", {"batch": 3, "expires": _WAIT}, 1),
     pull("P", "d", {"batch": 3, "expires": _WAIT, "no_wait": True}, 1),
-    pull("P", "d", {"batch": 3, "expires": 3_000_000_000, "idle_heartbeat": 1_100_000_000}, 3),
+    pull("P", "d", {"batch": 3, "expires": 3_000_000_000, "idle_heartbeat": 500_000_000}, "408"),
     pull("P", "d", {"batch": 1, "idle_heartbeat": 200_000_000}, 1),
     pull("P", "d", {"batch": 1, "expires": _WAIT, "idle_heartbeat": 200_000_000}, 1),
     pull("P", "d", '{"batch": "x"}', 1),
