@@ -45,32 +45,83 @@ def _nothing() -> None:
     """There is nothing to take in or to hold back."""
 
 
+class Rounds:
+    """Rounds of an event loop: what all that was read in one leads to is done at its end, and leaves in one write.
+
+    Attributes:
+        hold_back: Called when there is something to do at the end: nothing is to be written before it is done.
+        let_go: Called when it is done: all of that is to be written now.
+        take_in: Called before: what was read and left to wait is handled.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._wanted: dict[LoopDriver, None] = {}
+        self._due = False
+        self.hold_back: Callable[[], None] = _nothing
+        self.let_go: Callable[[], None] = _nothing
+        self.take_in: Callable[[], None] = _nothing
+
+    def soon(self, driver: LoopDriver | None = None) -> None:
+        """Ends the round once all was read that the loop found readable.
+
+        Args:
+            driver: Whose rules are to commit then; None: whose turns out to be when what waits is handled.
+        """
+        if driver is not None:
+            self._wanted[driver] = None
+        if not self._due:
+            self._due = True
+            self.hold_back()
+            self._loop.call_soon(self._end)
+
+    def forget(self, driver: LoopDriver) -> None:
+        """Has rules commit no more."""
+        self._wanted.pop(driver, None)
+
+    def _end(self) -> None:
+        self.take_in()
+        self._due = False
+        wanted, self._wanted = self._wanted, {}
+        try:
+            for driver in wanted:
+                driver.commit()
+        finally:
+            self.let_go()
+            if self._due:  # again, in the next round
+                self.hold_back()
+
+
 class LoopDriver:
     """Calls the rules from an event loop.
 
     Args:
         on_fatal: Called when the rules cannot go on.
+        rounds: At whose end the rules commit; those of other rules as well, if others write to the same sockets.
     """
 
     server: Rules  #: the rules; to be set before the loop runs
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None], rounds: Rounds | None = None
+    ) -> None:
+        self.rounds: Final = rounds or Rounds(loop)
         self._loop = loop
         self._on_fatal = on_fatal
-        self._committing = False
+        self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
-        #: Called when a commit is due: nothing is to be written before it is over, so that an answer and what follows
-        #: from it leave in one write.
-        self.hold_back: Callable[[], None] = _nothing
-        self.let_go: Callable[[], None] = _nothing  #: called after the commit: all of that is to be written now
-        self.take_in: Callable[[], None] = _nothing  #: called before commits and timers: what waits is handled
 
     def commit_soon(self) -> None:
         """Commits once everything that the loop found readable has been handed over."""
-        if not self._committing:
-            self._committing = True
-            self.hold_back()
-            self._loop.call_soon(self._commit)
+        if not self._stopped:
+            self.rounds.soon(self)
+
+    def commit(self) -> None:
+        """Commits; what is wrong with one server is not the others'."""
+        try:
+            self.server.commit()
+        except Exception as problem:
+            report_loop_error(self._loop, {"message": "commit", "exception": problem})
 
     def wake(self) -> None:
         """As `commit_soon`, from any thread."""
@@ -110,25 +161,16 @@ class LoopDriver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._committing = True
+        self._stopped = True
+        self.rounds.forget(self)
 
     @staticmethod
     def _now() -> int:
         return time.monotonic_ns()
 
-    def _commit(self) -> None:
-        self.take_in()
-        self._committing = False
-        try:
-            self.server.commit()
-        finally:
-            self.let_go()
-            if self._committing:  # again, in the next round
-                self.hold_back()
-
     def _wake(self) -> None:
         self._timer = None
-        self.take_in()
+        self.rounds.take_in()
         self.server.run_timers()
 
 

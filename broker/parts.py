@@ -8,7 +8,7 @@ import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.driver import LoopDriver, SystemClock
+from broker.driver import LoopDriver, Rounds, SystemClock
 from broker.log import NATS
 from broker.stores import open_store
 from broker.streaming.context import new_id
@@ -107,9 +107,14 @@ class Parts:
         return server
 
     def serve_streams(
-        self, nats: NatsServer, options: StreamsOptions, store: Store, stack: contextlib.AsyncExitStack
+        self,
+        nats: NatsServer,
+        options: StreamsOptions,
+        store: Store,
+        rounds: Rounds,
+        stack: contextlib.AsyncExitStack,
     ) -> Audience | None:
-        """Starts JetStream. Returns who makes streams of channels, if somebody does."""
+        """Starts JetStream, whose rules commit at the end of rounds. Returns who makes streams of channels, if any."""
         from broker.bus.streams import StreamsBus
         from broker.stores.streams.directory import StreamsDirectory
         from broker.streams.options import LEVEL, VERSION
@@ -119,8 +124,7 @@ class Parts:
         NATS.info("Starting JetStream")
         place = StreamsDirectory(options.store_dir)
         limits = Limits(options.max_mem or place.machine_memory(), options.max_file or place.free_space())
-        driver = LoopDriver(asyncio.get_running_loop(), self._failed)
-        driver.hold_back, driver.let_go = nats.hold_back, nats.flush
+        driver = LoopDriver(asyncio.get_running_loop(), self._failed, rounds)
         driver.server = streams = self.streams = StreamsServer(
             StreamsBus(nats), place, SystemClock(), driver, limits, preview=options.preview
         )

@@ -157,25 +157,27 @@ class _Process:
             from broker.bus.external import ExternalBus
 
             external = ExternalBus(options.connection, cluster_id, roles=roles)
-            driver.hold_back, driver.let_go = external.hold_back, external.let_go
+            driver.rounds.hold_back, driver.rounds.let_go = external.hold_back, external.let_go
             server = parts.streaming(store, external, driver, lock=lock)
             external.on_discovered(server.servers_discovered)
             await parts.monitor(None, server, stack)
             await external.connect()
             stack.push_async_callback(external.close)
-            self._compare_sizes(external.max_payload)
         else:
             self._nats = nats = NatsServer(options.nats, options.config_file, self._sockets)
             self._lame_duck = nats.lame_duck
-            driver.hold_back, driver.let_go = nats.hold_back, nats.flush
-            driver.take_in, nats.intake.soon = nats.take_in, driver.commit_soon
+            rounds = driver.rounds
+            rounds.hold_back, rounds.let_go = nats.hold_back, nats.flush
+            rounds.take_in, nats.intake.soon = nats.take_in, rounds.soon
             for line in options.nats_warnings:
                 NATS.warning("%s", line)
             bus = EmbeddedBus(
                 nats, cluster_id, roles=roles, credentials=credentials_of(options.connection, options.nats.tls)
             )
             stack.push_async_callback(nats.stop)
-            audience = parts.serve_streams(nats, options.streams, store, stack) if options.streams is not None else None
+            audience = None
+            if options.streams is not None:
+                audience = parts.serve_streams(nats, options.streams, store, rounds, stack)
             server = parts.streaming(store, bus, driver, lock=lock, audience=audience)
             await nats.start(before_listening=lambda: parts.monitor(nats, server, stack))
             self._leave_traces(f"nats://{reachable(nats.host, nats.port)}", stack)
@@ -237,7 +239,7 @@ class _Process:
         def make(over: Callable[[str], None]) -> Term:
             driver = LoopDriver(loop, self._fatal)
             bus = ExternalBus(options.connection, options.streaming.cluster_id)
-            driver.hold_back, driver.let_go = bus.hold_back, bus.let_go
+            driver.rounds.hold_back, driver.rounds.let_go = bus.hold_back, bus.let_go
             store = parts.store(Backing(link, names, over, group.node_id, node.lease, durable))
             server = parts.streaming(store, bus, driver, member=group)
             server.started_at = began
@@ -271,7 +273,6 @@ class _Process:
             self._lame_duck = partial(leave, self._node_server)
         await link.connect()
         stack.push_async_callback(link.close)
-        self._compare_sizes(link.max_payload)
         # With a NATS server of each node there may be no majority of them yet.
         await group.start(check=node.server is None)
         stack.push_async_callback(group.stop)
@@ -295,19 +296,6 @@ class _Process:
         STREAMING.info("Git commit: [not set]")
         for line in options.warnings:
             STREAMING.warning("%s", line)
-
-    def _compare_sizes(self, taken: int) -> None:
-        """Warns if an external NATS server takes smaller messages than are allowed here."""
-        if taken < (allowed := self._parts.options.nats.max_payload):
-            STREAMING.warning(
-                "max_payload of the NATS server is %d bytes, and %d are allowed here: larger messages are refused, and "
-                "those that are stored already cannot be delivered. Raise max_payload of the NATS server to %d, or "
-                "lower it here (max_payload in the file) to %d",
-                taken,
-                allowed,
-                allowed,
-                taken,
-            )
 
     def _leave_traces(self, url: str, stack: contextlib.AsyncExitStack) -> None:
         """Writes the files by which others find this process."""
@@ -414,7 +402,7 @@ class _Process:
 
 def _stop(server: StreamingServer, driver: LoopDriver) -> None:
     driver.stop()
-    driver.take_in()
+    driver.rounds.take_in()
     try:
         server.stop()
     except StorageError as error:

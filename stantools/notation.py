@@ -126,9 +126,8 @@ def _second(seconds: int) -> str:
 
 def format_moment(timestamp_ns: int) -> str:
     """Formats nanoseconds since 1970 as servers report them: as `format_time`, without zeros at the end."""
-    seconds, rest = divmod(timestamp_ns, _SECOND)
-    fraction = f".{rest:09d}".rstrip("0") if rest else ""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
+    text = format_time(timestamp_ns)
+    return f"{text[:-1].rstrip('0').rstrip('.')}Z" if text[-1] == "Z" else text
 
 
 def format_uptime(nanoseconds: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.nats.client import NatsSubscription
 from broker.nats.internal import SystemClient
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from broker.nats.server import NatsServer
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler
+
+#: What is gathered comes after the acknowledgements of channels, which make room.
+_RANK: Final = 2
 
 
 class StreamsBus:
@@ -36,9 +39,9 @@ class StreamsBus:
         """Bytes that a message of a client may have."""
         return self._server.options.max_payload
 
-    def listen(self, subject: bytes, handler: Handler) -> object:
+    def listen(self, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
         """Subscribes."""
-        return self._client.subscribe(subject, handler)
+        return self._client.subscribe(subject, handler, rank=_RANK if gathered else 0)
 
     def unlisten(self, subscription: object) -> None:
         """Unsubscribes."""

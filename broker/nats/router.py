@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: What a handler in this process may take (seconds) until it is given fewer rows at a time, or more.
 _LONG: Final = 0.004
-_SHORT: Final = 0.002
+_SHORT: Final = 0.001
 _MOST_ROWS: Final = 4096
 #: Fewer rows than these are handed to a handler without a look at the clock.
 _FEW_ROWS: Final = 4
@@ -163,6 +163,10 @@ class Router:
             counters.in_bytes += size
             to = routes[number].only
             if to is None or to.closed:
+                for _, reply, _, _ in rows(buffer, frames, begin, end):
+                    for origin in origins if reply else ():
+                        if origin.no_responders:
+                            origin.nobody_there(reply)
                 continue
             self._account(to, end - begin, size)
             wait = self._take(to, buffer, frames, begin, end, size)
@@ -374,7 +378,7 @@ class Router:
         keep: bool = False,
     ) -> int:
         """Hands over one message. Returns the number of receivers, another server being one."""
-        route = self._subscriptions.route(subject, keep=keep)
+        route = self._subscriptions.known.values.get(subject) or self._subscriptions.route(subject, keep=keep)
         count = 0
         if route.abroad is None:
             chosen = self._receivers(origin, route, route.queues)
@@ -401,7 +405,7 @@ class Router:
         group: bytes,
     ) -> None:
         """Hands one message to those who have subscribed to `to`, or to one of a queue group; they see `subject`."""
-        route = self._subscriptions.route(to, keep=True)
+        route = self._subscriptions.known.values.get(to) or self._subscriptions.route(to, keep=True)
         if group:
             members = route.members(group)
             receivers = [members[int(random.random() * len(members))]] if members else []
@@ -444,7 +448,7 @@ class Router:
     def _hand_run(self, to: NatsSubscription | None, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         """Hands rows to a socket; nobody is there for None."""
         if to is not None:
-            size = int(frames[begin:end, PAYLOAD_SIZE].sum())
+            size = int(frames[begin, PAYLOAD_SIZE] if end - begin == 1 else frames[begin:end, PAYLOAD_SIZE].sum())
             self._account(to, end - begin, size)
             to.client.take(to, buffer, frames, begin, end, size)
 
@@ -487,6 +491,10 @@ class Router:
         self, origin: Client | None, route: Route, groups: Iterable[tuple[NatsSubscription, ...]]
     ) -> list[NatsSubscription]:
         """Returns who gets one message: all in no group, and one of each of some; for some it is the last."""
+        only = route.only
+        if only is not None and only.client is not origin and not (only.limit or only.closed):
+            # Mostly who has asked, and gets the answer.
+            return [only]
         chosen = [s for s in route.plain if not (s.closed or (s.client is origin and not s.client.echo))]
         for group in groups:
             members = [s for s in group if not (s.closed or (s.client is origin and not s.client.echo))]

@@ -196,8 +196,6 @@ class Subscriptions:
         head = subject[:-1]
         if subscription.handler is None or subscription.queue or not subject.endswith(b".>") or not is_literal(head):
             return
-        if subscription.rank:  # its subjects are remembered, or nothing could be gathered for it
-            return
         heads = self._heads.setdefault(first, {})
         if change < 0:
             if head in heads and heads[head].owner is subscription:
@@ -213,7 +211,7 @@ class Subscriptions:
             subject: One of these subjects.
 
         Returns:
-            None if nobody is known for that.
+            None if nobody is known for that, or the subject is better remembered.
         """
         at = subject.find(b".")
         heads = self._heads.get(subject[:at])
@@ -222,6 +220,9 @@ class Subscriptions:
         while at >= 0:
             found = heads.get(subject[: at + 1])
             if found is not None and not found.others and not found.owner.closed:
+                # Nothing is gathered but what goes to subjects that are known.
+                if found.owner.rank and self._comes_again(subject):
+                    return None
                 return subject[: at + 1], found.owner
             at = subject.find(b".", at + 1)
         return None
@@ -293,11 +294,8 @@ class Subscriptions:
             groups = (tuple(s for s in group if _may_receive(s, subject)) for group in queues)
             queues = tuple(group for group in groups if group)
         abroad = None if self.mesh is None else self.mesh.match(subject)
-        if not keep and hash(subject) not in self._seen:
+        if not (keep or self._comes_again(subject)):
             once = Route(-1, plain, queues, abroad)
-            if len(self._seen) >= _SEEN:
-                self._seen.clear()
-            self._seen.add(hash(subject))
             if not narrowed and changes == interest.inserts + interest.removes:
                 self._keep_alike(subject, once)
             return once
@@ -320,14 +318,22 @@ class Subscriptions:
         self.known.keep(subject, route)
         return route
 
+    def _comes_again(self, subject: bytes) -> bool:
+        """Returns whether a subject, or a head of subjects, was looked for before."""
+        number = hash(subject)
+        if number in self._seen:
+            return True
+        if len(self._seen) >= _SEEN:
+            self._seen.clear()
+        self._seen.add(number)
+        return False
+
     def _keep_alike(self, subject: bytes, route: Route) -> None:
         """Remembers the receivers of a subject for those that differ in the last token only, if it does not matter."""
         head = subject[: subject.rfind(b".") + 1]
         if self.mesh is not None or not head or self.interest.is_literal(subject) or head + _ANY in self.known.values:
             return
-        if hash(head) not in self._seen:
-            self._seen.add(hash(head))
-        elif self.interest.is_same_for_all(head):
+        if self._comes_again(head) and self.interest.is_same_for_all(head):
             if self._bytes > _MOST_BYTES:
                 self.forget()
             self._bytes += _ROUTE_BYTES + _RECEIVER_BYTES * route.fanout + len(head) + _SUBJECT_BYTES

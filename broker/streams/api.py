@@ -33,6 +33,8 @@ from broker.streams.streaminfo import stream_info, stream_state, subject_counts
 from broker.streams.transfers import Transfers
 
 PREFIX: Final = b"$JS.API."
+#: What subjects of direct gets begin with.
+DIRECT: Final = PREFIX + b"DIRECT.GET."
 _CONSUMER: Final = b"CONSUMER."
 _NAMES: Final = 1024
 _INFOS: Final = 256
@@ -100,17 +102,12 @@ class Api:
             b"STREAM.LIST": ("stream_list", self._list, {**_NO_PAGE, "streams": []}),
         }
 
-    def answers(self, subject: bytes, header: bytes, body: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """Returns header blocks and payloads of what answers a request; nothing where servers say nothing."""
-        call = subject[len(PREFIX) :]
-        if call.startswith(b"DIRECT.GET."):
-            self.total += 1
-            return ((BEYOND, b""),) if beyond(header) else self._direct(call[len(b"DIRECT.GET.") :], body)
-        answer = self._answer(call, header, body)
-        if not answer:
-            return ()
-        self._advisories.audit(subject, body, answer)
-        return ((b"", answer),)
+    def answer(self, subject: bytes, header: bytes, body: bytes) -> bytes:
+        """Returns what answers a request, but for direct gets; nothing where servers say nothing."""
+        answer = self._answer(subject[len(PREFIX) :], header, body)
+        if answer:
+            self._advisories.audit(subject, body, answer)
+        return answer
 
     def _answer(self, call: bytes, header: bytes, body: bytes) -> bytes:
         found = self._plain_calls.get(call)
@@ -263,9 +260,19 @@ class Api:
 
     # Messages themselves
 
-    def _direct(self, rest: bytes, body: bytes) -> Iterable[tuple[bytes, bytes]]:
+    def direct(self, rest: bytes, header: bytes, body: bytes) -> Iterable[tuple[bytes, bytes]]:
+        """Returns header blocks and payloads of what answers a direct get.
+
+        Args:
+            rest: What follows `DIRECT` in the subject: a stream, and perhaps a subject.
+            header: Header block; empty for none.
+            body: The request.
+        """
+        self.total += 1
+        if header and beyond(header):
+            return ((BEYOND, b""),)
         name, _, subject = rest.partition(b".")
         stream = self._account.direct(name.decode(errors="replace"))
         if stream is None:
             return ((status("503"), b""),)
-        return reading.direct(stream, subject.decode(errors="replace"), body)
+        return reading.direct(stream, subject, body)

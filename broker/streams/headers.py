@@ -1,15 +1,11 @@
-"""Header blocks that the server makes or adds to: statuses, and where a message comes from."""
+"""Header blocks that the server makes or adds to: statuses, and lines besides those of a message."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.streams.requests import time_text
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from broker.stores.streams.interface import Stored
+    from collections.abc import Callable
 
 _VERSION: Final = b"NATS/1.0"
 _END: Final = b"\r\n\r\n"
@@ -32,14 +28,6 @@ def without(header: bytes, unwanted: Callable[[bytes], bool]) -> bytes:
     first, *lines = header.removesuffix(_END).split(b"\r\n")
     kept = [line for line in lines if not unwanted(line)]
     return b"\r\n".join((first, *kept)) + _END if kept else b""
-
-
-def origin(stream: str, message: Stored) -> Iterator[bytes]:
-    """Iterates over the lines that say where a message of a stream comes from."""
-    yield b"Nats-Stream: " + stream.encode()
-    yield b"Nats-Subject: " + message.subject
-    yield b"Nats-Sequence: %d" % message.sequence
-    yield b"Nats-Time-Stamp: " + time_text(message.time).encode()
 
 
 def size_line(payload: bytes) -> bytes:

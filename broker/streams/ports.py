@@ -23,8 +23,14 @@ class Bus(Protocol):
     def max_payload(self) -> int:
         """Bytes that a message of a client may have."""
 
-    def listen(self, subject: bytes, handler: Handler) -> object:
-        """Subscribes; what is published is handed over in the read that brought it."""
+    def listen(self, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
+        """Subscribes; what is published is handed over in the read that brought it.
+
+        Args:
+            subject: Subject, possibly with wildcards.
+            handler: Takes rows of a table; buffer and table are good for the time of the call only.
+            gathered: What many have published may be handed over together, when the loop has read from all.
+        """
 
     def unlisten(self, subscription: object) -> None:
         """Unsubscribes."""

@@ -173,13 +173,14 @@ class Preview:
             ApiError: It refuses.
         """
         body = b"" if values is None else dumps(values)
-        for _, payload in self._api.answers(f"$JS.API.{call}".encode(), b"", body):
-            answer: dict[str, Any] = json.loads(payload)
-            if "error" in answer:
-                raise _error(answer["error"])
-            return answer
-        # With such names there is no such request.
-        raise bad_request()
+        payload = self._api.answer(f"$JS.API.{call}".encode(), b"", body)
+        if not payload:
+            # With such names there is no such request.
+            raise bad_request()
+        answer: dict[str, Any] = json.loads(payload)
+        if "error" in answer:
+            raise _error(answer["error"])
+        return answer
 
     def _simply(self, call: str, asked: Asked) -> bytes:
         _expect_nothing(asked)

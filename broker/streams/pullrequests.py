@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.streams.errors import ApiError
@@ -27,6 +28,10 @@ _KINDS: Final[Mapping[str, str]] = {
     "min_pending": INT,
     "min_ack_pending": INT,
 }
+
+
+#: Bytes of a body that is remembered.
+_SHORT: Final = 200
 
 
 class RefusedError(Exception):
@@ -63,10 +68,7 @@ class Request:
         if short or not text.startswith(b"{"):
             count = int(text) if text.isdigit() and 0 < len(text) < 10 and int(text) else 1
             return cls(reply, count, short=short)
-        try:
-            wanted = members(parse(text), _KINDS, "JSApiConsumerGetNextRequest")
-        except ApiError as error:
-            raise RefusedError(f"400 Bad Request - {error.text.removeprefix('invalid JSON: ')}") from None
+        wanted = _members_of_short(text) if len(text) <= _SHORT else _members(text)
         expires, heartbeat = max(wanted.get("expires", 0), 0), max(wanted.get("idle_heartbeat", 0), 0)
         if heartbeat and 2 * heartbeat > expires:
             raise RefusedError("400 Bad Request - heartbeat value too large")
@@ -83,6 +85,17 @@ class Request:
             least_pending=wanted.get("min_pending", 0),
             least_unacknowledged=wanted.get("min_ack_pending", 0),
         )
+
+
+def _members(body: bytes) -> Mapping[str, Any]:
+    try:
+        return members(parse(body), _KINDS, "JSApiConsumerGetNextRequest")
+    except ApiError as error:
+        raise RefusedError(f"400 Bad Request - {error.text.removeprefix('invalid JSON: ')}") from None
+
+
+#: Clients ask for the same again and again.
+_members_of_short: Final = lru_cache(maxsize=256)(_members)
 
 
 class Priorities:

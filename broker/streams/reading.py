@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.stores.interface import StorageError
 from broker.streams.errors import ApiError, bad_request, no_message
-from broker.streams.headers import origin, status, with_lines
+from broker.streams.headers import status, with_lines
 from broker.streams.requests import BOOL, INT, STRING, STRINGS, TIME, UINT, members, parse, time_text
+from stantools.streamfiles.headers import located
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from broker.stores.streams.interface import Stored
     from broker.streams.stream import Stream
 
 _GET: Final[Mapping[str, str]] = {
@@ -45,6 +47,8 @@ _CONFLICTS: Final = tuple(
 #: Messages and bytes of a batch.
 _MOST_BATCH: Final = 1024
 _MOST_BATCH_BYTES: Final = 4 << 20
+_MISSING: Final = (status("404 Message Not Found"), b"")
+_BAD: Final = (status("408 Bad Request"), b"")
 _DELETE: Final[Mapping[str, str]] = {"seq": UINT, "no_erase": BOOL}
 
 
@@ -100,33 +104,43 @@ def delete(stream: Stream, body: bytes) -> None:
     stream.delete_message(wanted.get("seq", 0), erase=not wanted.get("no_erase", False))
 
 
-def direct(stream: Stream, subject: str, body: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Iterates over header blocks and payloads of the answers to a direct get.
+def direct(stream: Stream, subject: bytes, body: bytes) -> Iterable[tuple[bytes, bytes]]:
+    """Returns header blocks and payloads of the answers to a direct get.
 
     Args:
         stream: The stream.
         subject: The last message of this subject is asked for; empty: the body says which ones.
         body: The request.
     """
+    if subject:
+        # So are nearly all: values of keys.
+        return (_BAD if body else _last(stream, subject),)
+    return _direct(stream, body)
+
+
+def _last(stream: Stream, subject: bytes) -> tuple[bytes, bytes]:
     try:
-        yield from _found(stream, _wanted(subject, body))
+        return stream.store.direct(stream.store.contents.last_of(subject), stream.label) or _MISSING
+    except StorageError:
+        return _MISSING
+
+
+def _direct(stream: Stream, body: bytes) -> Iterator[tuple[bytes, bytes]]:
+    try:
+        yield from _found(stream, _wanted(body))
     except _RefusedError as refused:
         yield status(str(refused)), b""
     except (ApiError, StorageError):
-        yield status("404 Message Not Found"), b""
+        yield _MISSING
 
 
 class _RefusedError(Exception):
     """A direct get is answered by a status only."""
 
 
-def _wanted(subject: str, body: bytes) -> dict[str, Any]:
-    if subject and body:
-        raise _RefusedError("408 Bad Request")
-    if not subject and not body:
+def _wanted(body: bytes) -> dict[str, Any]:
+    if not body:
         raise _RefusedError("408 Empty Request")
-    if subject:
-        return {"last_by_subj": subject}
     try:
         found = members(parse(body), _GET, "JSApiMsgGetRequest")
     except ApiError:
@@ -159,8 +173,11 @@ def _found(stream: Stream, wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, b
         yield from _batch(stream, (sequences, left, 0), wanted)
     else:
         message = stream.message(_sequence(stream, wanted))
-        header = b"" if wanted.get("no_hdr") else with_lines(message.header, *origin(stream.name, message))
-        yield header, message.payload
+        yield b"" if wanted.get("no_hdr") else _located(stream, message), message.payload
+
+
+def _located(stream: Stream, message: Stored) -> bytes:
+    return located(message.header, stream.label, message.subject, message.sequence, message.time)
 
 
 def _last_ones(stream: Stream, wanted: Mapping[str, Any]) -> tuple[list[int], int, int]:
@@ -193,7 +210,7 @@ def _batch(
             continue
         pending = left + len(sequences) - row - 1
         place = (b"Nats-Num-Pending: %d" % pending, b"Nats-Last-Sequence: %d" % last)
-        yield with_lines(message.header, *origin(stream.name, message), *place), message.payload
+        yield with_lines(_located(stream, message), *place), message.payload
         last = sequence
         room -= len(message.header) + len(message.payload)
         if room <= 0:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from broker.streams.errors import ApiError, invalid_json, not_empty
-from stantools.notation import format_time, parse_moment
+from stantools.notation import format_moment, parse_moment
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _UINT64: Final = range(1 << 64)
@@ -138,7 +138,7 @@ def _nanoseconds(text: str) -> int:
 
 def time_text(nanoseconds: int) -> str:
     """Returns a time as the API writes it; 0 is never."""
-    return format_time(nanoseconds).rstrip("Z").rstrip("0").rstrip(".") + "Z" if nanoseconds else _NEVER
+    return format_moment(nanoseconds) if nanoseconds else _NEVER
 
 
 def dumps(value: object) -> bytes:

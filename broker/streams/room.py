@@ -28,6 +28,7 @@ class Room:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self._most = {storage: limits.of(storage) for storage in ("memory", "file")}
         self.used = {"memory": 0, "file": 0}  #: bytes of messages by storage type
 
     def check(self, storage: str, size: int) -> None:
@@ -41,4 +42,4 @@ class Room:
 
     def has(self, storage: str, size: int) -> bool:
         """Returns whether messages of some size may be stored."""
-        return self.used[storage] + size <= self.limits.of(storage)
+        return self.used[storage] + size <= self._most[storage]

@@ -16,7 +16,7 @@ from broker.stores.interface import StorageError
 from broker.streams import acks
 from broker.streams.account import Account
 from broker.streams.advisories import Advisories
-from broker.streams.api import BEYOND, PREFIX, Api
+from broker.streams.api import BEYOND, DIRECT, PREFIX, Api
 from broker.streams.consumers import LOOK, Consumers
 from broker.streams.copying import Copies
 from broker.streams.errors import ApiError, store_failed
@@ -47,7 +47,6 @@ _FEW: Final = 4
 #: Seconds that consumers have before the others have their turn.
 _TURN: Final = 0.004
 _NEXT: Final = PREFIX + b"CONSUMER.MSG.NEXT."
-_DIRECT: Final = PREFIX + b"DIRECT.GET."
 _CHANGES: Final = (PREFIX + b"STREAM.", PREFIX + b"CONSUMER.")
 _FLOW: Final = b"$JS.FC."
 
@@ -135,7 +134,7 @@ class StreamsServer:
             self._bus.unlisten(heard.pop(subject))
         for subject in stream.config.subjects:
             if subject not in heard:
-                heard[subject] = self._bus.listen(subject.encode(), partial(self._published, stream))
+                heard[subject] = self._bus.listen(subject.encode(), partial(self._published, stream), gathered=True)
         self.copies.adopt(stream)
         self._driver.commit_soon()
 
@@ -258,16 +257,22 @@ class StreamsServer:
     # Requests
 
     def _requested(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        self._flush()
+        if self._dirty:
+            self._flush()
         changes = False
         for subject, reply, header, body in rows(buffer, frames, begin, end):
-            changes |= not subject.startswith(_DIRECT)
+            if subject.startswith(DIRECT):
+                for block, payload in self.api.direct(subject[len(DIRECT) :], header, body):
+                    if reply:
+                        self._bus.publish(reply, payload, header=block)
+                continue
+            changes = True
             if subject.startswith(_NEXT):
                 self._next_wanted(subject[len(_NEXT) :], reply, header, body)
                 continue
-            for block, payload in self.api.answers(subject, header, body):
-                if reply:
-                    self._bus.publish(reply, payload, header=block)
+            answer = self.api.answer(subject, header, body)
+            if reply and answer:
+                self._bus.publish(reply, answer)
             if subject.startswith(_CHANGES):
                 self._look_for_changes()
         if changes:

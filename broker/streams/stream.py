@@ -13,12 +13,13 @@ import numpy as np
 from broker.stores.streams.interface import Stored
 from broker.streams import publishing
 from broker.streams.errors import TOO_LARGE, ApiError, bad_request, no_message, sealed, store_failed
-from broker.streams.headers import origin, size_line, with_lines
+from broker.streams.headers import size_line, with_lines
 from broker.streams.mapping import SubjectMapping
 from broker.streams.requests import dumps
 from stantools.nats import frames as tables
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD_SIZE, SUBJECT_SIZE
 from stantools.nats.subjects import valid_pattern
+from stantools.streamfiles.headers import located
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Stream:
         self.room, self.created, self.store = room, created, store
         self.borrowed = borrowed
         self.json_name = dumps(config.name)  #: its name in JSON
+        self.label = config.name.encode()  #: its name in headers
         self.failure = ""  #: why nothing can be stored; empty if nothing is wrong
         self.counted = 0  #: bytes that are counted for it
         self._ids = publishing.Ids()
@@ -103,6 +105,7 @@ class Stream:
         transform, again = config.subject_transform, config.republish
         self._mapping = SubjectMapping(transform["src"], transform["dest"]) if transform else None
         self._again = SubjectMapping(again["src"], again["dest"]) if again and again["dest"] else None
+        self._limited = max(config.max_msgs, config.max_bytes, config.max_msgs_per_subject) > 0
 
     # Publishing
 
@@ -277,12 +280,13 @@ class Stream:
 
     def _echo(self, to: bytes, message: Stored, last: int) -> None:
         """Has a message published again, with where it comes from, after which one of its subject."""
-        lines = [*origin(self.name, message), b"Nats-Last-Sequence: %d" % last]
-        payload = message.payload
+        sequence, time, subject, header, payload = message
+        lines = [b"Nats-Last-Sequence: %d" % last]
         if self.config.republish and self.config.republish.get("headers_only"):
             lines.append(size_line(payload))
             payload = b""
-        self.echoes.append((to, with_lines(message.header, *lines), payload))
+        block = located(header, self.label, subject, sequence, time)
+        self.echoes.append((to, with_lines(block, *lines), payload))
 
     def remember(self, now: int) -> None:
         """Finds out anew what messages said about themselves: their ids as long as they count, their lifetimes."""
@@ -338,6 +342,9 @@ class Stream:
         Args:
             subject: The only subject that has become more; empty for any.
         """
+        if not self._limited:
+            self.count()
+            return
         config, store = self.config, self.store
         contents = store.contents
         most = config.max_msgs_per_subject

@@ -280,7 +280,10 @@ class SliceWriter:
 
     def mark(self) -> Mark:
         """Returns where the writer is after a flush, to be able to go back there."""
-        return Mark(self._last_number, self.last_sequence, len(self.finished), self.current, self._flushed)
+        current = self.current
+        return Mark(
+            self._last_number, self.last_sequence, len(self.finished), current, current.progress() if current else None
+        )
 
     def go_back(self, mark: Mark) -> None:
         """Takes back everything since a mark, also from the files; whatever went wrong in between.
@@ -322,10 +325,8 @@ class SliceWriter:
         """
         if self._file is None:
             return
-        if self._pending:
-            self._write_data()
-        if self._index_rows:
-            self._write_index()
+        self._write_data()
+        self._write_index()
         if self._sync if sync is None else sync:
             with writing(untouched="what was written may not be durable"):
                 self._file.sync()

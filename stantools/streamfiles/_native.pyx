@@ -9,13 +9,26 @@ short in the target.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from stantools.format._bytes cimport (
     crc_by_multiplication, crc_by_tables, has_multiplication, load32, load64, store32, store64
 )
-from stantools.streamfiles._headers cimport header_size, write_header
+from stantools.streamfiles._headers cimport header_size, unsigned_decimal_size, write_header, write_unsigned_decimal
 from stantools.streamfiles._highway cimport HashPart, has_avx2, highway_avx2, highway_portable
+
+cdef extern from "<time.h>" nogil:
+    ctypedef long time_t
+
+    cdef struct tm:
+        int tm_sec
+        int tm_min
+        int tm_hour
+        int tm_mday
+        int tm_mon
+        int tm_year
+
+    tm* gmtime_r(const time_t* seconds, tm* broken)
 
 import numpy as np
 
@@ -47,6 +60,7 @@ cdef enum:
     CHUNK_HEAD_SIZE = 8
     STORED = 1
     MOST = 0x7FFFFFFF  # the places are int32
+    TIME_SIZE = 40  # bytes of the longest time, and more
     #: Below this size tables are as fast as multiplication.
     MULTIPLY_FROM = 32
 
@@ -508,6 +522,85 @@ def decode_record(bytes data not None, bytes key not None):
         PyBytes_FromStringAndSize(p + parts.body, <Py_ssize_t>parts.header_size),
         PyBytes_FromStringAndSize(p + payload, size - HASH_SIZE - <Py_ssize_t>payload),
     )
+
+
+cdef inline uint8_t* put_text(uint8_t* to, const void* text, size_t size) noexcept nogil:
+    memcpy(to, text, size)
+    return to + size
+
+
+cdef inline uint8_t* put_padded(uint8_t* to, int64_t value, int digits) noexcept nogil:
+    cdef int i
+    for i in range(digits - 1, -1, -1):
+        to[i] = <uint8_t>(48 + value % 10)
+        value //= 10
+    return to + digits
+
+
+cdef uint8_t* put_time(uint8_t* to, int64_t time) noexcept nogil:
+    """Writes a time (ns since 1970) as RFC 3339, without zeros at the end; returns the place behind it."""
+    cdef int64_t fraction = time % 1000000000
+    cdef time_t seconds = <time_t>(time // 1000000000)
+    cdef tm broken
+    if fraction < 0:
+        fraction += 1000000000
+        seconds -= 1
+    gmtime_r(&seconds, &broken)
+    to = put_padded(to, broken.tm_year + 1900, 4)
+    to[0] = 45
+    to = put_padded(to + 1, broken.tm_mon + 1, 2)
+    to[0] = 45
+    to = put_padded(to + 1, broken.tm_mday, 2)
+    to[0] = 84
+    to = put_padded(to + 1, broken.tm_hour, 2)
+    to[0] = 58
+    to = put_padded(to + 1, broken.tm_min, 2)
+    to[0] = 58
+    to = put_padded(to + 1, broken.tm_sec, 2)
+    if fraction:
+        to[0] = 46
+        to = put_padded(to + 1, fraction, 9)
+        while to[-1] == 48:
+            to -= 1
+    to[0] = 90
+    return to + 1
+
+
+def direct_answer(bytes data not None, bytes key not None, bytes stream not None):
+    """See `stantools.streamfiles.plain.direct_answer`."""
+    cdef const uint8_t* keys = key_of(key)
+    cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(data)
+    cdef const uint8_t* own = <const uint8_t*>b"NATS/1.0"
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef size_t stream_size = <size_t>PyBytes_GET_SIZE(stream), own_size = 8
+    cdef uint64_t sequence, payload
+    cdef uint8_t time[TIME_SIZE]
+    cdef size_t time_size
+    cdef uint8_t* to
+    cdef Parts parts
+    cdef bytes block
+    if not read_record(p, <uint64_t>size, keys, &parts):
+        return None
+    payload = parts.body + parts.header_size
+    if parts.header_size >= 4 and memcmp(p + payload - 4, b"\r\n\r\n", 4) == 0:
+        own = p + parts.body
+        own_size = <size_t>parts.header_size - 4
+    sequence = load64(p + 4) & MAX_SEQUENCE
+    time_size = <size_t>(put_time(time, <int64_t>load64(p + 12)) - time)
+    block = PyBytes_FromStringAndSize(
+        NULL,
+        <Py_ssize_t>(
+            own_size + 15 + stream_size + 16 + parts.subject_size + 17 + unsigned_decimal_size(sequence) + 19
+            + time_size + 4
+        ),
+    )
+    to = put_text(<uint8_t*>PyBytes_AS_STRING(block), own, own_size)
+    to = put_text(put_text(to, b"\r\nNats-Stream: ", 15), PyBytes_AS_STRING(stream), stream_size)
+    to = put_text(put_text(to, b"\r\nNats-Subject: ", 16), p + HEAD_SIZE, <size_t>parts.subject_size)
+    to = write_unsigned_decimal(put_text(to, b"\r\nNats-Sequence: ", 17), sequence)
+    to = put_text(put_text(to, b"\r\nNats-Time-Stamp: ", 19), time, time_size)
+    put_text(to, b"\r\n\r\n", 4)
+    return block, PyBytes_FromStringAndSize(<const char*>p + payload, size - HASH_SIZE - <Py_ssize_t>payload)
 
 
 def encode_messages(buffer, places, uint64_t sequence, int64_t time, key):

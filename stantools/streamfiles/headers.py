@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from stantools.notation import format_moment
+
 CHANNEL = "Nats-Streaming-Channel"
 SEQUENCE = "Nats-Streaming-Sequence"
 TIMESTAMP = "Nats-Streaming-Timestamp"
@@ -111,3 +113,25 @@ def own_block(block: bytes) -> bytes:
     lines = block.split(b"\r\n")
     kept = [line for line in lines if not line.startswith(_ADDED)]
     return b"" if len(kept) == 3 else b"\r\n".join(kept)
+
+
+def located(block: bytes, stream: bytes, subject: bytes, sequence: int, time: int) -> bytes:
+    """Returns a header block, which may be empty, with lines that say where its message is, as servers add them.
+
+    Facts: jetstream-server.md section 6.
+
+    Args:
+        block: The message's own one.
+        stream: Name of the stream.
+        subject: The message's subject.
+        sequence: Its sequence there.
+        time: When it was stored, in nanoseconds since 1970.
+    """
+    own = block[: -2 * len(END_LINE)] if block.endswith(END_LINE + END_LINE) else VERSION_LINE[: -len(END_LINE)]
+    return b"%b\r\nNats-Stream: %b\r\nNats-Subject: %b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b\r\n\r\n" % (
+        own,
+        stream,
+        subject,
+        sequence,
+        format_moment(time).encode(),
+    )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stantools.streamfiles.plain import (
         crc32c,
         decode_record,
+        direct_answer,
         encode_messages,
         encode_record,
         encode_records,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "crc32c",
     "decode_record",
+    "direct_answer",
     "encode_messages",
     "encode_record",
     "encode_records",

@@ -13,7 +13,7 @@ import numpy as np
 
 from stantools.format.crc import CASTAGNOLI, Crc
 from stantools.streamfiles import highway
-from stantools.streamfiles.headers import header_block
+from stantools.streamfiles.headers import header_block, located
 from stantools.streamfiles.layout import (
     CHUNK_HEAD_SIZE,
     CHUNK_SIZE,
@@ -485,6 +485,25 @@ def decode_record(data: bytes, key: bytes) -> tuple[bytes, bytes, bytes] | None:
     if hash64(text, checked) != int.from_bytes(data[end:], "little"):
         return None
     return subject, header, payload
+
+
+def direct_answer(data: bytes, key: bytes, stream: bytes) -> tuple[bytes, bytes] | None:
+    """Returns header block and payload of a record's message, as a direct get is answered.
+
+    Args:
+        data: The record.
+        key: Of its block, 32 bytes.
+        stream: Name of the stream, for the headers that say where the message is.
+
+    Returns:
+        None if it is no record, or its hash is another one.
+    """
+    parts = decode_record(data, key)
+    if parts is None:
+        return None
+    subject, header, payload = parts
+    _, sequence, time, _ = _RECORD_HEAD.unpack_from(data)
+    return located(header, stream, subject, sequence & MAX_SEQUENCE, time), payload
 
 
 def encode_messages(buffer: ReadableBuffer, places: Places, sequence: int, time: int, key: bytes) -> bytes:

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stantools.notation import format_moment
 from stantools.streamfiles import highway
-from stantools.streamfiles.layout import MAX_RECORD_SIZE, Places
+from stantools.streamfiles.headers import located
+from stantools.streamfiles.layout import MAX_RECORD_SIZE, SKIPPED, Places
 from stantools.streamfiles.plain import decode_record, encode_record
 from tests.streamfiles.conftest import TWINS
 
@@ -94,6 +96,29 @@ def test_a_damaged_record_ends_the_search(of: Any, damages: Any, shifts: Any) ->
         assert kernel.find_messages(block, starts, sizes, KEY, found) == good
         results.append([column.tolist() for column in found])
     assert all(each == results[0] for each in results)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.binary(max_size=20),
+    st.sampled_from((b"", b"NATS/1.0\r\n\r\n", b"NATS/1.0\r\nA: b\r\n\r\n", b"no end", b"\r\n\r\n", b"\r\n")),
+    st.binary(max_size=40),
+    st.sampled_from((1, 1 << 61, (1 << 61) | SKIPPED)),
+    st.one_of(
+        st.sampled_from((0, -1, TIME, TIME // 10 * 10, TIME // 10**9 * 10**9, (1 << 63) - 1, -(1 << 63))),
+        st.integers(-(1 << 63), (1 << 63) - 1),
+    ),
+)
+def test_a_record_answers_a_direct_get(subject: bytes, header: bytes, payload: bytes, sequence: int, time: int) -> None:
+    record = encode_record(sequence, time, subject, header, payload, KEY)
+    expected = (located(header, b"ORDERS", subject, sequence & ~SKIPPED, time), payload)
+    for kernel in TWINS.built:
+        assert kernel.direct_answer(record, KEY, b"ORDERS") == expected
+        assert kernel.direct_answer(record[:-1], KEY, b"ORDERS") is None
+        assert kernel.direct_answer(record[:-1] + bytes([record[-1] ^ 1]), KEY, b"ORDERS") is None
+    block = expected[0]
+    assert block.startswith(b"NATS/1.0") or header.endswith(b"\r\n\r\n")
+    assert block.endswith(b"\r\nNats-Time-Stamp: %b\r\n\r\n" % format_moment(time).encode())
 
 
 def test_what_lies_outside_is_refused(kernel: ModuleType) -> None:

@@ -19,9 +19,9 @@ class Descriptors:
     """Open files, the last used ones."""
 
     def __init__(self) -> None:
-        self._open: OrderedDict[Path, int] = OrderedDict()
+        self._open: OrderedDict[str, int] = OrderedDict()
 
-    def get(self, path: Path) -> int:
+    def get(self, path: str) -> int:
         """Returns the descriptor of a file, to read and write; it is made if it is not there.
 
         Raises:
@@ -40,7 +40,7 @@ class Descriptors:
         self._open[path] = descriptor
         return descriptor
 
-    def close(self, path: Path) -> None:
+    def close(self, path: str) -> None:
         """Closes a file, if it is open."""
         descriptor = self._open.pop(path, None)
         if descriptor is not None:
@@ -60,11 +60,12 @@ class Block:
         damaged: Behind `size` the file has something that is not a record: nothing is added to it.
     """
 
-    __slots__ = ("_files", "damaged", "graves", "key", "number", "path", "size", "unsynced", "waiting")
+    __slots__ = ("_files", "_name", "damaged", "graves", "key", "number", "path", "size", "unsynced", "waiting")
 
     def __init__(self, directory: Path, stream: str, number: int, files: Descriptors) -> None:
         self.number = number  #: its number, in its name and in the hashes of its records
         self.path = directory / f"{number}.blk"  #: the file
+        self._name = str(self.path)
         self.key = highway.block_key(stream, number)  #: of the hashes
         self.size = 0  #: bytes that are in the file
         self.waiting = bytearray()  #: bytes that are still to be written to its end
@@ -85,7 +86,7 @@ class Block:
         """
         data = memoryview(self.waiting)
         try:
-            descriptor = self._files.get(self.path)
+            descriptor = self._files.get(self._name)
             written = 0
             while written < len(data):
                 written += os.pwrite(descriptor, data[written:], self.size + written)
@@ -107,7 +108,7 @@ class Block:
             self.waiting[place - self.size : place - self.size + len(data)] = data
             return
         try:
-            os.pwrite(self._files.get(self.path), data, place)
+            os.pwrite(self._files.get(self._name), data, place)
         except OSError as error:
             raise StorageError(f"{self.path} cannot be written: {error.strerror}") from error
         self.unsynced = True
@@ -121,7 +122,7 @@ class Block:
         if place >= self.size:
             return bytes(self.waiting[place - self.size : place - self.size + size])
         try:
-            return os.pread(self._files.get(self.path), size, place)
+            return os.pread(self._files.get(self._name), size, place)
         except OSError as error:
             raise StorageError(f"{self.path} cannot be read: {error.strerror}") from error
 
@@ -134,7 +135,7 @@ class Block:
         buffer = bytearray(size + room)
         try:
             with memoryview(buffer)[:size] as part:
-                os.preadv(self._files.get(self.path), [part], place)
+                os.preadv(self._files.get(self._name), [part], place)
         except OSError as error:
             raise StorageError(f"{self.path} cannot be read: {error.strerror}") from error
         return buffer
@@ -147,12 +148,16 @@ class Block:
         """
         if self.unsynced:
             try:
-                os.fdatasync(self._files.get(self.path))
+                os.fdatasync(self._files.get(self._name))
             except OSError as error:
                 raise StorageError(f"{self.path} cannot be synced: {error.strerror}") from error
             self.unsynced = False
 
+    def close(self) -> None:
+        """Closes the file, if it is open."""
+        self._files.close(self._name)
+
     def remove(self) -> None:
         """Takes the file away."""
-        self._files.close(self.path)
+        self.close()
         self.path.unlink(missing_ok=True)

@@ -238,7 +238,11 @@ class Contents:
         elif entry.last == sequence:
             entry.last = self._before(sequence, entry)
         if sequence == self.first:
-            self._advance()
+            row += 1
+            if row < len(segment.sizes) and segment.sizes[row]:
+                self.first, self.first_time = sequence + 1, segment.times[row]
+            else:
+                self._advance()
 
     def drop_below(self, sequence: int) -> None:
         """Takes out all messages below a sequence, and the segments that have none left and are not the last."""

@@ -132,11 +132,26 @@ class FileStream(KeptConsumers):
             return None
         segment, row = found
         block = self._blocks[segment.block]
-        place = segment.places[row]
-        parts = kernels.decode_record(block.read(place, segment.sizes[row]), block.key)
+        parts = kernels.decode_record(block.read(segment.places[row], segment.sizes[row]), block.key)
         if parts is None:
-            raise StorageError(f"{block.path} has no good record for message {sequence} at byte {place}")
+            raise _no_record(block, sequence, segment.places[row])
         return Stored(sequence, segment.times[row], *parts)
+
+    def direct(self, sequence: int, stream: bytes) -> tuple[bytes, bytes] | None:
+        """Returns header block and payload of a message, if it is there, as a direct get is answered.
+
+        Raises:
+            StorageError: Its record cannot be read, or is damaged.
+        """
+        found = self.contents.locate(sequence)
+        if found is None:
+            return None
+        segment, row = found
+        block = self._blocks[segment.block]
+        parts = kernels.direct_answer(block.read(segment.places[row], segment.sizes[row]), block.key, stream)
+        if parts is None:
+            raise _no_record(block, sequence, segment.places[row])
+        return parts
 
     def append_rows(self, time: int, buffer: Buffer, frames: Frames, begin: int, end: int) -> int:
         """Adds messages that have come at the same time: rows of a table. Returns the sequence of the first one."""
@@ -349,7 +364,7 @@ class FileStream(KeptConsumers):
                 record = block.read(segment.places[row], size)
                 segment.places[row] = len(data)
                 data += record
-        self._files.close(block.path)
+        block.close()
         try:
             replace_file(block.path, bytes(data), mode=0o600)
         except StantoolsError as error:
@@ -386,9 +401,13 @@ class FileStream(KeptConsumers):
     def abandon(self) -> None:
         """Closes the files without writing anything."""
         for block in self._blocks.values():
-            self._files.close(block.path)
+            block.close()
 
 
 def _places(frames: Frames) -> Places:
     """The columns of a table that say where messages are."""
     return Places(*(frames[:, column] for column in (SUBJECT, SUBJECT_SIZE, HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE)))
+
+
+def _no_record(block: Block, sequence: int, place: int) -> StorageError:
+    return StorageError(f"{block.path} has no good record for message {sequence} at byte {place}")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from broker.stores.interface import StorageError
 from broker.stores.streams.contents import Contents, Filter
 from stantools.nats.frames import Frames, frame_table, rows
+from stantools.streamfiles.headers import located
 from stantools.streamfiles.meta import ConsumerState
 
 if TYPE_CHECKING:
@@ -76,6 +77,21 @@ class StreamStore(ABC):
         Raises:
             StorageError: It cannot be read.
         """
+
+    def direct(self, sequence: int, stream: bytes) -> tuple[bytes, bytes] | None:
+        """Returns header block and payload of a message, if it is there, as a direct get is answered.
+
+        Args:
+            sequence: Which one.
+            stream: Name of the stream, for the headers that say where the message is.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        found = self.read(sequence)
+        if found is None:
+            return None
+        return located(found.header, stream, found.subject, sequence, found.time), found.payload
 
     def table(self, sequences: Sequence[int], room: int) -> Table | None:
         """Returns messages, from the first one on as many as can be had at once.

@@ -38,7 +38,7 @@ class Lists:
         self.slow: set[bytes] = set()
         self.together = True  #: subscribers take many messages at a time
 
-    def listen(self, subject: bytes, handler: Handler) -> object:
+    def listen(self, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
         self.heard[len(self.heard)] = (subject, handler)
         return len(self.heard) - 1
 
