@@ -20,12 +20,12 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-fast test-slow demo demo-cluster proto docs man screens recordings samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-browser clean
+.PHONY: help setup check format test test-fast test-slow demo demo-cluster proto docs man screens recordings samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-cluster bench-browser clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
 	@echo "also: setup, format, test-slow, proto, docs, man, screens, recordings, samples, dist, bench, bench-offline,"
-	@echo "      bench-migration, bench-pipeline, bench-broker, bench-browser, clean"
+	@echo "      bench-migration, bench-pipeline, bench-broker, bench-cluster, bench-browser, clean"
 
 setup: $(INSTALLED)
 
@@ -117,7 +117,7 @@ dist: $(INSTALLED) man
 	  and "make: the kernels were not compiled; dist/build.log says why")'
 	@$(BIN)/python docs/sbom.py dist
 
-bench: bench-offline bench-migration bench-pipeline bench-broker bench-browser
+bench: bench-offline bench-migration bench-pipeline bench-broker bench-cluster bench-browser
 
 bench-offline: $(INSTALLED)
 	@$(BIN)/python benchmarks/offline.py $(ARGS)
@@ -130,6 +130,9 @@ bench-pipeline: $(INSTALLED)
 
 bench-broker: $(INSTALLED) $(SERVERS)
 	@$(BIN)/python benchmarks/brokerspeed.py $(ARGS)
+
+bench-cluster: $(INSTALLED)
+	@$(BIN)/python benchmarks/cluster.py $(ARGS)
 
 bench-browser: $(INSTALLED)
 	@$(BIN)/python benchmarks/browser.py $(ARGS)

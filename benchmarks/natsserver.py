@@ -19,6 +19,12 @@ _REST_SECONDS = 0.3
 _REST_AT_MOST = 30.0
 
 
+def processor_of(pid: int) -> float:
+    """The processor time that a process has used so far, with all its threads, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
 class Server:
     """A running server.
 
@@ -35,8 +41,7 @@ class Server:
 
     def processor(self) -> float:
         """The processor time that it has used so far, in seconds."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICK
+        return processor_of(self.pid)
 
     def memory(self) -> float:
         """The most memory that it has had, in MiB."""

@@ -51,6 +51,8 @@ _ROUNDS: Final = 0.5, 10, 5.0
 #: streams have lost; and without JetStream, after which nothing counts that was seen before.
 _COMING_BACK: Final = 30.0
 _AWAY: Final = 15.0
+#: Seconds without JetStream until a first word about it, and until another.
+_SILENCE: Final = 5.0, 30.0
 #: Seconds until a term follows one that went wrong.
 _AGAIN: Final = 0.5
 
@@ -239,6 +241,8 @@ class Group:
         patience = self._seconds * self._chance.uniform(1, 1 + _SPREAD)
         last, since, look, silent = -1, loop.time(), 0.0, 0
         heard = since
+        first, often = _SILENCE
+        say = since + first
         linked = False
         while True:
             nobody = await self._nobody_leads()
@@ -253,7 +257,15 @@ class Group:
                 found = await self._last_record()
                 if found >= 0:
                     heard = loop.time()
-                elif loop.time() - heard > _AWAY:
+                    say = heard + first
+                elif now >= say:
+                    say = now + often
+                    STREAMING.warning(
+                        "JetStream does not answer yet: nobody serves clients before a majority of the NATS servers is "
+                        "there, when the streams are made all %d",
+                        self._names.replicas,
+                    )
+                if found < 0 and loop.time() - heard > _AWAY:
                     # It knows no more than one that has just started.
                     self._came = loop.time()
                 if 0 <= last < found:

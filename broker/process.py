@@ -163,6 +163,7 @@ class _Process:
             await parts.monitor(None, server, stack)
             await external.connect()
             stack.push_async_callback(external.close)
+            self._compare_sizes(external.max_payload)
         else:
             self._nats = nats = NatsServer(options.nats, options.config_file, self._sockets)
             self._lame_duck = nats.lame_duck
@@ -273,6 +274,7 @@ class _Process:
             self._lame_duck = partial(leave, self._node_server)
         await link.connect()
         stack.push_async_callback(link.close)
+        self._compare_sizes(link.max_payload)
         # With a NATS server of each node there may be no majority of them yet.
         await group.start(check=node.server is None)
         stack.push_async_callback(group.stop)
@@ -296,6 +298,19 @@ class _Process:
         STREAMING.info("Git commit: [not set]")
         for line in options.warnings:
             STREAMING.warning("%s", line)
+
+    def _compare_sizes(self, taken: int) -> None:
+        """Warns if an external NATS server takes smaller messages than are allowed here."""
+        if taken < (allowed := self._parts.options.nats.max_payload):
+            STREAMING.warning(
+                "max_payload of the NATS server is %d bytes, and %d are allowed here: larger messages are refused, and "
+                "those that are stored already cannot be delivered. Raise max_payload of the NATS server to %d, or "
+                "lower it here (max_payload in the file) to %d",
+                taken,
+                allowed,
+                allowed,
+                taken,
+            )
 
     def _leave_traces(self, url: str, stack: contextlib.AsyncExitStack) -> None:
         """Writes the files by which others find this process."""

@@ -347,7 +347,8 @@ def jetstream(options: argparse.Namespace) -> Result:
         if number == 0:
             stream = f"LOAD-{secrets.token_hex(4)}"
             subject = f"{options.channel}.{secrets.token_hex(4)}"
-            config = {"name": stream, "subjects": [subject], "storage": options.storage, "num_replicas": 1}
+            config = {"name": stream, "subjects": [subject], "storage": options.storage}
+            config["num_replicas"] = options.replicas
             client.request_json(f"$JS.API.STREAM.CREATE.{stream}", config)
         frames = []
         for i in range(_PREPARED):
@@ -581,6 +582,7 @@ def parse(arguments: Sequence[str], modes: Iterable[str], about: str | None) -> 
         "--in-flight", type=int, default=16384, help="messages a subscription has unacknowledged at most"
     )
     parser.add_argument("--storage", choices=("file", "memory"), default="file", help="of a JetStream stream")
+    parser.add_argument("--replicas", type=int, default=1, help="of a JetStream stream")
     parser.add_argument("--pid", type=int, help="process of the server")
     return parser.parse_args(arguments)
 

@@ -11,6 +11,7 @@ from broker.nats.auth import Credentials
 from broker.nats.auth import nonce as new_nonce
 from broker.nats.client import NatsSubscription
 from broker.nats.internal import InternalClient
+from broker.stores.interface import ANY_SIZE
 from broker.streaming.ports import Answer, Outcome, Role
 from stantools.nats.subjects import valid_subject
 
@@ -97,8 +98,13 @@ class EmbeddedBus:
 
     @property
     def max_payload(self) -> int:
-        """Bytes that a message may have."""
+        """Bytes that a message of a client may have."""
         return self._server.options.max_payload
+
+    @property
+    def deliverable(self) -> int:
+        """Bytes that a message of ours may have: the server is the same process, and delivers any."""
+        return ANY_SIZE
 
     def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
         """Publishes one message. An inbox that is not a subject is as good as one where nobody listens."""

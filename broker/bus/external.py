@@ -140,15 +140,26 @@ class Link(Client):
         if begin >= end:
             return self.connected
         largest = int(block.sizes[begin]) if end - begin == 1 else int(block.sizes[begin:end].max())
-        return (
-            self.connected
-            and not self._is_too_large(largest)
-            and self.send(encode_publishes(block, begin, end, subject))
-        )
+        if not self.connected:
+            return False
+        if largest <= self.max_payload:
+            return self.send(encode_publishes(block, begin, end, subject))
+        # What fits is not to wait for what does not.
+        sent = False
+        for row in range(begin, end):
+            if not self._is_too_large(int(block.sizes[row])):
+                sent |= self.send(encode_publishes(block, row, row + 1, subject))
+        return sent
 
     def _is_too_large(self, size: int) -> bool:
         if size > self.max_payload:
-            STREAMING.error('connection "%s": nats: maximum payload exceeded', self.manners.name)
+            STREAMING.error(
+                'connection "%s": nats: maximum payload exceeded: a message of %d bytes is not sent, as max_payload of '
+                "the NATS server is %d",
+                self.manners.name,
+                size,
+                self.max_payload,
+            )
             return True
         return False
 
@@ -252,7 +263,12 @@ class ExternalBus:
 
     @property
     def max_payload(self) -> int:
-        """Bytes that a message may have."""
+        """Bytes that a message may have, whoever sends it."""
+        return self._links[Role.SEND].max_payload
+
+    @property
+    def deliverable(self) -> int:
+        """Bytes that a message of ours may have."""
         return self._links[Role.SEND].max_payload
 
     def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:

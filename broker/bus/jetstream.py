@@ -116,7 +116,9 @@ class Link:
         if version < OLDEST:
             text = self._connection.info.get("version")
             await self.close()
-            raise StorageError(f"JetStream: the NATS server is {text}, and has to be 2.9 or newer")
+            raise StorageError(
+                f"JetStream: the NATS server at {self._connection.server} is {text}, and has to be 2.9 or newer"
+            )
 
     async def close(self) -> None:
         """Sends what waits, and disconnects."""

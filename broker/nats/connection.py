@@ -337,7 +337,8 @@ class Connection(Session, asyncio.BufferedProtocol):
                 if self.pedantic or self.verbose:
                     self.before_publishes(data, frames, rows)
                 if spans:
-                    self._gathered = not (one_by_one or frames[0, HEADER_SIZE]) and self._may_be_gathered(spans)
+                    small = end <= SMALL and not (one_by_one or frames[0, HEADER_SIZE])
+                    self._gathered = small and self._may_be_gathered(spans)
                     taken, self._work = server.router.publish(self, self.table, data, frames, spans, deadline)
                     if self._work is not None or taken < rows:
                         # What is not taken is parsed again: next time no more than a turn has taken.

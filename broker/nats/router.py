@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: What a handler in this process may take (seconds) until it is given fewer rows at a time, or more.
 _LONG: Final = 0.004
-_SHORT: Final = 0.001
+_SHORT: Final = 0.002
 _MOST_ROWS: Final = 4096
 #: Fewer rows than these are handed to a handler without a look at the clock.
 _FEW_ROWS: Final = 4

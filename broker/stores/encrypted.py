@@ -17,7 +17,7 @@ from broker.stores.options import EncryptionOptions
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.encryption import ChannelCipher, Cipher, DecryptError, cipher_named, master_key
+from stantools.format.encryption import OVERHEAD, ChannelCipher, Cipher, DecryptError, cipher_named, master_key
 from stantools.format.layout import Stop
 from stantools.store.limits import ChannelLimits, StoreLimits
 
@@ -151,6 +151,11 @@ class EncryptedStore:
             return None
         channels = {name: (self._wrap(name, store), subs) for name, (store, subs) in found.channels.items()}
         return Recovered(found.server, found.clients, channels)
+
+    @property
+    def largest(self) -> int:
+        """Bytes of an encoded message that can be stored when it is encrypted."""
+        return self._inner.largest - OVERHEAD
 
     def create_channel(self, name: bytes) -> ChannelStore:
         """Adds a channel."""

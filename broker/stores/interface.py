@@ -12,13 +12,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from broker.blocks import Records
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.limits import ChannelLimits, StoreLimits
+
+#: As a largest size: any.
+ANY_SIZE: Final = 1 << 62
 
 
 class StorageError(StantoolsError):
@@ -27,6 +30,10 @@ class StorageError(StantoolsError):
 
 class FasterError(StorageError):
     """Of several servers that want to lead, another one does."""
+
+
+class InUseError(StorageError):
+    """Another process has the directory."""
 
 
 class OriginalStoreError(StorageError):
@@ -240,6 +247,10 @@ class Store(Protocol):
     limits: StoreLimits
     crc: Crc | None
     wake: Callable[[], None] | None
+
+    @property
+    def largest(self) -> int:
+        """Bytes of an encoded message that can be stored."""
 
     def recover(self) -> Recovered | None:
         """Reads what is there; None if there is nothing. Called once, before anything else. Raises StorageError."""

@@ -11,7 +11,7 @@ import numpy as np
 from broker.blocks import Records
 from broker.log import STREAMING
 from broker.stores.blocklist import BlockList, empty
-from broker.stores.interface import ChannelStore, Flush, Recovered, StorageError, first_sequence
+from broker.stores.interface import ANY_SIZE, ChannelStore, Flush, Recovered, StorageError, first_sequence
 from broker.stores.limits import limits_reached
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
@@ -150,11 +150,13 @@ class MemoryStore:
 
     Attributes:
         kind: `MEMORY`.
+        largest: See `Store`.
         limits: As given.
         crc: None: the headers of records are not looked at.
     """
 
     kind = "MEMORY"
+    largest = ANY_SIZE
 
     def __init__(self, limits: StoreLimits | None = None) -> None:
         self.limits = limits or StoreLimits()

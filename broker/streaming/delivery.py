@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from broker import log
+from broker.streaming.hot.fields import REDELIVERED_SIZE
 from broker.streaming.inflight import store_sent
 from broker.streaming.state import Hold, Subscription
+from stantools.format.quoting import quote
 
 if TYPE_CHECKING:
     from broker.blocks import Records
@@ -37,9 +40,11 @@ class Delivery:
 
     def __init__(self, context: Context, sender: Sender, redelivery: Redelivery) -> None:
         self._clock = context.clock
+        self._bus = context.bus
         self._congested = context.bus.congested
         self._sender = sender
         self._arm = redelivery.arm
+        self._too_large: dict[bytes, int] = {}  # by channel: what was said to be so
 
     def to_subscription(self, subscription: Subscription) -> bool:
         """Sends what is there for a plain subscription, a bounded amount. Returns True if there may be more."""
@@ -53,7 +58,7 @@ class Delivery:
             if room <= 0:
                 subscription.stalled = True
                 return False
-            block, begin, sequences = channel.read(subscription.last_sent + 1, room)
+            block, begin, sequences = self._read(channel, subscription.last_sent + 1, room)
             if not sequences or not self._send(subscription, block, begin, sequences):
                 return False
         return True
@@ -71,15 +76,39 @@ class Delivery:
                     only.stalled = True
                 if room <= 0 or not only.ready:
                     return False
-                block, begin, sequences = channel.read(group.last_sent + 1, room)
+                block, begin, sequences = self._read(channel, group.last_sent + 1, room)
                 if not sequences or not self._send(only, block, begin, sequences):
                     return False
                 group.last_sent = only.last_sent
             else:
-                block, begin, sequences = channel.read(group.last_sent + 1, _GROUP_BLOCK)
+                block, begin, sequences = self._read(channel, group.last_sent + 1, _GROUP_BLOCK)
                 if not sequences or not self._hand_out(group, block, begin, sequences):
                     return False
         return True
+
+    def _read(self, channel: Channel, first: int, count: int) -> tuple[Records, int, Sequence[int]]:
+        """Returns what comes next; see `Channel.read`. Ends in front of a message that the bus does not carry."""
+        block, begin, sequences = channel.read(first, count)
+        most = self._bus.deliverable
+        if len(block.data) <= most or not sequences:
+            return block, begin, sequences
+        sizes = block.sizes[begin : begin + len(sequences)]
+        large = int((sizes > most).argmax())
+        if sizes[large] <= most:
+            return block, begin, sequences
+        sequence = sequences[large]
+        if self._too_large.get(channel.name) != sequence:
+            self._too_large[channel.name] = sequence
+            log.STREAMING.error(
+                "Channel %s: message %d cannot be delivered, nor can those behind it: it is sent as %d bytes, and "
+                "max_payload of the NATS server is %d. Raise that to %d or more",
+                quote(channel.name),
+                sequence,
+                sizes[large],
+                most,
+                sizes[large] + REDELIVERED_SIZE,
+            )
+        return block, begin, sequences[:large]
 
     def _send(self, subscription: Subscription, block: Records, begin: int, sequences: Sequence[int]) -> bool:
         if not self._sender.send(subscription, block, begin, sequences, "Delivering"):

@@ -26,6 +26,20 @@ UNKNOWN_CHANNEL: Final = b"stan: unknown channel"
 INVALID_CLOSE: Final = b"stan: invalid close request"
 
 
+def too_large(size: int, most: int, max_payload: int) -> bytes:
+    """Returns the text for a message that the NATS server would not carry to a subscriber, or to where it is stored.
+
+    Args:
+        size: Bytes of its data.
+        most: How many it may have.
+        max_payload: What the NATS server takes.
+    """
+    text = (
+        b"stan: message too large: %d bytes, and %d are the most in this channel (max_payload of the NATS server is %d)"
+    )
+    return text % (size, most, max_payload)
+
+
 class RefusedError(Exception):
     """A request that the rules refuse.
 

@@ -172,7 +172,10 @@ class FaultTolerance:
         self._strangers = self._strangers + 1 if attempt.holder not in (b"", self._group) else 0
         if self._strangers >= _STRANGERS:
             holder, own = quote(attempt.holder), quote(self._group)
-            self._failed(f"ft: the store is in use by the group {holder}, this server belongs to the group {own}")
+            self._failed(
+                f"ft: the store is in use by the group {holder}, this server belongs to the group {own}: servers of a "
+                "directory need the same ft_group, and another group a directory of its own"
+            )
             return
         if attempt.problem:
             log.STREAMING.error(

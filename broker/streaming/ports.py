@@ -53,7 +53,11 @@ class Bus(Protocol):
 
     @property
     def max_payload(self) -> int:
-        """Bytes that a message may have."""
+        """Bytes that a message of a client may have."""
+
+    @property
+    def deliverable(self) -> int:
+        """Bytes that a message of ours may have: what is larger is never sent."""
 
     def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
         """Publishes. Returns False if it could not be sent (not connected); an empty subject is dropped silently."""

@@ -9,16 +9,19 @@ acknowledgement.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from broker import log
 from broker.stores.interface import Outcome, StorageError
 from broker.streaming import errors
 from broker.streaming.commits import SHARE, Batch, Commits, Portion
 from broker.streaming.errors import RefusedError, text_of
-from broker.streaming.hot.columns import CHANNEL, CLIENT, Status, publish_table
-from broker.streaming.hot.fields import publish_ack
+from broker.streaming.hot.columns import CHANNEL, CLIENT, DATA_SIZE, REPLY_SIZE, Group, Status, publish_table
+from broker.streaming.hot.fields import REDELIVERED_SIZE, publish_ack
 from broker.streaming.hot.kernels import encode_records, read_publishes
 from broker.streaming.names import text, valid_channel
 from broker.streaming.ports import Role
@@ -43,6 +46,8 @@ _USUAL: Final = 1024
 _GROWN: Final = 4096
 _GROWN_SIZE: Final = 16 << 20
 _FINE: Final = (Status.GOOD, Status.FULL)
+#: What a message has at most besides data, reply and channel: sequence, time, and what is in front of each field.
+_FIELDS: Final = 40
 
 
 class Publishing:
@@ -65,6 +70,7 @@ class Publishing:
         self._bus = context.bus
         self._clock = context.clock
         self._statistics = context.statistics
+        self._store = context.store
         self._crc = context.store.crc
         size = context.options.io_batch_size
         self._batch_size = _GROWN if size == _USUAL else max(size, 1)
@@ -107,13 +113,40 @@ class Publishing:
             self._statistics.in_bytes += publishes.size
             traced = self._trace(publishes) if log.STREAMING.isEnabledFor(log.TRACE) else ()
             now = self._clock.wall()
-            portions = [self._append(buffer, group.channel, group.rows, now) for group in publishes.groups]
+            groups: Sequence[Group] = publishes.groups
+            portions: list[Portion] = []
+            most = min(self._bus.deliverable, self._store.largest) - REDELIVERED_SIZE
+            if publishes.size + _FIELDS > most:
+                groups, portions = self._sort_out(groups, most)
+            portions += [self._append(buffer, group.channel, group.rows, now) for group in groups]
             self._commits.stage(Batch(publishes.acks, publishes.runs, portions, traced), taken, publishes.size)
         if publishes.status in _FINE:
             return taken
         request = next(requests(buffer, frames, begin + taken, begin + taken + 1))
         # A row that only lacked its channel is read again, now that there is one.
         return taken if self._examine(request, publishes.status) else taken + 1
+
+    def _sort_out(self, groups: Sequence[Group], most: int) -> tuple[list[Group], list[Portion]]:
+        """Refuses what would be too large for the store, or to be delivered. Returns the other rows, and these."""
+        fine: list[Group] = []
+        refused: list[Portion] = []
+        for number, rows in groups:
+            channel = self._channels.numbered[number]
+            table = self._table[rows].astype(np.int64)
+            room = most - _FIELDS - len(channel.name) - table[:, REPLY_SIZE]
+            large = table[:, DATA_SIZE] > room
+            for row in np.flatnonzero(large).tolist():
+                error = errors.too_large(int(table[row, DATA_SIZE]), int(room[row]), self._bus.max_payload)
+                refused.append(Portion(channel, rows[row : row + 1], outcome=Outcome.REFUSED, error=error))
+                log.STREAMING.error(
+                    "[Client:%s] Error processing message for subject %s: %s",
+                    text(self._clients.numbered[int(table[row, CLIENT])].id),
+                    text(channel.name),
+                    text(error),
+                )
+            if not large.all():
+                fine.append(Group(number, rows[~large]))
+        return fine, refused
 
     def _append(self, buffer: Buffer, number: int, rows: Rows, now: int) -> Portion:
         channel = self._channels.numbered[number]

@@ -74,29 +74,29 @@ class AppendLog:
         self.compacted = float("-inf")
         with writing(path, "nothing was changed"):
             created = create_whole(path, FILE_HEADER_BYTES)
-            self._descriptor = os.open(path, _FLAGS, 0o666)
+            self.descriptor = os.open(path, _FLAGS, 0o666)  #: the open file
             try:
                 self._begin()
                 if created and self._sync:
-                    os.fsync(self._descriptor)
+                    os.fsync(self.descriptor)
                     fsync_directory(path.parent)
             except BaseException:
-                os.close(self._descriptor)
+                os.close(self.descriptor)
                 raise
 
     def _begin(self) -> None:
-        size = os.fstat(self._descriptor).st_size
+        size = os.fstat(self.descriptor).st_size
         if size == 0:
             try:
-                write_all(self._descriptor, FILE_HEADER_BYTES)
+                write_all(self.descriptor, FILE_HEADER_BYTES)
                 if self._sync:
-                    os.fsync(self._descriptor)
+                    os.fsync(self.descriptor)
                     fsync_directory(self.path.parent)
             except BaseException:
                 self.path.unlink()  # without its header it would keep a server from starting (weakness W15)
                 raise
             size = FILE_HEADER_SIZE
-        elif (text := check_file_version(memoryview(os.pread(self._descriptor, FILE_HEADER_SIZE, 0)))) is not None:
+        elif (text := check_file_version(memoryview(os.pread(self.descriptor, FILE_HEADER_SIZE, 0)))) is not None:
             raise StoreUnwritableError(f"{self.path}: cannot be appended to: {text}", "use `stantools salvage`")
         self.size = size - FILE_HEADER_SIZE
 
@@ -119,10 +119,10 @@ class AppendLog:
         Raises:
             StoreUnwritableError: It cannot be written. The file ends with the last record that was written before.
         """
-        self._write_out()
+        self.write_out()
         if self._sync if sync is None else sync:
             with writing(self.path, _NOT_DURABLE):
-                os.fsync(self._descriptor)
+                os.fsync(self.descriptor)
 
     def syncing(self) -> Callable[[], None]:
         """Returns what makes durable what is written now: to be called once, by any thread, also if the log is closed.
@@ -131,7 +131,7 @@ class AppendLog:
             StoreUnwritableError: There are no more file descriptors; the function that is returned raises it as well.
         """
         with writing(self.path, _NOT_DURABLE):
-            descriptor = os.dup(self._descriptor)
+            descriptor = os.dup(self.descriptor)
 
         def sync() -> None:
             try:
@@ -151,12 +151,12 @@ class AppendLog:
         try:
             self.flush()
         finally:
-            os.close(self._descriptor)
+            os.close(self.descriptor)
 
     def abandon(self) -> None:
         """Closes without writing what is gathered."""
         self._forget()
-        os.close(self._descriptor)
+        os.close(self.descriptor)
 
     def _add(self, records: bytes) -> None:
         """Takes whole records; they are written when the buffer is full."""
@@ -168,9 +168,14 @@ class AppendLog:
         self._buffered += len(records)
         self.size += len(records)
         if self._buffered >= self._buffer_size:
-            self._write_out()
+            self.write_out()
 
-    def _write_out(self) -> None:
+    def write_out(self) -> None:
+        """Writes what is gathered, without syncing it.
+
+        Raises:
+            StoreUnwritableError: As from `flush`.
+        """
         if not self._buffered:
             return
         data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
@@ -179,14 +184,14 @@ class AppendLog:
         end = FILE_HEADER_SIZE + written
         try:
             if self._ragged:
-                os.ftruncate(self._descriptor, end)
+                os.ftruncate(self.descriptor, end)
                 self._ragged = False
-            append_records(self._descriptor, data, end)
+            append_records(self.descriptor, data, end)
         except OSError as error:
             self.size = written
             kept = "it ends with the last whole record before that"
             try:
-                os.ftruncate(self._descriptor, end)
+                os.ftruncate(self.descriptor, end)
                 self._ragged = False
             except OSError as second:
                 self._ragged = True
@@ -199,12 +204,12 @@ class AppendLog:
 
     def _due(self, fragmentation: int, now: float | None) -> bool:
         rules = self._rules
-        now = time.monotonic() if now is None else now
+        # Mostly a log is small: that is known before the clock is looked at.
         return (
             rules.enabled
-            and (rules.min_size == 0 or self.size >= rules.min_size)
+            and self.size >= rules.min_size
             and fragmentation >= rules.fragmentation
-            and now - self.compacted >= rules.interval
+            and (time.monotonic() if now is None else now) - self.compacted >= rules.interval
         )
 
     def _begin_replacement(self, prefix: str, records: Iterable[bytes], *, incomplete: bool = False) -> Replacement:
@@ -223,9 +228,9 @@ class AppendLog:
             self._forget()
         else:
             # Should it fail, the gathered records are still needed.
-            self._write_out()
+            self.write_out()
         with writing(self.path, _AS_IT_WAS):
-            status = os.fstat(self._descriptor)
+            status = os.fstat(self.descriptor)
         self._replacement = Replacement(self._root, self.path, prefix, records, status)
         return self._replacement
 
@@ -243,15 +248,15 @@ class AppendLog:
         assert replacement is not None
         try:
             # The old file has everything, should the rename not happen.
-            self._write_out()
+            self.write_out()
             descriptor = replacement.take_place()
         except BaseException:
             replacement.discard()
             raise
         finally:
             self._replacement = None
-        os.close(self._descriptor)
-        self._descriptor = descriptor
+        os.close(self.descriptor)
+        self.descriptor = descriptor
         self._ragged = False
         self.size = replacement.size
         self.compacted = time.monotonic() if now is None else now

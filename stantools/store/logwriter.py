@@ -212,19 +212,21 @@ class SubsLog(AppendLog):
         self.dead += total - sent
         self._add(records)
 
-    def flow_encoded(self, records: bytes, *, sent: int = 0, acked: int = 0) -> None:
-        """Writes Msg and Ack records that are encoded already (`logencode.encode_flow`).
+    def flow_encoded(self, records: bytes, count: int, *, acked: bool) -> None:
+        """Writes Msg or Ack records that are encoded already (`logencode.encode_flow`).
 
         Args:
             records: The records.
-            sent: How many are Msg records.
-            acked: How many are Ack records.
+            count: How many.
+            acked: They are Ack records.
 
         Raises:
             StoreUnwritableError: What was gathered cannot be written.
         """
-        self.records += sent
-        self.dead += acked
+        if acked:
+            self.dead += count
+        else:
+            self.records += count
         self._add(records)
 
     def due(self, *, now: float | None = None) -> bool:

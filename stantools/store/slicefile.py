@@ -32,10 +32,19 @@ class SliceFile:
 
     def __init__(self, directory: Path, number: int) -> None:
         self.number = number  #: N of `msgs.N.dat`
-        self.data_path = directory / f"msgs.{number}.dat"  #: the data file
-        self.index_path = directory / f"msgs.{number}.idx"  #: the index file
+        self._directory = directory
         self._data = os.open(self.data_path, _FLAGS, _MODE)
         self._index: int | None = None
+
+    @property
+    def data_path(self) -> Path:
+        """The data file."""
+        return self._directory / f"msgs.{self.number}.dat"
+
+    @property
+    def index_path(self) -> Path:
+        """The index file."""
+        return self._directory / f"msgs.{self.number}.idx"
 
     @classmethod
     def create(cls, directory: Path, number: int) -> SliceFile:

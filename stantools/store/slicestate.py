@@ -23,7 +23,7 @@ from stantools.store.mapping import mapped
 Progress = tuple[int, int, int, int, int]
 
 
-@dataclass
+@dataclass(slots=True)
 class SliceState:
     """What is known of a slice, as the server accounts for it."""
 

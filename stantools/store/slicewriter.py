@@ -280,10 +280,7 @@ class SliceWriter:
 
     def mark(self) -> Mark:
         """Returns where the writer is after a flush, to be able to go back there."""
-        current = self.current
-        return Mark(
-            self._last_number, self.last_sequence, len(self.finished), current, current.progress() if current else None
-        )
+        return Mark(self._last_number, self.last_sequence, len(self.finished), self.current, self._flushed)
 
     def go_back(self, mark: Mark) -> None:
         """Takes back everything since a mark, also from the files; whatever went wrong in between.
@@ -325,8 +322,10 @@ class SliceWriter:
         """
         if self._file is None:
             return
-        self._write_data()
-        self._write_index()
+        if self._pending:
+            self._write_data()
+        if self._index_rows:
+            self._write_index()
         if self._sync if sync is None else sync:
             with writing(untouched="what was written may not be durable"):
                 self._file.sync()

@@ -328,6 +328,30 @@ def test_refusals(tmp_path: Path) -> None:
     assert "nodes b, c cannot be reached" in said
 
 
+def test_a_node_alone_waits_for_a_majority(tmp_path: Path) -> None:
+    """It says so, serves its page and no client, and goes on as soon as another one is there."""
+    nodes = configured(tmp_path, "abc")
+    with running(nodes):
+        with Talker(leader(nodes).port) as nats:
+            acknowledged(connected(nats, "me", cluster="orders"), 3, 0)
+        for node in nodes:
+            node.die()
+        alone, another, _ = nodes
+        began = alone.log.stat().st_size
+        alone.start(wait=False)
+        until(lambda: "[WRN] STREAM: JetStream does not answer yet" in alone.said(began))
+        assert role(alone)[1] in ("Follower", "Candidate")
+        with Talker(alone.port) as nats:
+            with pytest.raises((NobodyAnsweredError, TimeoutError)):
+                Client(nats, "early", cluster="orders", seconds=2)
+            another.start(wait=False)
+            client = connected(nats, "again", cluster="orders")
+            assert [each.data for each in client.subscribe(b"a", start_position=4).wait(3)] == [b"0", b"1", b"2"]
+            acknowledged(client, 3, 3)
+        assert alone.process is not None
+        assert alone.process.poll() is None
+
+
 def test_nodes_on_one_server(tmp_path: Path) -> None:
     """With a NATS server for all that is named, nodes start none of their own."""
     with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:

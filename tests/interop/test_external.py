@@ -322,3 +322,62 @@ def test_a_channel_that_cannot_be_told_to_others(tmp_path: Path) -> None:
     with Broker(tmp_path, "-c", path) as broker, Talker(broker.port) as nats:
         client = Client(nats, "me")
         client.store(b"short", b"1")
+
+
+def of_size(client: Client, channel: bytes, size: int) -> bytes:
+    """An encoded publish of so many bytes."""
+    around = len(client.publication(channel, bytes(size), guid=b"guid").SerializeToString()) - size
+    message = client.publication(channel, bytes(size - around), guid=b"guid").SerializeToString()
+    assert len(message) == size
+    return message
+
+
+def test_messages_as_large_as_the_server_takes(tmp_path: Path) -> None:
+    """What could not be delivered again is refused by itself; what is stored is delivered, as often as it takes."""
+    words = ("-st", "FILE", "-dir", tmp_path / "store")
+    server = NatsServer(tmp_path / "nats", needs(servers.NEWEST), {"max_payload": 4096}, jetstream=False)
+    with server, Broker(tmp_path, "-ns", server.url, *words) as broker, Talker(server.port) as nats:
+        said = "max_payload of the NATS server is 4096 bytes, and 1048576 are allowed here"
+        assert f"[WRN] STREAM: {said}" in broker.said()
+        client = Client(nats, "m")
+        subscription = client.subscribe(b"a", ack_wait_in_secs=1)
+        subject = client.subjects.pub_prefix + b".a"
+
+        def published(size: int) -> str:
+            return protocol.PubAck.FromString(nats.request(subject, of_size(client, b"a", size))).error.decode()
+
+        fits = next(size for size in range(4096, 3900, -1) if not published(size))
+        assert fits > 4000
+        error = published(4096)
+        assert error.startswith("stan: message too large: 40") and "(max_payload of the NATS server is 4096)" in error
+        client.store(b"a", b"small")
+        assert subscription.wait(2)[-1].data == b"small"
+        until(lambda: sum(each.redelivered for each in subscription.messages) >= 2)
+        assert {each.sequence for each in subscription.messages} == {1, 2}
+        assert "is not sent" not in broker.said()
+        assert broker.stop() == 0
+    # One that takes less: what is behind is not skipped, and comes when the server takes it.
+    server = NatsServer(tmp_path / "less", needs(servers.NEWEST), {"max_payload": 2048}, jetstream=False)
+    with server, Broker(tmp_path, "-ns", server.url, *words) as broker:
+        with Talker(server.port) as nats:
+            client = Client(nats, "other")
+            subscription = client.subscribe(b"a", ack_wait_in_secs=1)
+            until(lambda: 'Channel "a": message 1 cannot be delivered' in broker.said())
+            server.stop()
+            server._settings["max_payload"] = 8192
+            server.start()
+        with Talker(server.port) as nats:
+            client.move(nats)
+            subscription.box = nats.listen(subscription.inbox)
+            until(lambda: broker.said().count("reconnected to NATS Server") >= 4)
+
+            def stored() -> bool:
+                # Its request subject may not be there again yet.
+                try:
+                    return not client.publish(b"a", b"next").error
+                except NobodyAnsweredError:
+                    return False
+
+            until(stored)
+            assert [each.sequence for each in subscription.wait(3)] == [1, 2, 3]
+        assert broker.stop() == 0

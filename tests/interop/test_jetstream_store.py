@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import signal
 import urllib.request
@@ -16,6 +17,7 @@ import pytest
 
 from stantools.format.proto import protocol_pb2 as protocol
 from tests import natsclient, servers
+from tests.broker.bus.test_bus import our_server
 from tests.brokers import Broker
 from tests.interop.talker import Client, NobodyAnsweredError, Talker
 from tests.interop.test_other_clients import play
@@ -290,9 +292,75 @@ def refusal(broker: Broker) -> str:
     return lines[0].partition("STREAM: Failed to start: ")[2]
 
 
+def test_messages_that_do_not_fit_with_their_headers(tmp_path: Path) -> None:
+    """Each is refused by itself, however it came; the largest that is stored is in the stream, and delivered."""
+    with (
+        NatsServer(tmp_path / "nats", needs(servers.NEWEST), {"max_payload": 4096}) as server,
+        broker_on(tmp_path, server.url) as broker,
+        Talker(server.port) as nats,
+    ):
+        assert "[WRN] STREAM: max_payload of the NATS server is 4096 bytes" in broker.said()
+        client = Client(nats, "me")
+        refused = client.publish(b"a", bytes(3900)).error.decode()
+        most = int(refused.partition("and ")[2].partition(" ")[0])
+        assert refused == (
+            f"stan: message too large: 3900 bytes, and {most} are the most in this channel (max_payload of the NATS "
+            "server is 4096)"
+        )
+        assert most > 4096 - 400
+        sizes = [10, 3900, most, most + 1, 20]
+        acks = nats.listen(b"acks")
+        subject = client.subjects.pub_prefix + b".a"
+        nats.send(
+            b"".join(
+                b"PUB %b acks %d\r\n%b\r\n" % (subject, len(payload), payload)
+                for payload in (client.publication(b"a", bytes(size)).SerializeToString() for size in sizes)
+            )
+        )
+        errors = [protocol.PubAck.FromString(each.data).error for each in acks.wait(5)]
+        assert [bool(error) for error in errors] == [False, True, False, True, False]
+        assert [len(each.data) for each in client.subscribe(b"a").wait(3)] == [10, most, 20]
+        assert [len(data) for _, data in contents(server.url)] == [10, most, 20]
+        assert broker.stop() == 0
+
+
 def test_refused_without_jetstream(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats", needs(servers.NEWEST), jetstream=False) as server:
         assert "JetStream is not enabled there" in refusal(broker_on(tmp_path, server.url))
+
+
+def test_refused_servers_that_are_too_old(tmp_path: Path) -> None:
+    """None of those years can be had: it is the broker's own, which says that it is one."""
+
+    async def main() -> str:
+        async with our_server() as server:
+            server.version = "2.8.4"
+            return await asyncio.to_thread(refusal, broker_on(tmp_path, f"nats://127.0.0.1:{server.port}"))
+
+    said = asyncio.run(main())
+    assert re.match(r"JetStream: the NATS server at .*127\.0\.0\.1:\d+ is 2\.8\.4, and has to be 2\.9 or newer", said)
+
+
+@pytest.mark.slow
+def test_refused_without_a_majority(tmp_path: Path) -> None:
+    """Nothing is changed; when the others are there again it starts."""
+    with Cluster(tmp_path / "nats", needs(servers.NEWEST)) as cluster:
+        url = cluster.urls[0]
+        broker = broker_on(tmp_path, url, "-jetstream_replicas", 3)
+        with broker, Talker(cluster.servers[0].port) as nats:
+            Client(nats, "me").store(b"a", b"1")
+            assert broker.stop() == 0
+        for server in cluster.servers[1:]:
+            server.kill()
+        said = refusal(broker)
+        assert said.startswith("JetStream does not answer: ") and "a cluster needs a majority of its servers" in said
+        assert broker.process is not None
+        assert broker.process.returncode == 1
+        for server in cluster.servers[1:]:
+            server.start()
+        with broker, Talker(cluster.servers[0].port) as nats:
+            assert Client(nats, "other").subscribe(b"a").wait(1)[0].data == b"1"
+            assert broker.stop() == 0
 
 
 def test_refused_options(tmp_path: Path) -> None:
@@ -330,7 +398,17 @@ def test_refused_streams(tmp_path: Path) -> None:
             await js.add_stream(name=STREAM, subjects=["other"])
 
         with_streams(server.url, replace)
-        assert "is not as the broker makes it: its subjects is ['other']" in refusal(broker_on(tmp_path, server.url))
+        said = refusal(broker_on(tmp_path, server.url))
+        assert "stream test-cluster_a is not as the broker makes it: its subjects is ['other']" in said
+        assert "set that right (nats stream edit)" in said
+
+        async def put_elsewhere(_: Any, js: Any) -> None:
+            await js.delete_stream(STREAM)
+            await js.add_stream(name="theirs", subjects=["stan.test-cluster.a"])
+
+        with_streams(server.url, put_elsewhere)
+        said = refusal(broker_on(tmp_path, server.url))
+        assert "stream theirs takes 'stan.test-cluster.a', which is a subject of the channels of cluster ID" in said
 
 
 def test_refused_directory(tmp_path: Path) -> None:
@@ -345,6 +423,26 @@ def test_refused_directory(tmp_path: Path) -> None:
             with Talker(server.port) as nats:
                 assert Client(nats, "other").subscribe(b"a").wait(1)[0].data == b"1"
             assert broker.stop() == 0
+
+
+def test_refused_directory_of_another_broker(tmp_path: Path) -> None:
+    """Its copy is not touched, whatever would be done to one that cannot be read."""
+    with NatsServer(tmp_path / "nats", needs(servers.NEWEST)) as server:
+        words = ("-clustered", "-cluster_node_id")
+        with broker_on(tmp_path, server.url, *words, "a", "-cluster_sync") as first, Talker(server.port) as nats:
+            client = Client(nats, "me")
+            client.store(b"a", b"1")
+            second = Broker(tmp_path / "second", *first.words)
+            second.words[second.words.index("a")] = "b"
+            assert f"{tmp_path / 'copy'}: another broker is using this store" in refusal(second)
+            assert second.process is not None
+            assert second.process.returncode == 1
+            client.store(b"a", b"2")
+            assert not (tmp_path / "copy.aside").exists()
+            first.kill()
+            first.start()
+            assert [each.data for each in client.subscribe(b"a").wait(2)] == [b"1", b"2"]
+            assert first.stop() == 0
 
 
 def test_encrypted(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ class ChannelDirectory:
             making.outcome, making.error = Outcome.REFUSED, self._problem
             assert self._gone is not None
             self._gone()
+        self._gone = None
         self._services.completed.append(making)
 
     def remove(self) -> None:

@@ -14,11 +14,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
+
+from stantools.store.durable import unwritable
 
 #: Threads that write and sync, and seconds for which they are waited for if they have no more to do than one job each.
 #: A job that takes as long is slow.
@@ -27,6 +30,8 @@ _THREADS: Final = 8
 _TURNS: Final = 4
 _MOMENT: Final = 0.02
 _LONGEST_PAUSE: Final = 0.01
+#: Seconds for which a thread waits for all syncs that are under way; those that are done then are concluded together.
+_BRIEF: Final = 0.001
 
 Job = Callable[[], None]
 Conclusion = Callable[[Exception | None], None]
@@ -47,6 +52,10 @@ class Disk:
         self.pause = 0.0
         self._syncs = KernelSyncs()
         self._left_alone = False
+        self._unawaited = KernelSyncs()
+        self._watched = False  # a thread waits for them
+        self._many = KernelSyncs()
+        self._many_at_once = threading.Lock()
         self._jobs: SimpleQueue[tuple[Job, Conclusion, bool] | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[Conclusion, bool, Exception | None, float]] = SimpleQueue()
         self._threads = self._running = self._wanted = 0
@@ -94,6 +103,59 @@ class Disk:
     def sync(self, descriptors: Sequence[int], conclusion: Conclusion) -> bool:
         """Has the kernel sync files, as an awaited job. False, and nothing, if it cannot or the disk is slow."""
         return not self.pause and not self._left_alone and self._syncs.start(descriptors, conclusion)
+
+    def sync_aside(self, descriptor: int, conclusion: Conclusion) -> bool:
+        """Has the kernel sync a file for which nobody waits. Returns False, and does nothing, if it cannot."""
+        if not self._unawaited.start((descriptor,), conclusion):
+            return False
+        if not self._watched:
+            self._watched = True
+            self._watch(self._unawaited, self._unwatched)
+        return True
+
+    def sync_files(self, paths: Iterable[Path], conclusion: Conclusion) -> None:
+        """Has files made durable, and names in directories; those that are gone do not matter.
+
+        Args:
+            paths: Of files and directories.
+            conclusion: Gets a StoreUnwritableError if one of them could not be synced; the others were.
+        """
+        self.run(partial(self._sync_files, paths), conclusion)
+
+    def _sync_files(self, paths: Iterable[Path]) -> None:
+        failed: list[tuple[Path, OSError]] = []
+
+        def note(path: Path, problem: Exception | None) -> None:
+            # A file system that cannot sync a directory is no error.
+            if isinstance(problem, OSError) and not (problem.errno in _NO_SYNCS and path.is_dir()):
+                failed.append((path, problem))
+
+        with self._many_at_once:
+            for path in paths:
+                try:
+                    descriptor = os.open(path, os.O_RDONLY)
+                except FileNotFoundError:
+                    continue
+                except OSError as problem:
+                    note(path, problem)
+                    continue
+                try:
+                    while not self._many.start((descriptor,), partial(note, path)):
+                        if not self._many.under_way:
+                            os.fsync(descriptor)
+                            break
+                        _conclude(self._many, 1)
+                except OSError as problem:
+                    note(path, problem)
+                finally:
+                    os.close(descriptor)
+            while self._many.under_way:
+                _conclude(self._many)
+        if failed:
+            raise unwritable(failed[-1][1], failed[-1][0], "what was written may not be durable")
+
+    def _unwatched(self) -> None:
+        self._watched = False
 
     def conclude(self, patience: float | None = None) -> bool:
         """Draws the conclusions of jobs that are done.
@@ -154,19 +216,31 @@ class Disk:
         """Lets a thread wait for syncs that take longer; meanwhile threads do what else there is to do."""
         self._left_alone = True
         begin = time.monotonic()
+
+        def over() -> None:
+            self._left_alone = False
+            self._note(time.monotonic() - begin)
+
+        self._watch(self._syncs, over)
+
+    def _watch(self, syncs: KernelSyncs, over: Callable[[], None]) -> None:
+        """Lets a thread wait for syncs, and draws their conclusions as they are done.
+
+        Args:
+            syncs: Some are under way.
+            over: Called when none is.
+        """
         found: list[tuple[Conclusion, OSError | None]] = []
 
         def wait() -> None:
-            found.extend(self._syncs.wait(60, least=1))
+            found.extend(syncs.wait(_BRIEF) or syncs.wait(60, least=1))
 
         def waited(_problem: Exception | None) -> None:
-            done, found[:] = found[:], []
-            if self._syncs.under_way:
-                self.run(wait, waited)
+            if syncs.under_way:
+                self._watch(syncs, over)
             else:
-                self._left_alone = False
-                self._note(time.monotonic() - begin)
-            for conclusion, problem in done:
+                over()
+            for conclusion, problem in found:
                 conclusion(problem)
 
         self.run(wait, waited)
@@ -180,7 +254,8 @@ class Disk:
         for _ in range(self._threads):
             self._jobs.put(None)
         self._threads = 0
-        self._syncs.close()
+        for syncs in (self._syncs, self._unawaited, self._many):
+            syncs.close()
 
     def _work(self) -> None:
         while (found := self._jobs.get()) is not None:
@@ -222,8 +297,11 @@ class _Event(ctypes.Structure):
 
 _FSYNC: Final = 2  # IOCB_CMD_FSYNC
 _POINTER: Final = ctypes.sizeof(ctypes.c_void_p)
+_SIZE: Final = ctypes.sizeof(_Request)
 #: Files that are synced at a time at most.
 _REQUESTS: Final = 1024
+#: What a file system says that cannot sync a directory.
+_NO_SYNCS: Final = (errno.EINVAL, errno.ENOTSUP)
 #: Numbers of io_setup, io_destroy, io_submit, io_getevents.
 _CALLS: Final = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4), "riscv64": (0, 1, 2, 4)}
 
@@ -238,40 +316,54 @@ class _Sync:
 
 
 class KernelSyncs:
-    """Files that the kernel syncs while we do something else, by Linux's asynchronous I/O."""
+    """Files that the kernel syncs while we do something else, by Linux's asynchronous I/O.
+
+    One thread may start syncs of single files while another one waits.
+    """
 
     def __init__(self) -> None:
-        self.under_way = 0  #: how many files are being synced
-        self._next = 0
+        self._begun = self._ended = 0
         self._context: ctypes.c_ulong | None = None
         self._possible = sys.platform == "linux" and os.uname().machine in _CALLS
+
+    @property
+    def under_way(self) -> int:
+        """How many files are being synced."""
+        return self._begun - self._ended
 
     def start(self, descriptors: Sequence[int], conclusion: Conclusion) -> bool:
         """Begins to sync files, which may be closed then. False, and nothing, where that is not possible."""
         if not descriptors or not self._possible or (self._context is None and not self._open()):
             return False
-        first = self._next if self.under_way else 0
-        end = first + len(descriptors)
-        if end > _REQUESTS:
+        count, free = len(descriptors), self._free
+        if count > len(free):
             return False
-        sync = _Sync(len(descriptors), conclusion)
-        for number, descriptor in enumerate(descriptors, first):
+        sync = _Sync(count, conclusion)
+        numbers = []
+        for place, descriptor in enumerate(descriptors):
+            number = free.pop()
+            numbers.append(number)
             self._requests[number].descriptor = descriptor
+            self._pointers[place] = self._first + number * _SIZE
             self._syncs[number] = sync
-        begun = first
-        while begun < end:
-            count = self._call(self._submit, self._context, end - begun, ctypes.byref(self._pointers, begun * _POINTER))
-            if count <= 0:
+        # Before they can be done.
+        self._begun += count
+        begun = 0
+        while begun < count:
+            taken = self._call(
+                self._submit, self._context, count - begun, ctypes.byref(self._pointers, begun * _POINTER)
+            )
+            if taken <= 0:
                 code = ctypes.get_errno()
-                if begun == first:
+                self._begun -= count - begun
+                free += numbers[begun:]
+                if not begun:
                     self._possible = code == errno.EAGAIN
                     return False
                 # Those before it are on their way.
-                sync.left, sync.problem = begun - first, OSError(code, os.strerror(code))
+                sync.left, sync.problem = sync.left - (count - begun), OSError(code, os.strerror(code))
                 break
-            begun += count
-        self.under_way += begun - first
-        self._next = end
+            begun += taken
         return True
 
     def wait(self, seconds: float, least: int = _REQUESTS) -> list[tuple[Conclusion, OSError | None]]:
@@ -288,16 +380,17 @@ class KernelSyncs:
         self._timeout[:] = [whole, int((seconds - whole) * 1e9)]
         # An interruption by a signal has found nothing.
         least = min(least, self.under_way)
-        count = self._call(self._get, self._context, least, _REQUESTS, self._events, self._timeout)
+        count = max(self._call(self._get, self._context, least, _REQUESTS, self._events, self._timeout), 0)
         done: list[tuple[Conclusion, OSError | None]] = []
-        for event in self._events[: max(count, 0)]:
+        for event in self._events[:count]:
             sync = self._syncs[event.data]
             sync.left -= 1
             if event.result < 0:
                 sync.problem = OSError(-event.result, os.strerror(-event.result))
             if not sync.left:
                 done.append((sync.conclusion, sync.problem))
-        self.under_way -= max(count, 0)
+            self._free.append(event.data)
+        self._ended += count
         return done
 
     def close(self) -> None:
@@ -316,8 +409,9 @@ class KernelSyncs:
             return False
         self._context = context
         self._requests = (_Request * _REQUESTS)(*(_Request(number, 0, _FSYNC) for number in range(_REQUESTS)))
-        at, size = ctypes.addressof(self._requests), ctypes.sizeof(_Request)
-        self._pointers = (ctypes.c_void_p * _REQUESTS)(*range(at, at + size * _REQUESTS, size))
+        self._first = ctypes.addressof(self._requests)
+        self._pointers = (ctypes.c_void_p * _REQUESTS)()
+        self._free = [*range(_REQUESTS)]
         self._syncs: list[_Sync] = [_Sync(0, _nothing)] * _REQUESTS
         self._events = (_Event * _REQUESTS)()
         self._timeout = (ctypes.c_long * 2)()
@@ -326,3 +420,9 @@ class KernelSyncs:
 
 def _nothing(_problem: Exception | None) -> None:
     """Nobody waits for it."""
+
+
+def _conclude(syncs: KernelSyncs, least: int = _REQUESTS) -> None:
+    """Waits for syncs, and draws their conclusions."""
+    for conclusion, problem in syncs.wait(60, least):
+        conclusion(problem)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from broker.stores.interface import Attempt, StorageError
+from broker.stores.interface import Attempt, InUseError, StorageError
 from stantools.store.directory import FT_LOCK_FILE
 
 #: Locks of this process, with how many stores share each: who opens a directory twice is trusted to know why.
@@ -46,7 +46,8 @@ def lock_directory(root: Path) -> Path:
         What `unlock_directory` wants.
 
     Raises:
-        StorageError: Another process has it, or the directory cannot be opened.
+        InUseError: Another process has it.
+        StorageError: The directory cannot be opened.
     """
     key = root.resolve()
     if key in _held:
@@ -62,7 +63,9 @@ def lock_directory(root: Path) -> Path:
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             os.close(descriptor)
-            raise StorageError(f"{root}: another broker is using this store") from error
+            raise InUseError(
+                f"{root}: another broker is using this store; each needs a directory of its own"
+            ) from error
         # A file system without locks: then there is none.
     _held[key] = descriptor, 1
     return key

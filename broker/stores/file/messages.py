@@ -11,7 +11,6 @@ read as it was.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,6 +48,9 @@ class FoundSlices:
     odd_paths: dict[int, Path] = field(default_factory=dict)  #: data files whose names are not what their numbers say
 
 
+_NOTHING_FOUND = FoundSlices()
+
+
 class FileMessages:
     """See `MessageStore`.
 
@@ -70,7 +72,7 @@ class FileMessages:
         services: Services,
         found: FoundSlices | None = None,
     ) -> None:
-        found = found or FoundSlices()
+        found = found or _NOTHING_FOUND
         options = services.options
         self.limits = limits
         self.files = 0
@@ -99,7 +101,7 @@ class FileMessages:
         )
         old = [each for each in found.slices if each is not found.current]
         self._retention = Retention(self._writer, limits, old, drop=directory.slices.append, consume=True)
-        self._reader = SliceReader(self._directory, name, services.crc, services.open_files, dict(found.odd_paths))
+        self._reader = SliceReader(self._directory, name, services.crc, services.open_files, found.odd_paths)
         self._ahead = ReadAhead(name, self._reader, self._retention, options.read_buffer_size)
         self._recent = BlockList()
         self._dirty = self._broken = self._told = self._enforcing_failed = False
@@ -128,12 +130,19 @@ class FileMessages:
         count = len(records.sizes)
         if not count:
             return
-        first = first_sequence(records, self.last)
-        if not self._aside:
+        first = self.last + 1
+        if self._aside:
+            first = first_sequence(records, self.last)
+        else:
             if self._broken:
                 self._repair()
             try:
-                self._write(records)
+                # What follows the last message, in the same slice, is looked at by the kernel alone.
+                if not self._writer.append_run(
+                    records.data, records.starts, records.sizes, records.sequences, records.timestamps
+                ):
+                    first = first_sequence(records, self.last)
+                    self._write(records)
             except (StoreUnwritableError, ValueError) as error:
                 self._go_back()
                 raise self._taken_back(error) from error
@@ -222,22 +231,22 @@ class FileMessages:
 
     def _store_soon(self, blocks: Sequence[Records]) -> None:
         """Writes what belongs in the current slice, and has the kernel sync it; a thread does what is left of that."""
-        disk, writer, left = self._services.disk, self._writer, deque(blocks)
-        job: Callable[[], None] = partial(self._store, left)
+        disk, writer, taken = self._services.disk, self._writer, 0
         if self._sync and not (disk.pause or self._broken):
             try:
-                while left and writer.append_run(
-                    left[0].data, left[0].starts, left[0].sizes, left[0].sequences, left[0].timestamps
-                ):
-                    left.popleft()
-                if not left:
+                for each in blocks:
+                    if not writer.append_run(each.data, each.starts, each.sizes, each.sequences, each.timestamps):
+                        break
+                    taken += 1
+                else:
                     writer.flush(sync=False)
                     if disk.sync(writer.descriptors, self._kernel_done):
                         return
             except StoreUnwritableError as error:
                 self._go_back()
-                job = partial(_fail, error)
-        disk.run(job, self._stored, awaited=self._sync)
+                disk.run(partial(_fail, error), self._stored, awaited=True)
+                return
+        disk.run(partial(self._store, blocks[taken:]), self._stored, awaited=self._sync)
 
     def _kernel_done(self, problem: Exception | None) -> None:
         """Goes on when the kernel is done."""

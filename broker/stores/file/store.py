@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from broker.stores.file.messages import FileMessages
 from broker.stores.file.recovery import Found, FoundChannel, recover_directory
 from broker.stores.file.services import Archiver, CacheBudget, OpenFiles, Services
 from broker.stores.file.subscriptions import FileSubscriptions
-from broker.stores.interface import ChannelStore, Flush, Recovered, RecoveredSubscription, StorageError
+from broker.stores.interface import ANY_SIZE, ChannelStore, Flush, Recovered, RecoveredSubscription, StorageError
 from broker.stores.options import FileOptions
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
@@ -26,7 +25,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.format.quoting import quote
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE
-from stantools.store.durable import fsync_directory, fsync_file, replace_file, writing
+from stantools.store.durable import replace_file
 from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.store.logwriter import ClientsLog
 from stantools.store.mapping import mapped
@@ -50,9 +49,11 @@ class FileStore:
 
     Attributes:
         kind: `FILE`.
+        largest: See `Store`.
     """
 
     kind = "FILE"
+    largest = ANY_SIZE
 
     def __init__(
         self,
@@ -283,7 +284,7 @@ class FileStore:
             if (pair := self._channels.get(name)) is not None:
                 services.unsynced.discard(pair[0])
                 files += pair[0].write_out()
-        services.disk.run(partial(_sync, files), done)
+        services.disk.sync_files(files, done)
 
     # From time to time, and at the end.
 
@@ -314,7 +315,7 @@ class FileStore:
                     STREAMING.error("Unable to sync: %s", error)
         if files:
             self._syncing = True
-            services.disk.run(partial(_sync, files), self._maintained)
+            services.disk.sync_files(files, self._maintained)
         if services.unsynced or services.unsynced_logs:
             # Clients are waiting; the rest comes after them.
             return time.monotonic_ns()
@@ -359,23 +360,6 @@ class FileStore:
             unlock_directory(lock)
         if problems:
             raise _storage_error(problems[0])
-
-
-def _sync(files: Iterable[Path]) -> None:
-    """Makes files durable, and names in directories; what is gone does not matter.
-
-    Raises:
-        StoreUnwritableError: One of them could not be synced, the others were.
-    """
-    problem: StantoolsError | None = None
-    for path in files:
-        try:
-            with writing(path, "what was written may not be durable"), suppress(FileNotFoundError):
-                (fsync_directory if path.is_dir() else fsync_file)(path)
-        except StantoolsError as error:
-            problem = error
-    if problem is not None:
-        raise problem
 
 
 def _storage_error(error: Exception) -> StorageError:

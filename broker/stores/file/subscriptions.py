@@ -21,6 +21,7 @@ from stantools.format.kernels import encode_flow
 from stantools.format.layout import FILE_HEADER_SIZE, SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.directory import SUBS_FILE
+from stantools.store.durable import unwritable
 from stantools.store.limits import ChannelLimits
 from stantools.store.logwriter import Live, SubsLog
 from stantools.store.sublog import SubsState
@@ -139,13 +140,7 @@ class FileSubscriptions:
         highest = max(sequences[-1], sequences[0]) if len(sequences) < 3 else max(sequences)
         if highest > kept.state.last_sent:
             kept.state.last_sent = int(highest)
-        log = self._opened()
-        self._gather()
-        if not self._stale:
-            try:
-                log.flow_encoded(encode_flow(_MSG, subscription, sequences, self._services.crc), sent=len(sequences))
-            except StoreUnwritableError as error:
-                raise self._failed(error) from error
+        self._record(_MSG, subscription, sequences)
 
     def acked(self, subscription: int, sequences: Sequence[int]) -> None:
         """Takes note that messages are not pending any more."""
@@ -153,14 +148,21 @@ class FileSubscriptions:
         if kept is None or not len(sequences):
             return
         kept.pending.difference_update(sequences)
-        log = self._opened()
-        self._gather()
-        if not self._stale:
-            try:
-                log.flow_encoded(encode_flow(_ACK, subscription, sequences, self._services.crc), acked=len(sequences))
-            except StoreUnwritableError as error:
-                raise self._failed(error) from error
+        self._record(_ACK, subscription, sequences)
         self._compact_if_due()
+
+    def _record(self, kind: int, subscription: int, sequences: Sequence[int]) -> None:
+        """Gathers records that messages were sent or acknowledged. Raises StorageError."""
+        log = self._log or self._opened()
+        if not self._gathered or self._stale:
+            self._gather()
+        if self._stale:
+            return
+        records = encode_flow(kind, subscription, sequences, self._services.crc)
+        try:
+            log.flow_encoded(records, len(sequences), acked=kind == _ACK)
+        except StoreUnwritableError as error:
+            raise self._failed(error) from error
 
     def flush(self) -> Flush | None:
         """Makes it durable as configured; see `SubscriptionStore.flush`."""
@@ -180,17 +182,24 @@ class FileSubscriptions:
         return self._next
 
     def _begin(self, flush: Flush) -> Flush:
-        """Has a thread sync what is written."""
-        try:
-            job = self._opened().syncing()
-        except StoreUnwritableError as error:
-            raise self._failed(error) from error
+        """Has the kernel sync what is written, or a thread."""
+        log, disk = self._opened(), self._services.disk
+        if not disk.sync_aside(log.descriptor, self._kernel_done):
+            try:
+                disk.run(log.syncing(), self._synced)
+            except StoreUnwritableError as error:
+                raise self._failed(error) from error
         self._under_way, self._next = flush, None
-        self._services.disk.run(job, self._synced)
         return flush
 
+    def _kernel_done(self, problem: Exception | None) -> None:
+        """Goes on when the kernel has synced the file."""
+        if isinstance(problem, OSError):
+            problem = unwritable(problem, self._directory / SUBS_FILE, "what was written may not be durable")
+        self._synced(problem)
+
     def _synced(self, problem: Exception | None) -> None:
-        """Goes on when a thread has synced the file."""
+        """Goes on when the file is synced."""
         assert self._under_way is not None
         done, self._under_way = self._under_way, None
         if problem is not None:
@@ -223,7 +232,7 @@ class FileSubscriptions:
     def _write(self) -> None:
         log = self._opened()
         try:
-            log.flush(sync=False)
+            log.write_out()
         except StoreUnwritableError as error:
             raise self._failed(error) from error
         self._gathered = False
@@ -274,7 +283,7 @@ class FileSubscriptions:
     def _is_written(self, log: SubsLog) -> bool:
         """Writes what is gathered. Returns whether that worked; otherwise the next flush writes everything anew."""
         try:
-            log.flush(sync=False)
+            log.write_out()
         except StoreUnwritableError as error:
             self._failed(error)
             return False

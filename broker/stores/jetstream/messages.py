@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broker.stores.jetstream.copy import Copies, Copy
 
 #: Bytes of the header block at most, without channel and reply.
-_HEADER: Final = 320
+HEADER: Final = 320
 #: Seconds between two attempts, the first ones and the later ones, and between two purges.
 _PAUSES: Final = (0.1, 2.0)
 _PURGES: Final = 1.0
@@ -104,7 +104,7 @@ class JetStreamMessages:
             return
         first_sequence(records, self.last)
         largest = int(records.sizes.max())
-        if largest + _HEADER > self._streams.max_payload:
+        if largest + HEADER > self._streams.max_payload:
             raise StorageError(f"a message of {largest} bytes is too large for the NATS server, with its headers")
         self._fresh.append(records)
         self.last = int(records.sequences[-1])

@@ -18,7 +18,7 @@ from typing import Final
 
 from broker.log import STREAMING
 from broker.stores.file.locks import descriptor_of, lock_directory, make_directory, unlock_directory
-from broker.stores.interface import OriginalStoreError, StorageError
+from broker.stores.interface import InUseError, OriginalStoreError, StorageError
 from stantools.errors import StoreUnwritableError
 from stantools.store.directory import CLIENTS_FILE, RAFT_LOG_FILE, SERVER_FILE
 from stantools.store.durable import replace_file
@@ -84,7 +84,7 @@ class NodeDirectory:
         while True:
             try:
                 return lock_directory(self.path)
-            except StorageError:
+            except InUseError:
                 if loop.time() > until:
                     raise
             if not said:

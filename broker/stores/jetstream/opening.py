@@ -189,7 +189,10 @@ class Opening:
         """
         there = info["config"]
         if problem := wrong(there, config):
-            raise StorageError(f"stream {config['name']} is not as the broker makes it: {problem}")
+            raise StorageError(
+                f"stream {config['name']} is not as the broker makes it: {problem}; set that right (nats stream edit), "
+                "or remove the stream if it is somebody else's"
+            )
         if differs(there, config):
             STREAMING.info("Stream %s gets its limits and replicas as configured", config["name"])
             await self._answer(lambda: self._streams.update_stream({**there, **config}), self._refused(config["name"]))
@@ -232,8 +235,12 @@ class Opening:
                 if now - heard > _NOBODY:
                     raise StorageError("JetStream is not enabled there: nobody answers its requests") from problem
                 if now - begin > _PATIENCE:
+                    few = isinstance(problem, ApiError) and problem.err_code == _FEW_SERVERS
+                    needed = "a cluster needs a majority of its servers"
+                    if few:
+                        needed = f"streams are made when all {self._names.replicas} servers that hold them are there"
                     raise StorageError(
-                        f"JetStream does not answer: {problem}; a cluster needs a majority of its servers"
+                        f"JetStream does not answer: {problem}; {needed}: start those that are missing"
                     ) from problem
                 if not said:
                     said = True

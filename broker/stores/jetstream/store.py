@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from broker.log import STREAMING
 from broker.stores.file import FileStore
-from broker.stores.interface import ChannelStore, FasterError, Flush, MessageStore, Recovered, StorageError
+from broker.stores.interface import ChannelStore, FasterError, Flush, InUseError, MessageStore, Recovered, StorageError
 from broker.stores.jetstream.copy import Channel, Copy
 from broker.stores.jetstream.cutting import cut_back
 from broker.stores.jetstream.lease import RENEWALS, TTL, Lease
-from broker.stores.jetstream.messages import JetStreamMessages
+from broker.stores.jetstream.messages import HEADER, JetStreamMessages
 from broker.stores.jetstream.opening import Found, Opening, set_aside
 from broker.stores.jetstream.state import State
 from broker.stores.jetstream.subscriptions import JetStreamSubscriptions
@@ -289,9 +289,11 @@ class JetStreamStore:
         while True:
             try:
                 found = self._copy.recover()
+            except InUseError:
+                # Nothing is wrong with it; it is another's.
+                raise
             except StorageError as problem:
-                # Another process has it, or it can be had.
-                if not attempts or "lock" in str(problem).lower():
+                if not attempts:
                     raise
                 self._copy.close()
                 STREAMING.warning("The copy in files cannot be read: %s", problem)
@@ -326,6 +328,11 @@ class JetStreamStore:
             cut_back(self._directory, self._copy.crc or Crc())
         except StantoolsError as problem:
             STREAMING.warning("The copy in files cannot be cut: %s", problem)
+
+    @property
+    def largest(self) -> int:
+        """Bytes of an encoded message that the NATS server takes, with its headers."""
+        return self.streams.max_payload - HEADER
 
     def recover(self) -> Recovered | None:
         """Returns what `prepare` has found."""

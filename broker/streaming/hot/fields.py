@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _REDELIVERED = b"\x30\x01\x38"
+#: Bytes that a message gets at most when it is delivered again.
+REDELIVERED_SIZE: Final = len(_REDELIVERED) + 5
 
 
 def redelivered(payload: bytes, count: int) -> bytes:

@@ -195,6 +195,23 @@ def test_what_is_not_to_wait_is_handled_alone(data: bytes, answer: bytes) -> Non
     asyncio.run(scenario())
 
 
+def test_who_sends_much_at_a_time_reads_as_much_as_before_at_a_time() -> None:
+    async def scenario() -> None:
+        world = await World.of(1)
+        server, connection = world.server, world.connections[0]
+        assert connection.get_buffer(-1).obj is not server.read_buffer
+        many = publish(b"pub.0", b"a" * 100) * 100
+        await world.feed(0, many)
+        assert connection.get_buffer(-1).obj is server.read_buffer
+        await world.feed(0, many)
+        assert connection.get_buffer(-1).obj is server.read_buffer
+        assert (len(world.got(0)["pub"]), world.wishes) == (200, 0)
+        await world.feed(0, publish(b"pub.0"))
+        assert connection.get_buffer(-1).obj is not server.read_buffer
+
+    asyncio.run(scenario())
+
+
 def test_a_connection_that_ends_is_heard_before() -> None:
     async def scenario() -> None:
         world = await World.of(2)

@@ -62,7 +62,8 @@ class CalledSyncs:
     def start(self, descriptors: Sequence[int], conclusion: Callable[[Exception | None], None]) -> bool:
         if not descriptors:
             return False
-        self.under_way += len(descriptors)
+        with self._change:
+            self.under_way += len(descriptors)
         own = [os.dup(each) for each in descriptors]
         threading.Thread(target=self._sync, args=(own, conclusion), daemon=True).start()
         return True
@@ -88,7 +89,7 @@ class CalledSyncs:
                 if not self._change.wait(max(end - time.monotonic(), 0)):
                     break
             ended, self._ended = self._ended, []
-        self.under_way -= sum(count for *_, count in ended)
+            self.under_way -= sum(count for *_, count in ended)
         return [(conclusion, problem) for conclusion, problem, _ in ended]
 
     def close(self) -> None:

@@ -111,6 +111,88 @@ def test_a_sync_that_takes_long_is_not_waited_for(files):
     disk.stop()
 
 
+def test_files_for_which_nobody_waits(files):
+    with patch("broker.stores.file.disk.KernelSyncs", CalledSyncs):
+        disk = Disk()
+    told, hung, woken, released = [], [], threading.Event(), threading.Event()
+    disk.wake = woken.set
+    last, fsync = os.fstat(files[5]).st_ino, os.fsync
+
+    def hang(descriptor):
+        if os.fstat(descriptor).st_ino == last:
+            assert released.wait(60)
+            raise OSError(errno.EIO, "broken")
+        fsync(descriptor)
+
+    with patch.object(os, "fsync", hang):
+        assert disk.sync_aside(files[5], hung.append)
+        # Those that come later do not wait for the one that hangs, nor do those that are awaited.
+        for count, each in enumerate(files[:5], 1):
+            assert disk.sync_aside(each, told.append)
+            while len(told) < count:
+                assert woken.wait(60)
+                woken.clear()
+                assert not disk.conclude()
+        assert disk.sync(files[:2], told.append)
+        while len(told) < 6:
+            disk.conclude()
+        assert told == [None] * 6
+        assert not hung
+        released.set()
+        assert disk.conclude(60)
+    assert hung[0].errno == errno.EIO
+    assert disk.sync_aside(files[5], told.append)
+    assert disk.conclude(60)
+    assert told == [None] * 7
+    disk.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux does it")
+def test_the_kernel_syncs_files_for_which_nobody_waits(files):
+    disk, told = Disk(), []
+    if not disk.sync_aside(files[0], told.append):
+        pytest.skip("this system does not do it for us")
+    # More than the kernel has room for at once.
+    begun = [disk.sync_aside(files[number % 6], told.append) for number in range(3000)]
+    assert disk.conclude(60)
+    assert told == [None] * (1 + sum(begun))
+    begun = [disk.sync_aside(each, told.append) for each in files]
+    assert all(begun)
+    assert disk.conclude(60)
+    with Path("/dev/full").open("wb") as device:
+        assert not disk.sync_aside(device.fileno(), told.append)
+    disk.stop()
+
+
+@pytest.mark.parametrize("called", [False, True])
+def test_files_and_names_are_synced_together(tmp_path, called):
+    count = 20 if called else 1500
+    with patch("broker.stores.file.disk.KernelSyncs", CalledSyncs if called else KernelSyncs):
+        disk = Disk()
+    paths, told, synced, fsync = [tmp_path / str(number) for number in range(count)], [], [], os.fsync
+    for each in paths:
+        each.write_bytes(b"x")
+    disk.sync_files([*paths, tmp_path, tmp_path / "gone"], told.append)
+    assert disk.conclude(60)
+    assert told == [None]
+
+    def fail(descriptor):
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append(path)
+        if path == paths[3]:
+            raise OSError(errno.EIO, "broken")
+        if path == tmp_path:
+            raise OSError(errno.EINVAL, "not a directory")
+        fsync(descriptor)
+
+    with patch.object(os, "fsync", fail), patch.object(disk._many, "_possible", False, create=True):
+        disk.sync_files([*paths, tmp_path], told.append)
+        assert disk.conclude(60)
+    assert sorted(synced) == sorted([*paths, tmp_path])
+    assert str(paths[3]) in told[1].message
+    disk.stop()
+
+
 def test_nobody_waits_for_threads_that_have_much_to_do():
     disk = Disk()
     told, released = [], threading.Event()

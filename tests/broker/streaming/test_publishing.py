@@ -388,3 +388,55 @@ class TestChannels:
         assert world.publish(b"FOO", b"x") == [error]
         assert world.subscribe(b"FOO").error == error
         assert world.publish(b"foo", b"x") == [b""]
+
+
+TOO_LARGE = (
+    b"stan: message too large: %d bytes, and %d are the most in this channel (max_payload of the NATS server is 1000)"
+)
+
+
+def test_what_could_not_be_delivered_is_refused(world: World) -> None:
+    """By itself, in a batch with others; the largest that is stored can be delivered, again as well."""
+    world.bus.deliverable = world.bus.max_payload = 1000
+    subscriber = world.subscribe(b"foo", ack_wait_in_secs=1)
+    most = 1000 - 8 - 40 - len(b"foo")
+    sizes = [10, 300, most, most + 1, 300, 2000]
+    messages = [
+        (
+            b"_STAN.pub.test-cluster.foo",
+            world.message(b"foo", bytes(size), guid=b"%d" % number),
+            b"acks",
+        )
+        for number, size in enumerate(sizes)
+    ]
+    world.publish(b"foo", b"there")
+    world.bus.feed(messages)
+    world.settle()
+    acks = [protocol.PubAck.FromString(sent.payload) for sent in world.bus.sent if sent.subject == b"acks"]
+    assert [ack.error for ack in acks] == [
+        *[b""] * 3,
+        TOO_LARGE % (most + 1, most),
+        b"",
+        TOO_LARGE % (2000, most),
+    ]
+    assert subscriber.sequences() == [1, 2, 3, 4, 5]
+    for _ in range(3):
+        world.advance(1.1)
+        assert subscriber.sequences() == [1, 2, 3, 4, 5]
+
+
+def test_what_the_bus_does_not_carry_any_more(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """It waits, and so does what is behind it; the log says why, once."""
+    world.publish(b"foo", b"1", bytes(2000), b"3")
+    world.bus.deliverable = world.bus.max_payload = 1000
+    plain = world.subscribe(b"foo", start_position=pb.FIRST)
+    member = world.subscribe(b"foo", start_position=pb.FIRST, q_group=b"q")
+    world.publish(b"foo", b"4")
+    assert plain.sequences() == member.sequences() == [1]
+    said = [each.message for each in caplog.records if "cannot be delivered" in each.message]
+    assert len(said) == 1
+    assert 'Channel "foo": message 2 cannot be delivered' in said[0]
+    assert "max_payload of the NATS server is 1000. Raise that to 20" in said[0]
+    world.bus.deliverable = 3000
+    world.publish(b"foo", b"5")
+    assert plain.sequences() == member.sequences() == [2, 3, 4, 5]

@@ -93,10 +93,12 @@ class Bus:
         sent: Everything that was published, in order.
         responders: What becomes of requests to a subject: an answer, or None for silence.
         connected: Publishing works.
+        deliverable: See `Bus` of the server; nothing larger is published.
         slowed: Publishers are read more slowly.
     """
 
     max_payload = 1 << 20
+    deliverable = 1 << 62
 
     def __init__(self, time: Time) -> None:
         self._time = time
@@ -117,6 +119,7 @@ class Bus:
     def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
         if not self.connected:
             return False
+        assert len(payload) <= self.deliverable
         if subject:
             self.sent.append(Sent(role, subject, payload, reply))
             self._route(subject, payload, reply)
