@@ -1,9 +1,9 @@
-"""Many messages in one buffer: what travels between rules and stores instead of objects per message."""
+"""Many messages in one buffer: what travels between rules and stores instead of objects per message. And one alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stantools.nats.frames import Payloads
 
@@ -27,3 +27,11 @@ class Records(Payloads):
     #: Bytes of all payloads, where it is known that the buffer holds their records and nothing else, one behind the
     #: other; otherwise -1.
     total: int = -1
+
+
+class Record(NamedTuple):
+    """A stored message by itself: columns for one would cost more than the message."""
+
+    data: bytes  #: its record: eight bytes of header, then the encoded MsgProto
+    sequence: int  #: its sequence
+    timestamp: int  #: its timestamp, nanoseconds since the epoch

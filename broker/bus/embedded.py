@@ -16,13 +16,13 @@ from broker.streaming.ports import Answer, Outcome, Role
 from stantools.nats.subjects import valid_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from broker.config.options import ConnectionOptions
     from broker.nats.options import TLSOptions
     from broker.nats.server import NatsServer
     from broker.streaming.options import StreamingOptions
-    from stantools.nats.frames import Handler, Payloads
+    from stantools.nats.frames import Handler, Payloads, Taker
 
 #: Every server has these connections (streaming-protocol.md section 1.3).
 ROLES: Final = (Role.SEND, Role.GENERAL, Role.ACKS, Role.HEARTBEATS)
@@ -122,6 +122,14 @@ class EmbeddedBus:
         """Publishes rows of a block to several subjects."""
         self._clients[role].publish_runs([run for run in runs if is_subject(run[0])], block)
 
+    def publish_each(self, role: Role, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
+        """Publishes messages, each with its subject, to those who keep up. Returns the places of the others."""
+        for subject, _ in messages:
+            if not is_subject(subject):
+                messages = [each if is_subject(each[0]) else (b"", each[1]) for each in messages]
+                break
+        return self._clients[role].publish_each(messages)
+
     def slow_down(self) -> None:
         """Reads more slowly from whoever has sent what a handler is given at the moment."""
         self._clients[Role.GENERAL].full = True
@@ -145,7 +153,9 @@ class EmbeddedBus:
             subject = b""  # nobody can be there
         self._clients[role].request(subject, payload, timeout / _SECOND, answered)
 
-    def listen(self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
+    def listen(
+        self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: Taker | None = None
+    ) -> object:
         """Subscribes. Of what is gathered, acknowledgements come first: they make room for what is published with them.
 
         Raises:
@@ -153,7 +163,7 @@ class EmbeddedBus:
             PermissionError: The server does not allow it.
         """
         rank = 0 if not gathered else 1 if role is Role.ACKS else 2
-        return self._clients[role].subscribe(subject, handler, rank=rank)
+        return self._clients[role].subscribe(subject, handler, rank=rank, taker=taker)
 
     def unlisten(self, subscription: object) -> None:
         """Unsubscribes."""

@@ -22,11 +22,11 @@ from stantools.nats.subjects import valid_pattern
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from broker.config.options import ClientTLSOptions, ConnectionOptions
     from stantools.nats.client import Failure, Message
-    from stantools.nats.frames import Handler, Payloads
+    from stantools.nats.frames import Handler, Payloads, Taker
 
 _SECOND: Final = 1_000_000_000
 #: Bytes that wait for the server, beyond which those who send from a store wait.
@@ -284,6 +284,14 @@ class ExternalBus:
         for subject, begin, end in runs:
             self.publish_block(role, subject, block, begin, end)
 
+    def publish_each(self, role: Role, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
+        """Publishes messages, each with its subject, while the NATS server keeps up. Returns the others' places."""
+        return [
+            place
+            for place, (subject, payload) in enumerate(messages)
+            if self.congested(subject) or not self.publish(role, subject, payload)
+        ]
+
     def congested(self, subject: bytes) -> bool:
         """Returns whether much waits for the NATS server, which looks after its clients itself."""
         return self._links[Role.SEND].congested
@@ -307,7 +315,9 @@ class ExternalBus:
         """Publishes with a reply subject of its own and reports what comes of it, later than this call."""
         self._links[role].request(subject, payload, timeout, answer)
 
-    def listen(self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
+    def listen(
+        self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: Taker | None = None
+    ) -> object:
         """Subscribes, now and whenever the connection comes back.
 
         Raises:

@@ -13,7 +13,7 @@ from broker.nats.auth import Credentials, Identity
 if TYPE_CHECKING:
     from broker.nats.auth import Permit
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Handler, Payloads
+    from stantools.nats.frames import Frames, Handler, Payloads, Taker
 
 
 class ClientState(enum.Enum):
@@ -80,6 +80,7 @@ class NatsSubscription:
     subject: bytes  #: subject, possibly with wildcards
     queue: bytes = b""  #: queue group; empty for none
     handler: Handler | None = None  #: who takes the messages, for the clients that live in this process
+    taker: Taker | None = None  #: who may get what is gathered, instead of the handler, with that of others
     rank: int = 0  #: not 0: the handler takes what many clients sent at once, after those with a lower rank
     limit: int = 0  #: after how many messages it ends; 0 for never
     delivered: int = 0  #: messages so far

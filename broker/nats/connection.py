@@ -24,7 +24,7 @@ from broker.nats.intake import SMALL, Intake
 from broker.nats.session import Session
 from stantools.nats import encoding
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, Stop
-from stantools.nats.kernels import encode_block, encode_messages, parse_publishes
+from stantools.nats.kernels import encode_block, encode_message, encode_messages, parse_publishes
 from stantools.nats.operations import Malformed, NeedMore, parse_operation, payload_too_large
 from stantools.store.limits import format_duration
 
@@ -506,7 +506,10 @@ class Connection(Session, asyncio.BufferedProtocol):
         header = b""
         if header_size:
             header, payload = payload[: header_size if self.headers else 0], payload[header_size:]
-        self.send(encoding.message(subject, subscription.sid, payload, reply, header))
+        if reply or header:
+            self.send(encoding.message(subject, subscription.sid, payload, reply, header))
+        else:
+            self.send(encode_message(subject, subscription.sid, payload))
         if self.server.tracing:
             tracing.delivery(self, subscription, subject, reply, len(payload), len(header))
 

@@ -25,7 +25,7 @@ from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, frame_tabl
 if TYPE_CHECKING:
     from broker.nats.session import Hub
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Handler, Payloads
+    from stantools.nats.frames import Frames, Handler, Payloads, Taker
 
 #: Seconds that a client waits which sends more than can be taken: then it may send as much as one read takes.
 _STALL: Final = 1.0
@@ -64,7 +64,9 @@ class InternalClient(Client):
     def __str__(self) -> str:
         return f"{self.name} - cid:{self.cid}"
 
-    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"", rank: int = 0) -> NatsSubscription:
+    def subscribe(
+        self, subject: bytes, handler: Handler, queue: bytes = b"", rank: int = 0, taker: Taker | None = None
+    ) -> NatsSubscription:
         """Subscribes. What sockets publish is handed over in the read that brought it.
 
         Args:
@@ -73,6 +75,8 @@ class InternalClient(Client):
             queue: Queue group; empty for none.
             rank: 1 to 255: what is published to it by many clients may be handed over together, at the end of a round
                 of the event loop, when those with a lower rank have got theirs. 0: at once.
+            taker: Gets single messages of those that are handed over together, for all handlers that have it; it cannot
+                ask for a pause.
 
         Raises:
             ValueError: The subject is not valid.
@@ -85,7 +89,7 @@ class InternalClient(Client):
             NATS.error('%s - Subscription Violation - User "%s", Subject "%s"', self, self.user, text)
             raise PermissionError(f'nats: Permissions Violation for Subscription to "{text}"')
         self._sids += 1
-        subscription = NatsSubscription(self, b"%d" % self._sids, subject, queue, handler, rank)
+        subscription = NatsSubscription(self, b"%d" % self._sids, subject, queue, handler, taker, rank)
         subscription.narrowed = self.permit is not None and self.permit.narrows(subject)
         self.server.subscriptions.add(subscription)
         return subscription
@@ -132,9 +136,31 @@ class InternalClient(Client):
         if self.permit is not None:
             runs = [run for run in runs if self._may_publish(run[0], 0)]
         self.last_activity = time.time_ns()
-        publish = self.server.router.publish_block
+        router, alone = self.server.router, []
+        many = 2 * len(runs) > len(block)
+        payloads = list(block) if many else []
         for subject, begin, end in runs:
-            publish(self, subject, block, begin, end)
+            if many and end - begin == 1:
+                alone.append((subject, payloads[begin]))
+                continue
+            if alone:
+                router.publish_each(self, alone)
+                alone = []
+            router.publish_block(self, subject, block, begin, end)
+        router.publish_each(self, alone)
+
+    def publish_each(self, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
+        """Publishes messages, each with its subject, to receivers who keep up; none without a subject.
+
+        Returns:
+            The places of those whose receivers do not.
+        """
+        if self.closed:
+            return ()
+        if self.permit is not None:
+            messages = [each if self._may_publish(each[0], 0) else (b"", b"") for each in messages]
+        self.last_activity = time.time_ns()
+        return self.server.router.publish_each(self, messages, patient=True)
 
     def _may_publish(self, subject: bytes, size: int) -> bool:
         if self.permit is not None and not self.permit.may_publish(subject):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.nats.auth import Permit
     from broker.nats.subscriptions import Route, SubjectTable, Subscriptions
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Payloads, Share, Span
+    from stantools.nats.frames import Frames, Payloads, Share, Span, Taker
 
 #: What a handler in this process may take (seconds) until it is given fewer rows at a time, or more.
 _LONG: Final = 0.004
@@ -158,8 +158,12 @@ class Router:
         The counters of the clients are theirs to care for.
         """
         routes, counters = self._subscriptions.routes, self.counters
+        taker: Taker | None = None
+        alone: list[NatsSubscription] = []
+        places: list[int] = []
         for number, begin, end, size in shares:
-            counters.in_msgs += end - begin
+            count = end - begin
+            counters.in_msgs += count
             counters.in_bytes += size
             to = routes[number].only
             if to is None or to.closed:
@@ -168,11 +172,31 @@ class Router:
                         if origin.no_responders:
                             origin.nobody_there(reply)
                 continue
-            self._account(to, end - begin, size)
+            self._account(to, count, size)
+            if to.taker is not taker:
+                self._take_each(taker, alone, buffer, frames, places)
+                taker, alone, places = to.taker, [], []
+            if taker is not None and count == 1:
+                alone.append(to)
+                places.append(begin)
+                continue
             wait = self._take(to, buffer, frames, begin, end, size)
             if wait:
                 for origin in origins:
                     origin.stall(to.client, wait)
+        self._take_each(taker, alone, buffer, frames, places)
+
+    @staticmethod
+    def _take_each(
+        taker: Taker | None, to: list[NatsSubscription], buffer: Buffer, frames: Frames, places: list[int]
+    ) -> None:
+        """Has somebody take one message for each of several handlers."""
+        if taker is None or not places:
+            return
+        try:
+            taker.take_each(buffer, frames, [each.handler for each in to], places)
+        except Exception as problem:
+            _report(to[0], problem)
 
     def _publish_unknown(
         self, origin: Client, table: SubjectTable, delivery: _Delivery, begin: int, end: int, size: int
@@ -274,10 +298,7 @@ class Router:
         try:
             return to.client.take(to, buffer, frames, begin, end, size)
         except Exception as problem:
-            # Whatever a handler does, the connections that its messages came from live on.
-            name, subject = to.client.name, to.subject.decode(errors="replace")
-            NATS.error("%s: error in the handler of %r: %r", name, subject, problem)
-            NATS.debug("Details", exc_info=True)
+            _report(to, problem)
             return 0
 
     def _deliver_some(self, origin: Client, to: NatsSubscription, delivery: _Delivery, begin: int, end: int) -> int:
@@ -479,6 +500,51 @@ class Router:
                 count += 1
         return count
 
+    def publish_each(
+        self, origin: Client, messages: Sequence[tuple[bytes, bytes]], *, patient: bool = False
+    ) -> Sequence[int]:
+        """Hands over what a part of this process published: messages, each with its subject.
+
+        Args:
+            origin: Who published.
+            messages: Subjects and payloads; without a subject it is dropped.
+            patient: What is for receivers who do not keep up is left out.
+
+        Returns:
+            The places of those left out.
+        """
+        known, count, total, out, out_size = self._subscriptions.known.values, 0, 0, 0, 0
+        late: list[int] = []
+        for place, (subject, payload) in enumerate(messages):
+            route = known.get(subject)
+            to = None if route is None else route.only
+            if to is None or to.handler is not None or to.limit or to.closed:
+                if patient and subject and self._subscriptions.congested(subject):
+                    late.append(place)
+                elif subject:
+                    count += 1
+                    total += len(payload)
+                    self.publish_one(origin, subject, b"", payload, 0, keep=True)
+                continue
+            client = to.client
+            if patient and client.congested:
+                late.append(place)
+                continue
+            size = len(payload)
+            to.delivered += 1
+            counters = client.counters
+            counters.out_msgs += 1
+            counters.out_bytes += size
+            out += 1
+            out_size += size
+            client.take_one(to, subject, b"", payload, 0)
+        for counters in (origin.counters, self.counters):
+            counters.in_msgs += count + out
+            counters.in_bytes += total + out_size
+        self.counters.out_msgs += out
+        self.counters.out_bytes += out_size
+        return late
+
     def _account(self, to: NatsSubscription, count: int, size: int) -> None:
         to.delivered += count
         counters = to.client.counters
@@ -504,6 +570,12 @@ class Router:
             if subscription.limit and subscription.delivered + 1 >= subscription.limit:
                 self._subscriptions.remove(subscription)
         return chosen
+
+
+def _report(to: NatsSubscription, problem: Exception) -> None:
+    """Says what a handler has raised: whatever it does, the connections that its messages came from live on."""
+    NATS.error("%s: error in the handler of %r: %r", to.client.name, to.subject.decode(errors="replace"), problem)
+    NATS.debug("Details", exc_info=True)
 
 
 def _is_unknown(spans: list[Span], index: int) -> bool:

@@ -1,7 +1,7 @@
 """Blocks of stored messages in memory, in the order of their sequences.
 
-Blocks are kept as they come. Only runs of very small ones are put together, once, so that a channel with one message
-at a time does not end up as millions of objects.
+Blocks are kept as they come. Only runs of very small ones, and messages that come alone, are put together, once, so
+that a channel with one message at a time does not end up as millions of objects.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from broker.blocks import Records
+from broker.blocks import Record, Records
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.layout import RECORD_HEADER_SIZE
@@ -41,6 +41,7 @@ class BlockList:
         self.size = 0
         self._blocks: list[Records] = []
         self._firsts: list[int] = []
+        self._lone: list[Record] = []  # behind the last block
         self._head = 0
         self._small = 0
 
@@ -66,18 +67,42 @@ class BlockList:
         if self.first == 0 or begin != self.last + 1:
             self.clear()
             self.first = begin
+        self._fold()
         size = size_of(records)
-        self._blocks.append(records)
-        self._firsts.append(begin)
+        self._put(records, begin)
         self.last = end
         self.size += size
-        if count >= _SMALL:
+        return size
+
+    def add(self, record: Record) -> int:
+        """Adds one message behind the others, as `append` does. Returns the bytes of its payload."""
+        data, sequence, _ = record
+        if self.first == 0 or sequence != self.last + 1:
+            self.clear()
+            self.first = sequence
+        self._lone.append(record)
+        self.last = sequence
+        size = len(data) - RECORD_HEADER_SIZE
+        self.size += size
+        if len(self._lone) >= _SMALL:
+            self._fold()
+        return size
+
+    def _put(self, records: Records, begin: int) -> None:
+        self._blocks.append(records)
+        self._firsts.append(begin)
+        if len(records.sizes) >= _SMALL:
             self._small = 0
         else:
             self._small += 1
             if self._small == _SMALL:
                 self._merge()
-        return size
+
+    def _fold(self) -> None:
+        """Makes a block of the messages that came alone."""
+        if self._lone:
+            lone, self._lone = self._lone, []
+            self._put(together(lone), lone[0].sequence)
 
     def read(self, first: int, count: int, size: int) -> Records:
         """Returns messages from `first` on, which is here; at most one block.
@@ -87,6 +112,7 @@ class BlockList:
             count: How many at most, more than 0.
             size: About how many bytes at most; one message in any case.
         """
+        self._fold()
         place = bisect_right(self._firsts, first, self._head) - 1
         if self._small > 1 and place >= len(self._blocks) - self._small and place < len(self._blocks) - 1:
             # Somebody is behind: once put together, the rest is read in one go.
@@ -96,10 +122,12 @@ class BlockList:
 
     def block(self) -> tuple[Records, int]:
         """Returns the first block, and how many of its messages were dropped."""
+        self._fold()
         return self._blocks[self._head], self.first - self._firsts[self._head]
 
     def blocks(self) -> list[tuple[int, Records]]:
         """Returns all blocks, each with its first sequence."""
+        self._fold()
         return list(zip(self._firsts[self._head :], self._blocks[self._head :], strict=True))
 
     def drop_before(self, sequence: int) -> None:
@@ -109,6 +137,7 @@ class BlockList:
         if sequence > self.last:
             self.clear()
             return
+        self._fold()
         self.first = sequence
         head = self._head
         while head + 1 < len(self._firsts) and self._firsts[head + 1] <= sequence:
@@ -123,6 +152,7 @@ class BlockList:
 
     def shrink(self, size: int) -> None:
         """Forgets whole blocks at the front until no more than so many bytes are left, or only the last block is."""
+        self._fold()
         place, left = self._head, self.size
         while left > size and place + 1 < len(self._blocks):
             left -= size_of(self._blocks[place])
@@ -136,6 +166,7 @@ class BlockList:
         if sequence < self.first:
             self.clear()
             return
+        self._fold()
         while self._firsts[-1] > sequence:
             self.size -= size_of(self._blocks.pop())
             self._firsts.pop()
@@ -148,7 +179,7 @@ class BlockList:
 
     def clear(self) -> None:
         """Forgets everything."""
-        self._blocks, self._firsts = [], []
+        self._blocks, self._firsts, self._lone = [], [], []
         self.first = self.last = self.size = self._head = self._small = 0
 
     def _merge(self) -> None:
@@ -198,6 +229,14 @@ def block_of(
     lengths = sizes.astype(np.int64)
     starts = (lengths + RECORD_HEADER_SIZE).cumsum() - lengths
     return Records(data, starts, sizes, sequences, timestamps, len(data) - RECORD_HEADER_SIZE * len(sizes))
+
+
+def together(records: list[Record]) -> Records:
+    """Returns a block of messages that came alone, at least one."""
+    sizes = np.array([len(record.data) for record in records], np.uint32) - np.uint32(RECORD_HEADER_SIZE)
+    sequences = np.array([record.sequence for record in records], np.uint64)
+    timestamps = np.array([record.timestamp for record in records], np.int64)
+    return block_of(b"".join([record.data for record in records]), sizes, sequences, timestamps)
 
 
 def decoded(block: Records, channel: bytes, crc: Crc) -> tuple[MessageColumns, NDArray[np.uint8]]:

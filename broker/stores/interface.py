@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from broker.blocks import Records
+from broker.blocks import Record, Records
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
@@ -144,8 +144,18 @@ class MessageStore(Protocol):
         """Removes messages that are too old. Returns when the next one will be, None if none ever will."""
 
 
+class LoneMessages(MessageStore, Protocol):
+    """Messages of which `flush` returns None at all times and fails never: such a store takes single ones, too."""
+
+    def add(self, record: Record) -> None:
+        """Adds one message, without a CRC in its header; it has the sequence `last + 1`."""
+
+
 class SubscriptionStore(Protocol):
-    """The subscriptions of a channel. Records are gathered until `flush`, except where said."""
+    """The subscriptions of a channel. Records are gathered until `flush`, except where said.
+
+    One that has `recorded`, and it is false, forgets what is sent and acknowledged: then nobody need say so, nor flush.
+    """
 
     def create(self, state: pb.SubState) -> None:
         """Stores a new subscription and sets its id, which was never used in the channel before.
@@ -208,6 +218,8 @@ class ChannelStore:
     #: What `Store.completed` returns when it is known whether the channel could be made, unless it is deleted before;
     #: None if it is there.
     making: Flush | None = None
+    #: The messages once more, if single ones may be added.
+    lone: LoneMessages | None = None
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from broker.blocks import Records
+from broker.blocks import Record, Records
 from broker.log import STREAMING
 from broker.stores.blocklist import BlockList, empty
 from broker.stores.interface import ANY_SIZE, ChannelStore, Flush, Recovered, StorageError, first_sequence
@@ -43,6 +43,14 @@ class MemoryMessages:
         self.last = self._list.last
         if self.count == count:
             self.first = first
+
+    def add(self, record: Record) -> None:
+        """Adds one message; see `LoneMessages.add`."""
+        self.bytes += self._list.add(record)
+        self.count += 1
+        self.last = record.sequence
+        if self.count == 1:
+            self.first = record.sequence
 
     def flush(self) -> None:
         """Enforces the limits."""
@@ -110,6 +118,8 @@ class MemoryMessages:
 
 class MemorySubscriptions:
     """The subscriptions of a channel: only their number and their ids matter."""
+
+    recorded = False
 
     def __init__(self, limits: ChannelLimits) -> None:
         self._limits = limits
@@ -184,7 +194,8 @@ class MemoryStore:
         if 0 < self.limits.max_channels <= len(self._channels):
             raise StorageError("too many channels")
         limits = self.limits.limits_for(os.fsdecode(name))
-        store = self._channels[name] = ChannelStore(MemoryMessages(name, limits), MemorySubscriptions(limits))
+        messages = MemoryMessages(name, limits)
+        store = self._channels[name] = ChannelStore(messages, MemorySubscriptions(limits), lone=messages)
         return store
 
     def delete_channel(self, name: bytes) -> None:

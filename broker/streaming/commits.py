@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from broker.streaming.ports import Role
 from stantools.format.quoting import quote
 
 if TYPE_CHECKING:
-    from broker.blocks import Records
+    from broker.blocks import Record, Records
     from broker.streaming.context import Context, Timer
     from broker.streaming.delivery import Serving
     from broker.streaming.hot.columns import Rows, Run
@@ -62,7 +62,8 @@ class Portion:
 class Batch:
     """Publishes that were taken together: their acknowledgements, and where these go.
 
-    `traced` has client, channel and guid of every row from `row` on, if such lines are logged.
+    `traced` has client, channel and guid of every row from `row` on, if such lines are logged. What is in no portion
+    came alone, and is stored when the batch is acknowledged.
     """
 
     acks: Payloads
@@ -91,6 +92,10 @@ class _Owed(NamedTuple):
     end: int
 
 
+#: What came alone, for whoever acknowledges it among others.
+_LONE: Final = Portion(cast("Channel", None), np.empty(0, np.int32), outcome=Outcome.STORED)
+
+
 class Commits:
     """Commits what is staged.
 
@@ -117,6 +122,7 @@ class Commits:
         self.staged = self.size = 0
         self._batches: list[Batch] = []
         self._touched: dict[Channel, list[Portion]] = {}
+        self._lone: list[tuple[Channel, Record]] = []
         self._flushes: dict[Flush, Channel] = {}
         self._followers: dict[Flush, list[Callable[[Flush], None]]] = {}
         self._under_way: dict[Channel, deque[_UnderWay]] = {}
@@ -164,6 +170,10 @@ class Commits:
         else:
             portions.append(portion)
 
+    def added(self, lone: Iterable[tuple[Channel, Record]]) -> None:
+        """Takes note of messages that came alone (`Channel.alone`) and were added to their channels' stores."""
+        self._lone.extend(lone)
+
     def touch(self, channel: Channel) -> None:
         """Has a channel looked at by the next commit, though nothing was published: its store may have more to do."""
         self._touched.setdefault(channel, [])
@@ -191,6 +201,8 @@ class Commits:
         self._committing = True
         self._now = self._clock.monotonic()
         try:
+            if self._lone:
+                self._store_lone()
             self._flush_touched(share)
             self._complete()
             for number, batch in enumerate(batches):
@@ -286,6 +298,23 @@ class Commits:
                 self.size += portion.size
         if self._touched:
             self._driver.commit_soon()
+
+    def _store_lone(self) -> None:
+        """Does for messages that came alone what `_flush` does for others: they are stored at once."""
+        lone, self._lone = self._lone, []
+        now, audience = self._now, self._audience
+        for channel, record in lone:
+            channel.messages.flush()
+            channel.visible = record.sequence
+            channel.last_activity = now
+        self._serving.lone(lone, now)
+        for channel, _ in lone:
+            if channel.messages.limits.max_age_ns > 0:
+                self._expiry.stored(channel)
+            if audience is not None:
+                audience.changed(channel)
+            if channel.recorded:
+                self.flush_subscriptions(channel)
 
     def _flush(self, channel: Channel, portions: list[Portion]) -> None:
         try:
@@ -479,13 +508,13 @@ def _tell(channel: Channel, error: str) -> None:
 
 def _pieces(batch: Batch) -> Iterator[tuple[Portion, bytes, int, int]]:
     """Yields the runs of a batch, divided where another portion begins."""
-    portions = batch.portions
-    if len(portions) == 1:
+    portions = [*batch.portions, _LONE]
+    if len(portions[0].rows) == len(batch.acks):
         for reply, begin, end in batch.runs:
             yield portions[0], reply, begin, end
         return
-    owners = np.zeros(len(batch.acks), np.int64)
-    for number, portion in enumerate(portions):
+    owners = np.full(len(batch.acks), len(batch.portions))
+    for number, portion in enumerate(batch.portions):
         owners[portion.rows] = number
     for reply, begin, end in batch.runs:
         if end - begin == 1:  # of many clients, which publish one message at a time

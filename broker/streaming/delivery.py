@@ -5,17 +5,19 @@ Facts: streaming-protocol.md sections 14 and 18.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker import log
 from broker.streaming.hot.fields import REDELIVERED_SIZE
 from broker.streaming.inflight import store_sent
+from broker.streaming.ports import Role
 from broker.streaming.state import Hold, Subscription
+from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.quoting import quote
 
 if TYPE_CHECKING:
-    from broker.blocks import Records
+    from broker.blocks import Record, Records
     from broker.streaming.context import Context
     from broker.streaming.inflight import Ready, Sender
     from broker.streaming.redelivery import Redelivery
@@ -115,14 +117,15 @@ class Delivery:
             return False
         deadline = self._clock.monotonic() + subscription.ack_wait
         subscription.pending.update(dict.fromkeys(sequences, deadline))
-        self._sent(subscription, sequences)
+        self.note_sent(subscription, sequences)
         return True
 
-    def _sent(self, subscription: Subscription, sequences: Sequence[int]) -> None:
+    def note_sent(self, subscription: Subscription, sequences: Sequence[int]) -> None:
         """Takes note of what was sent and is pending now (streaming-protocol.md section 14, rules 4 and 5)."""
         if sequences[-1] > subscription.last_sent:
             subscription.last_sent = sequences[-1]
-        store_sent(subscription, sequences)
+        if subscription.channel.recorded:
+            store_sent(subscription, sequences)
         if subscription.timer is None:
             self._arm(subscription)
         subscription.stalled = len(subscription.pending) >= subscription.max_in_flight
@@ -176,7 +179,7 @@ class Delivery:
 
     def _handed_out(self, group: QueueGroup, shares: dict[Subscription, list[int]], *, complete: bool) -> bool:
         for member, sequences in shares.items():
-            self._sent(member, sequences)
+            self.note_sent(member, sequences)
             group.last_sent = max(group.last_sent, sequences[-1])
         return complete
 
@@ -191,7 +194,9 @@ class Serving:
     def __init__(self, context: Context, ready: Ready, sender: Sender, redelivery: Redelivery) -> None:
         self._ready = ready
         self._clock = context.clock
+        self._bus = context.bus
         self._congested = context.bus.congested
+        self._statistics = context.statistics
         self._delivery = Delivery(context, sender, redelivery)
         self._redelivery = redelivery
 
@@ -213,6 +218,61 @@ class Serving:
         for group in tuple(channel.groups.values()):
             if group.members:
                 self._serve(group)
+
+    def lone(self, messages: Iterable[tuple[Channel, Record]], now: int) -> None:
+        """Serves the plain subscriptions of channels that have got one message each, which are visible.
+
+        Whoever has just room for it, and waits for nothing else, gets it with all others; the rest goes the long way.
+
+        Args:
+            messages: The channels, with their messages.
+            now: Monotonic nanoseconds.
+        """
+        parcels: list[tuple[bytes, bytes]] = []
+        receivers: list[Subscription] = []
+        for channel, (data, sequence, _) in messages:
+            for subscription in tuple(channel.plain.values()):
+                pending = subscription.pending
+                if (
+                    subscription.last_sent + 1 == sequence
+                    and subscription.started
+                    and subscription.client is not None
+                    and subscription.hold is _NONE
+                    and len(pending) < subscription.max_in_flight
+                    and channel.messages.first <= sequence
+                ):
+                    pending[sequence] = now + subscription.ack_wait
+                    subscription.last_sent = sequence
+                    parcels.append((subscription.inbox, data[RECORD_HEADER_SIZE:]))
+                    receivers.append(subscription)
+                else:
+                    self._hand_over(parcels, receivers)
+                    self._serve(subscription)
+            if channel.groups:
+                self._hand_over(parcels, receivers)
+                for group in tuple(channel.groups.values()):
+                    if group.members:
+                        self._serve(group)
+        self._hand_over(parcels, receivers)
+
+    def _hand_over(self, parcels: list[tuple[bytes, bytes]], receivers: list[Subscription]) -> None:
+        """Sends messages, the last that their receivers have pending, and forgets them."""
+        if not parcels:
+            return
+        late = set(self._bus.publish_each(Role.SEND, parcels))
+        size = 0
+        for place, subscription in enumerate(receivers):
+            if place in late:
+                subscription.last_sent -= 1
+                del subscription.pending[subscription.last_sent + 1]
+                self._serve(subscription)
+            else:
+                size += len(parcels[place][1])
+                self._delivery.note_sent(subscription, (subscription.last_sent,))
+        self._statistics.out_msgs += len(parcels) - len(late)
+        self._statistics.out_bytes += size
+        parcels.clear()
+        receivers.clear()
 
     def _serve(self, unit: Subscription | QueueGroup) -> None:
         if isinstance(unit, Subscription):

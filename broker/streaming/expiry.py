@@ -95,7 +95,7 @@ class Expiry:
         limit = channel.messages.limits.max_inactivity_ns
         now = self._clock.monotonic()
         # In order with publishes: what has come and waits for a commit counts as activity.
-        last = now if channel.fresh else channel.last_activity
+        last = now if channel.fresh or channel.messages.last > channel.visible else channel.last_activity
         if last and (rest := last + limit - now) > 0:
             self._arm(channel, rest)
             log.STREAMING.debug(

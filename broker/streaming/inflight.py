@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker import log
 from broker.stores.interface import StorageError
-from broker.streaming.hot.kernels import read_acks
+from broker.streaming.hot.kernels import read_acks, read_lone_acks
 from broker.streaming.names import text
 from broker.streaming.ports import Role
 from broker.streaming.requests import decode, is_control, requests
@@ -110,19 +110,26 @@ class Acknowledgements:
 
     def handler(self, subscription: Subscription) -> Handler:
         """Returns the handler of a subscription's ack inbox."""
-        name = subscription.channel.name
+        return AckInbox(self, subscription)
 
-        def handle(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-            while begin < end:
-                sequences, begin = read_acks(buffer, frames, begin, end, name)
-                if sequences:
-                    self.acknowledge(subscription, sequences)
-                if begin < end:
-                    request = next(requests(buffer, frames, begin, end))
-                    self._odd(subscription, request.payload)
-                    begin += 1
-
-        return handle
+    def take_each(self, buffer: Buffer, frames: Frames, handlers: Sequence[AckInbox], rows: Sequence[int]) -> None:
+        """Takes acknowledgements of many subscriptions, one each: those that are not plain go the long way."""
+        if log.STREAMING.isEnabledFor(log.TRACE):
+            sequences: list[int | None] = [None] * len(rows)
+        else:
+            sequences = read_lone_acks(buffer, frames, rows, [inbox.channel.name for inbox in handlers])
+        for inbox, row, sequence in zip(handlers, rows, sequences, strict=True):
+            subscription = inbox.subscription
+            if sequence is None or subscription.group is not None:
+                inbox(buffer, frames, row, row + 1)
+                continue
+            if subscription.pending.pop(sequence, None) is not None:
+                if subscription.counts:
+                    subscription.counts.pop(sequence, None)
+                if inbox.channel.recorded:
+                    store_acked(subscription, [sequence])
+            if subscription.stalled:
+                self.settle(subscription)
 
     def acknowledge(self, subscription: Subscription, sequences: list[int]) -> None:
         """Takes acknowledgements that came to a subscription's ack inbox.
@@ -163,7 +170,7 @@ class Acknowledgements:
         if subscription.stalled and subscription.settle():
             self._ready.add(subscription)
 
-    def _odd(self, subscription: Subscription, payload: bytes) -> None:
+    def odd(self, subscription: Subscription, payload: bytes) -> None:
         """Takes an acknowledgement that the kernel left alone."""
         try:
             ack = decode(protocol.Ack, payload)
@@ -175,6 +182,28 @@ class Acknowledgements:
             self.acknowledge(subscription, [ack.sequence])
         elif self._channels.get(ack.subject) is None:
             log.STREAMING.error("Unable to process ack seq=%d, channel %s not found", ack.sequence, text(ack.subject))
+
+
+class AckInbox:
+    """The handler of a subscription's ack inbox."""
+
+    __slots__ = ("_acknowledgements", "channel", "subscription")
+
+    def __init__(self, acknowledgements: Acknowledgements, subscription: Subscription) -> None:
+        self._acknowledgements = acknowledgements
+        self.subscription, self.channel = subscription, subscription.channel
+
+    def __call__(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        """Takes what came."""
+        subscription = self.subscription
+        while begin < end:
+            sequences, begin = read_acks(buffer, frames, begin, end, self.channel.name)
+            if sequences:
+                self._acknowledgements.acknowledge(subscription, sequences)
+            if begin < end:
+                request = next(requests(buffer, frames, begin, end))
+                self._acknowledgements.odd(subscription, request.payload)
+                begin += 1
 
 
 def store_sent(subscription: Subscription, sequences: Sequence[int]) -> None:

@@ -6,13 +6,13 @@ The rules call these and are called back; they open no socket, read no clock and
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from broker import ports
 from broker.stores.interface import ChannelLog
-from stantools.nats.frames import Handler, Payloads
+from stantools.nats.frames import Handler, Payloads, Taker
 
 
 class Role(enum.StrEnum):
@@ -68,6 +68,13 @@ class Bus(Protocol):
     def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
         """Publishes rows of a block to several subjects: to each the rows from one to another."""
 
+    def publish_each(self, role: Role, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
+        """Publishes messages, each with its subject, to those who keep up.
+
+        Returns:
+            The places of those that were not sent: much waits for who gets them (`congested`), or nobody is connected.
+        """
+
     def congested(self, subject: bytes) -> bool:
         """Returns whether much waits for those who get messages of a subject, so that more is better sent later."""
 
@@ -88,7 +95,9 @@ class Bus(Protocol):
         `answer` is never called from within this call.
         """
 
-    def listen(self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
+    def listen(
+        self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: Taker | None = None
+    ) -> object:
         """Subscribes. Returns what `unlisten` wants. The handler is never called from within this call.
 
         Args:
@@ -97,6 +106,7 @@ class Bus(Protocol):
             handler: Gets what comes.
             gathered: It may get what many clients published at once and a little later, but before `commit`, and before
                 anything else that one of them has published later.
+            taker: Who may get what is gathered for several handlers that have the same, instead of them.
         """
 
     def unlisten(self, subscription: object) -> None:

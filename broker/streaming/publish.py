@@ -22,7 +22,7 @@ from broker.streaming.commits import SHARE, Batch, Commits, Portion
 from broker.streaming.errors import RefusedError, text_of
 from broker.streaming.hot.columns import CHANNEL, CLIENT, DATA_SIZE, REPLY_SIZE, Group, Status, publish_table
 from broker.streaming.hot.fields import REDELIVERED_SIZE, publish_ack
-from broker.streaming.hot.kernels import encode_records, read_publishes
+from broker.streaming.hot.kernels import encode_lone_records, encode_records, read_publishes
 from broker.streaming.names import text, valid_channel
 from broker.streaming.ports import Role
 from broker.streaming.requests import Request, decode, is_control, requests
@@ -31,10 +31,12 @@ from stantools.format.proto import protocol_pb2 as protocol
 from stantools.nats.frames import PAYLOAD_SIZE, frame_table
 
 if TYPE_CHECKING:
+    from broker.stores.interface import LoneMessages
     from broker.streaming.context import Context
     from broker.streaming.hot.columns import Publishes, Rows
     from broker.streaming.partitioning import Waiting
     from broker.streaming.registry import Channels, Clients
+    from broker.streaming.state import Channel
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
@@ -118,6 +120,8 @@ class Publishing:
             most = min(self._bus.deliverable, self._store.largest) - REDELIVERED_SIZE
             if publishes.size + _FIELDS > most:
                 groups, portions = self._sort_out(groups, most)
+            if not traced:
+                groups = self._add_lone(buffer, groups, now)
             portions += [self._append(buffer, group.channel, group.rows, now) for group in groups]
             self._commits.stage(Batch(publishes.acks, publishes.runs, portions, traced), taken, publishes.size)
         if publishes.status in _FINE:
@@ -147,6 +151,35 @@ class Publishing:
             if not large.all():
                 fine.append(Group(number, rows[~large]))
         return fine, refused
+
+    def _add_lone(self, buffer: Buffer, groups: Sequence[Group], now: int) -> Sequence[Group]:
+        """Adds what came alone to its channel, where that may be. Returns the other groups."""
+        numbered = self._channels.numbered
+        others: list[Group] = []
+        channels: list[Channel] = []
+        stores: list[LoneMessages] = []
+        wanted: list[tuple[int, bytes, int, int]] = []
+        for group in groups:
+            number, rows = group
+            channel = numbered[number]
+            if len(rows) > 1 or (store := channel.alone) is None:
+                others.append(group)
+                continue
+            if now > channel.timestamp:
+                channel.timestamp = now
+            wanted.append((rows.item(), channel.name, store.last + 1, channel.timestamp))
+            channels.append(channel)
+            stores.append(store)
+        if not wanted:
+            return groups
+        try:
+            records = encode_lone_records(buffer, self._table, wanted)
+        except ValueError:
+            return groups
+        for store, record in zip(stores, records, strict=True):
+            store.add(record)
+        self._commits.added(zip(channels, records, strict=True))
+        return others
 
     def _append(self, buffer: Buffer, number: int, rows: Rows, now: int) -> Portion:
         channel = self._channels.numbered[number]

@@ -184,7 +184,7 @@ class Channels:
 
     def recover(self, name: bytes, stores: ChannelStore) -> Channel:
         """Adds a channel that is stored already."""
-        channel = Channel(name, stores.messages, stores.subscriptions)
+        channel = Channel(name, stores.messages, stores.subscriptions, lone=stores.lone)
         channel.number = self.numbered.put(channel)
         self._channels[name] = channel
         self._spellings.setdefault(without_case(name), []).append(name)

@@ -18,7 +18,7 @@ from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
     from broker.blocks import Records
-    from broker.stores.interface import Flush, MessageStore, SubscriptionStore
+    from broker.stores.interface import Flush, LoneMessages, MessageStore, SubscriptionStore
     from broker.streaming.context import Timer
 
 _SECOND: Final = 1_000_000_000
@@ -263,6 +263,10 @@ class Channel:
     store: SubscriptionStore
     #: Until it is known whether it could be made: what the store returns then.
     making: Flush | None = None
+    #: The messages once more, if single ones may be added.
+    lone: LoneMessages | None = None
+    #: What is sent and acknowledged is recorded.
+    recorded: bool = field(init=False)
     #: What the kernels know it by.
     number: int = -1
     #: The last sequence that is stored and may be delivered.
@@ -289,6 +293,15 @@ class Channel:
 
     def __post_init__(self) -> None:
         self.visible = self.messages.last
+        self.recorded = getattr(self.store, "recorded", True)
+
+    @property
+    def alone(self) -> LoneMessages | None:
+        """Where a message goes that comes alone: nothing else is staged, and it is not for a queue group.
+
+        None if it has to be staged as others are.
+        """
+        return self.lone if self.messages.last == self.visible and not self.groups else None
 
     @property
     def active(self) -> bool:

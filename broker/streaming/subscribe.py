@@ -191,7 +191,7 @@ class Subscribing:
             channel.plain[subscription.id] = subscription
         try:
             handler = self._acknowledgements.handler(subscription)
-            listener = self._bus.listen(Role.ACKS, ack_inbox, handler, gathered=True)
+            listener = self._bus.listen(Role.ACKS, ack_inbox, handler, gathered=True, taker=self._acknowledgements)
         except ValueError as error:
             # Only a store that something else has written to can have such an inbox.
             log.STREAMING.error("Unable to add subscription for %s: %s", text(ack_inbox), error)

@@ -781,6 +781,20 @@ def encode_messages(
     return result
 
 
+def encode_message(bytes subject not None, bytes sid not None, bytes payload not None):
+    """See the twin."""
+    cdef Py_ssize_t name = PyBytes_GET_SIZE(subject), receiver = PyBytes_GET_SIZE(sid), size = PyBytes_GET_SIZE(payload)
+    cdef bytes result = PyBytes_FromStringAndSize(NULL, 10 + name + receiver + digits_of(<uint64_t>size) + size)
+    cdef uint8_t* to = put(<uint8_t*>PyBytes_AS_STRING(result), b"MSG ", 4)
+    to = put(to, PyBytes_AS_STRING(subject), name)
+    to[0] = 32
+    to = put(to + 1, PyBytes_AS_STRING(sid), receiver)
+    to[0] = 32
+    to = put_end(put_number(to + 1, <uint64_t>size))
+    put_end(put(to, PyBytes_AS_STRING(payload), size))
+    return result
+
+
 def subject_runs(buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssize_t end):
     """See the twin."""
     cdef const uint8_t[::1] source = buffer

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,14 @@ Frames = npt.NDArray[np.int32]
 #: Takes rows `begin` to `end` of a table. Buffer and table are good for the time of the call only.
 Handler = Callable[[Buffer, Frames, int, int], None]
 
+
+class Taker(Protocol):
+    """Takes what came to several handlers at once."""
+
+    def take_each(self, buffer: Buffer, frames: Frames, handlers: Sequence[Any], rows: Sequence[int]) -> None:
+        """Takes rows of a table, one for each handler. Buffer and table are good for the time of the call only."""
+
+
 #: A run of rows with the same route: route, first row, row behind the last.
 Span = tuple[int, int, int]
 
@@ -49,6 +57,12 @@ class Payloads:
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Iterates over copies of the payloads."""
+        data = self.data
+        for start, size in zip(self.starts.tolist(), self.sizes.tolist(), strict=True):
+            yield bytes(data[start : start + size])
 
     def size(self, begin: int, end: int) -> int:
         """Returns the bytes of some payloads, at least one."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stantools.nats.plain import (
         Names,
         encode_block,
+        encode_message,
         encode_messages,
         encode_numbers,
         encode_publishes,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Names",
     "encode_block",
+    "encode_message",
     "encode_messages",
     "encode_numbers",
     "encode_publishes",

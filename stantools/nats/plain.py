@@ -395,6 +395,11 @@ def encode_messages(
     return b"".join(parts)
 
 
+def encode_message(subject: bytes, sid: bytes, payload: bytes) -> bytes:
+    """Returns one MSG frame, without a reply subject."""
+    return b"MSG %b %b %d\r\n%b\r\n" % (subject, sid, len(payload), payload)
+
+
 def subject_runs(buffer: Buffer, frames: Frames, begin: int, end: int) -> list[int]:
     """Returns the rows that have another subject than the row before, the first one among them.
 

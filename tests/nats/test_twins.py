@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from stantools.nats import encoding
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD_SIZE, ROUTE, Payloads, frame_table
 from tests.nats.conftest import TWINS
 from tests.nats.feeding import Feeder
@@ -130,6 +131,13 @@ def test_gathered(pieces: list[bytes], rows: int, ranks: bytes, limit: int, most
             assert size == table[first:last, PAYLOAD_SIZE].sum()
         assert all(one[0] != other[0] for one, other in pairwise(shares))
     assert results[0] == results[1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(SUBJECTS, SUBJECTS, st.binary(max_size=12) | st.integers(90, 110).map(bytes))
+def test_one_message(subject: bytes, sid: bytes, payload: bytes) -> None:
+    for kernels in TWINS.both:
+        assert kernels.encode_message(subject, sid, payload) == encoding.message(subject, sid, payload)
 
 
 @settings(max_examples=200, deadline=None)

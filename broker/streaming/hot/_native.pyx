@@ -18,7 +18,7 @@ from stantools.format._fields cimport same_bytes, varint_size
 
 import numpy as np
 
-from broker.blocks import Payloads, Records
+from broker.blocks import Payloads, Record, Records
 from broker.streaming.hot.columns import Group, Publishes, Run, Status
 
 NAME = "native"
@@ -498,6 +498,64 @@ cdef object lone_timestamp(int64_t time):
     return last_timestamp
 
 
+cdef inline Text text_of(bytes name) noexcept:
+    cdef Text text
+    text.start = <const uint8_t*>PyBytes_AS_STRING(name)
+    text.size = <uint32_t>PyBytes_GET_SIZE(name)
+    return text
+
+
+cdef struct Common:
+    # What messages of a channel have in common: its name, and the encoded timestamp.
+    Text name
+    uint8_t tail[16]
+    size_t tail_size
+
+
+cdef inline Common common_of(bytes name, int64_t timestamp) noexcept:
+    cdef Common common
+    common.name = text_of(name)
+    common.tail_size = 0
+    if timestamp:
+        common.tail[0] = 0x28
+        common.tail_size = <size_t>(put_varint(common.tail + 1, <uint64_t>timestamp) - common.tail)
+    return common
+
+
+cdef inline const int32_t* row_of(const int32_t* cells, int64_t rows, int64_t number) except NULL:
+    if not 0 <= number < rows:
+        raise ValueError("a row lies outside of the table")
+    return cells + WIDTH * number
+
+
+cdef inline uint64_t message_size(
+    const int32_t* row, int64_t limit, const Common* common, uint64_t sequence
+) except? 0:
+    """Bytes of an encoded message."""
+    cdef uint64_t size
+    if not is_inside(row[DATA], row[DATA_SIZE], limit) or not is_inside(row[REPLY], row[REPLY_SIZE], limit):
+        raise ValueError(f"a row points out of {limit} bytes")
+    size = text_size(common.name.size) + common.tail_size
+    size += text_size(<uint32_t>row[REPLY_SIZE]) + text_size(<uint32_t>row[DATA_SIZE])
+    if sequence:
+        size += 1 + varint_size(sequence)
+    if size > <uint32_t>-1:
+        raise ValueError(f"a message of {size} bytes does not fit into a record")
+    return size
+
+
+cdef inline void put_message(
+    uint8_t* p, const uint8_t* base, const int32_t* row, const Common* common, uint64_t sequence
+) noexcept nogil:
+    if sequence:
+        p[0] = 0x08
+        p = put_varint(p + 1, sequence)
+    p = put_text(p, 0x12, common.name.start, common.name.size)
+    p = put_text(p, 0x1A, base + row[REPLY], <uint32_t>row[REPLY_SIZE])
+    p = put_text(p, 0x22, base + row[DATA], <uint32_t>row[DATA_SIZE])
+    memcpy(p, common.tail, common.tail_size)
+
+
 def encode_records(
     buffer, table, rows, bytes name not None, uint64_t first_sequence, int64_t timestamp, crc
 ):
@@ -511,14 +569,11 @@ def encode_records(
     cdef const int32_t* row
     cdef int64_t limit = held.buffer.len, count = held_rows.buffer.len // 4, table_rows = held_table.buffer.shape[0], i
     cdef Checksum checker = None if crc is None else checksum(crc)
-    cdef uint8_t tail[16]
-    cdef uint8_t* tail_end = tail
-    cdef uint32_t name_size = <uint32_t>PyBytes_GET_SIZE(name)
-    cdef uint64_t size, common, total = 0, sequence = first_sequence
+    cdef Common common = common_of(name, timestamp)
+    cdef uint64_t size, total = 0, sequence = first_sequence
     cdef bytes data
     cdef uint8_t* begin
     cdef uint8_t* record
-    cdef uint8_t* p
     if sequence > <uint64_t>-1 - <uint64_t>count:
         raise ValueError(f"sequence {sequence} is out of range")
     if count == 1:
@@ -535,21 +590,9 @@ def encode_records(
     cdef uint32_t* size_of = <uint32_t*>held_sizes.buffer.buf
     cdef uint64_t* sequence_of = <uint64_t*>held_sequences.buffer.buf
     cdef int64_t* timestamp_of = <int64_t*>held_timestamps.buffer.buf
-    if timestamp:
-        tail[0] = 0x28
-        tail_end = put_varint(tail + 1, <uint64_t>timestamp)
-    common = text_size(name_size) + <uint64_t>(tail_end - tail)
     for i in range(count):
-        if not 0 <= chosen[i] < table_rows:
-            raise ValueError("a row lies outside of the table")
-        row = cells + WIDTH * <int64_t>chosen[i]
-        if not is_inside(row[DATA], row[DATA_SIZE], limit) or not is_inside(row[REPLY], row[REPLY_SIZE], limit):
-            raise ValueError(f"a row points out of {limit} bytes")
-        size = common + text_size(<uint32_t>row[REPLY_SIZE]) + text_size(<uint32_t>row[DATA_SIZE])
-        if sequence:
-            size += 1 + varint_size(sequence)
-        if size > <uint32_t>-1:
-            raise ValueError(f"a message of {size} bytes does not fit into a record")
+        row = row_of(cells, table_rows, chosen[i])
+        size = message_size(row, limit, &common, sequence)
         start_of[i] = <int64_t>total + HEADER_SIZE
         size_of[i] = <uint32_t>size
         sequence_of[i] = sequence
@@ -559,19 +602,92 @@ def encode_records(
     data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
     begin = <uint8_t*>PyBytes_AS_STRING(data)
     for i in range(count):
-        row = cells + WIDTH * <int64_t>chosen[i]
         record = begin + start_of[i]
-        p = record
-        if sequence_of[i]:
-            p[0] = 0x08
-            p = put_varint(p + 1, sequence_of[i])
-        p = put_text(p, 0x12, <const uint8_t*>PyBytes_AS_STRING(name), name_size)
-        p = put_text(p, 0x1A, base + row[REPLY], <uint32_t>row[REPLY_SIZE])
-        p = put_text(p, 0x22, base + row[DATA], <uint32_t>row[DATA_SIZE])
-        memcpy(p, tail, tail_end - tail)
+        put_message(record, base, cells + WIDTH * <int64_t>chosen[i], &common, sequence_of[i])
         store32(record - HEADER_SIZE, size_of[i])
         store32(record - HEADER_SIZE + 4, crc_of(record, size_of[i], &checker.polynomial) if checker is not None else 0)
     return Records(data, starts, sizes, sequences, timestamps, <int64_t>total - HEADER_SIZE * count)
+
+
+def encode_lone_records(buffer, table, list wanted not None):
+    """See the twin."""
+    cdef Held held = hold_bytes(buffer)
+    cdef Held held_table = hold_table(table, 0)
+    cdef const uint8_t* base = <const uint8_t*>held.buffer.buf
+    cdef int64_t limit = held.buffer.len
+    cdef const int32_t* row
+    cdef Common common
+    cdef uint64_t size, sequence
+    cdef uint8_t* record
+    cdef bytes name, data
+    cdef object number, numbered, timestamp
+    cdef list found = []
+    for number, name, numbered, timestamp in wanted:
+        try:
+            sequence = numbered
+            common = common_of(name, timestamp)
+        except OverflowError:
+            sequence = <uint64_t>-1
+        if sequence == <uint64_t>-1:
+            raise ValueError(f"sequence {numbered} or timestamp {timestamp} is out of range")
+        row = row_of(<const int32_t*>held_table.buffer.buf, held_table.buffer.shape[0], number)
+        size = message_size(row, limit, &common, sequence)
+        data = PyBytes_FromStringAndSize(NULL, HEADER_SIZE + <Py_ssize_t>size)
+        record = <uint8_t*>PyBytes_AS_STRING(data)
+        store32(record, <uint32_t>size)
+        store32(record + 4, 0)
+        put_message(record + HEADER_SIZE, base, row, &common, sequence)
+        found.append(named(Record, (data, numbered, timestamp)))
+    return found
+
+
+cdef inline bint read_ack(const uint8_t* base, const int32_t* frame, const Text* wanted, uint64_t* sequence) noexcept nogil:
+    """Reads the sequence of an Ack of this channel; False when the general decoder should look."""
+    cdef int32_t size = frame[FRAME_PAYLOAD_SIZE] - frame[FRAME_HEADER_SIZE]
+    cdef const uint8_t* p = base + (frame[FRAME_PAYLOAD] + frame[FRAME_HEADER_SIZE] if size else 0)
+    cdef const uint8_t* end = p + size
+    cdef Field field
+    cdef Text subject
+    subject.start = wanted.start
+    subject.size = 0
+    sequence[0] = 0
+    while p != end:
+        p = read_field(p, end, &field)
+        if p == NULL:
+            return False
+        if field.number == ACK_SUBJECT_FIELD:
+            if field.wire != 2:
+                return False
+            subject.start = field.start
+            subject.size = <uint32_t>field.value
+        elif field.number == ACK_SEQUENCE_FIELD:
+            if field.wire != 0:
+                return False
+            sequence[0] = field.value
+    return is_same(&subject, wanted)
+
+
+def read_lone_acks(buffer, frames, list rows not None, list channels not None):
+    """See the twin."""
+    cdef Held held = hold_bytes(buffer)
+    cdef Held held_frames = hold_table(frames, 0)
+    cdef const uint8_t* base = <const uint8_t*>held.buffer.buf
+    cdef const int32_t* frame
+    cdef int64_t row
+    cdef Py_ssize_t i
+    cdef uint64_t sequence
+    cdef Text wanted
+    cdef list sequences = []
+    if len(rows) != len(channels):
+        raise ValueError(f"{len(rows)} rows, {len(channels)} channels")
+    for i in range(len(rows)):
+        row = rows[i]
+        check_rows(row, row + 1, held_frames.buffer.shape[0])
+        frame = <const int32_t*>held_frames.buffer.buf + WIDTH * row
+        check_frame(frame, held.buffer.len)
+        wanted = text_of(<bytes?>channels[i])
+        sequences.append(sequence if read_ack(base, frame, &wanted, &sequence) else None)
+    return sequences
 
 
 def read_acks(buffer, frames, int64_t begin, int64_t end, bytes channel not None):
@@ -581,40 +697,12 @@ def read_acks(buffer, frames, int64_t begin, int64_t end, bytes channel not None
     cdef const uint8_t* base = <const uint8_t*>held.buffer.buf
     cdef const int32_t* frame = <const int32_t*>held_frames.buffer.buf + WIDTH * begin
     cdef int64_t limit = held.buffer.len, i
-    cdef const uint8_t* p
-    cdef const uint8_t* payload_end
-    cdef int32_t payload_size
     cdef uint64_t sequence
-    cdef Field field
-    cdef Text subject
-    cdef Text wanted
+    cdef Text wanted = text_of(channel)
     cdef list sequences = []
-    wanted.start = <const uint8_t*>PyBytes_AS_STRING(channel)
-    wanted.size = <uint32_t>PyBytes_GET_SIZE(channel)
     for i in range(begin, end):
         check_frame(frame, limit)
-        payload_size = frame[FRAME_PAYLOAD_SIZE] - frame[FRAME_HEADER_SIZE]
-        p = base + (frame[FRAME_PAYLOAD] + frame[FRAME_HEADER_SIZE] if payload_size else 0)
-        payload_end = p + payload_size
-        subject.start = wanted.start
-        subject.size = 0
-        sequence = 0
-        while p != payload_end:
-            p = read_field(p, payload_end, &field)
-            if p == NULL:
-                break
-            if field.number == ACK_SUBJECT_FIELD:
-                if field.wire != 2:
-                    p = NULL
-                    break
-                subject.start = field.start
-                subject.size = <uint32_t>field.value
-            elif field.number == ACK_SEQUENCE_FIELD:
-                if field.wire != 0:
-                    p = NULL
-                    break
-                sequence = field.value
-        if p == NULL or not is_same(&subject, &wanted):
+        if not read_ack(base, frame, &wanted, &sequence):
             return sequences, i
         sequences.append(sequence)
         frame += WIDTH

@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING
 from stantools.format.choice import use
 
 if TYPE_CHECKING:
-    from broker.streaming.hot.plain import encode_records, read_acks, read_publishes
+    from broker.streaming.hot.plain import (
+        encode_lone_records,
+        encode_records,
+        read_acks,
+        read_lone_acks,
+        read_publishes,
+    )
 
 __all__ = [
+    "encode_lone_records",
     "encode_records",
     "read_acks",
+    "read_lone_acks",
     "read_publishes",
 ]
 

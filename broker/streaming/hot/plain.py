@@ -7,12 +7,13 @@ everything that is to be refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from broker.blocks import Records
+from broker.blocks import Record, Records
 from broker.streaming.hot import columns
 from broker.streaming.hot.columns import Group, Publishes, Run, Status
 from broker.streaming.hot.decode import Pattern, Row, Span, ack_sequence, publish_fields, whole_varint
@@ -207,6 +208,26 @@ def encode_records(
     )
 
 
+def encode_lone_records(buffer: Buffer, table: Table, wanted: Iterable[tuple[int, bytes, int, int]]) -> list[Record]:
+    """Encodes publishes as messages of several channels, without CRCs, each for itself.
+
+    Args:
+        buffer: What the table points into.
+        table: From `read_publishes`.
+        wanted: Of each the row, the channel, the sequence, the timestamp.
+
+    Raises:
+        ValueError: A row, or what it points to, lies outside; or a sequence or timestamp does not fit into 64 bits.
+    """
+    found = []
+    for row, name, sequence, timestamp in wanted:
+        if not 0 <= row < len(table):
+            raise ValueError("a row lies outside of the table")
+        block = encode_records(buffer, table, np.array([row], np.int32), name, sequence, timestamp, None)
+        found.append(Record(bytes(block.data), sequence, timestamp))
+    return found
+
+
 def read_acks(buffer: Buffer, frames: Frames, begin: int, end: int, channel: bytes) -> tuple[list[int], int]:
     """Decodes acknowledgements of messages (streaming-protocol.md section 15) up to the first that is not plainly good.
 
@@ -239,6 +260,28 @@ def read_acks(buffer: Buffer, frames: Frames, begin: int, end: int, channel: byt
             break
         sequences.append(sequence)
     return sequences, begin + len(sequences)
+
+
+def read_lone_acks(buffer: Buffer, frames: Frames, rows: Sequence[int], channels: Sequence[bytes]) -> list[int | None]:
+    """Decodes acknowledgements of messages of several channels, one each.
+
+    Args:
+        buffer: What the frames point into.
+        frames: Table of frames.
+        rows: Rows of it, each with an Ack.
+        channels: Which channel each should name.
+
+    Returns:
+        The sequences; None for what `read_acks` does not take.
+
+    Raises:
+        ValueError: A row of the frames, or what it points to, lies outside; or there is not a channel for each.
+    """
+    found: list[int | None] = []
+    for row, channel in zip(rows, channels, strict=True):
+        sequences, _ = read_acks(buffer, frames, row, row + 1, channel)
+        found.append(sequences[0] if sequences else None)
+    return found
 
 
 def _payloads(pieces: list[bytes]) -> Payloads:

@@ -144,17 +144,23 @@ def test_messages_and_blocks(run: Run) -> None:
         assert bus.publish_block(Role.SEND, b"a.b", block(b"x", b"", b"two", b"3" * 1000, b"y"), 1, 4)
         assert bus.publish_block(Role.SEND, b"a.b", block(b"x"), 1, 1)
         assert bus.publish(Role.SEND, b"a.c", b"four")
+        assert not bus.publish_each(
+            Role.SEND, [(b"a.d", b"five"), (b"a d", b"no subject"), (b"a.b", b"six"), (b"", b"")]
+        )
+        bus.publish_runs(Role.SEND, [(b"a.b", 0, 1), (b"a.b", 1, 3), (b"a.c", 3, 4)], block(b"1", b"2", b"3", b"4"))
         assert not heard.messages or isinstance(bus, EmbeddedBus)
-        await heard.wait(4)
-        await all_of_it.wait(5)
+        await heard.wait(8)
+        await all_of_it.wait(11)
         expected = [
             (b"a.b", b"r.1", b"one"),
             (b"a.b", b"", b""),
             (b"a.b", b"", b"two"),
             (b"a.b", b"", b"3" * 1000),
         ]
-        assert heard.messages == expected
-        assert all_of_it.messages == [*expected, (b"a.c", b"", b"four")]
+        each = [(b"a.b", b"", payload) for payload in (b"six", b"1", b"2", b"3")]
+        assert heard.messages == expected + each
+        expected += [(b"a.c", b"", b"four"), (b"a.d", b"", b"five"), *each, (b"a.c", b"", b"4")]
+        assert all_of_it.messages == expected
 
     run(scenario)
 

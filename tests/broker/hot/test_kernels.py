@@ -232,6 +232,34 @@ def test_records_refuse_wrong_tables(kernel: ModuleType) -> None:
             encode([0], column=column, value=value)
 
 
+def test_lone_records_refuse_wrong_tables(kernel: ModuleType) -> None:
+    server = Server(kernel)
+    server.read(publish(data=b"one"), publish(subject=b"bar", data=b"two"))
+    wanted = [(1, b"bar", 7, TIME), (0, b"foo", 1, 0)]
+    found = kernel.encode_lone_records(server.buffer, server.table, wanted)
+    assert [(record.sequence, record.timestamp) for record in found] == [(7, TIME), (1, 0)]
+    assert [MsgProto.FromString(record.data[8:]).data for record in found] == [b"two", b"one"]
+    for wrong in ((16, b"foo", 1, 0), (-1, b"foo", 1, 0), (0, b"foo", (1 << 64) - 1, 0), (0, b"foo", 1 << 64, 0),
+                  (0, b"foo", -1, 0), (0, b"foo", 1, 1 << 63)):  # fmt: skip
+        with pytest.raises(ValueError):
+            kernel.encode_lone_records(server.buffer, server.table, [*wanted, wrong])
+    server.table[1, columns.DATA] = 1000
+    with pytest.raises(ValueError):
+        kernel.encode_lone_records(server.buffer, server.table, wanted)
+
+
+def test_lone_acks(kernel: ModuleType) -> None:
+    payloads = [Ack(subject=name, sequence=7 + row).SerializeToString() for row, name in enumerate([b"a", b"b", b"c"])]
+    buffer, frames = lay_out([(b"", b"", payload) for payload in [*payloads, b"\xff"]])
+    assert kernel.read_lone_acks(buffer, frames, [2, 0, 1, 3], [b"c", b"a", b"c", b"d"]) == [9, 7, None, None]
+    for rows, names in (([4], [b"a"]), ([-1], [b"a"]), ([0], []), ([], [b"a"])):
+        with pytest.raises(ValueError):
+            kernel.read_lone_acks(buffer, frames, rows, names)
+    frames[0, 5] = 1000
+    with pytest.raises(ValueError):
+        kernel.read_lone_acks(buffer, frames, [0], [b"a"])
+
+
 def test_acks(kernel: ModuleType) -> None:
     def read(*payloads: bytes, channel: bytes = b"foo") -> tuple[list[int], int]:
         buffer, frames = lay_out([(b"", b"", payload) for payload in payloads])

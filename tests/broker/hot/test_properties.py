@@ -189,6 +189,14 @@ def test_records(messages: list[tuple[bytes, bytes]], channel: bytes, first: int
         assert records.sizes.tolist() == sizes.tolist()
         assert (records.starts - 8).tolist() == [sum(sizes[:i].tolist()) + 8 * i for i in range(count)]
         assert records.sequences.tolist() == list(range(first, first + count))
+        lone = [
+            kernel.encode_records(buffer, table, np.array([row], np.int32), channel, first + row, time, None)
+            for row in range(count)
+        ]
+        wanted = [(row, channel, first + row, time) for row in range(count)]
+        assert kernel.encode_lone_records(buffer, table, wanted) == [
+            (bytes(each.data), first + row, time) for row, each in enumerate(lone)
+        ]
 
 
 acks = st.one_of(
@@ -210,6 +218,10 @@ def test_acks(payloads: list[bytes], channel: bytes) -> None:
     for payload, sequence in zip(payloads, sequences, strict=False):
         message = Ack.FromString(payload)
         assert (message.subject, message.sequence) == (channel, sequence)
+    for kernel in TWINS.built:
+        for row in range(len(payloads)):
+            found, _ = plain.read_acks(buffer, frames, row, row + 1, channel)
+            assert kernel.read_lone_acks(buffer, frames, [row], [channel]) == (found or [None])
 
 
 @settings(max_examples=100, deadline=None)

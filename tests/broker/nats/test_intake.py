@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.nats import turns
+from broker.nats.client import Reason
 from broker.nats.connection import Connection
 from broker.nats.options import NatsOptions
 from broker.nats.server import NatsServer
@@ -278,6 +279,113 @@ def test_a_handler_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> 
 
     asyncio.run(scenario())
     assert caplog.text.count("broken") >= 3
+
+
+def test_single_messages_go_to_who_takes_them_for_all() -> None:
+    async def scenario() -> None:
+        world = await World.of(4)
+
+        class Taker:
+            def __init__(self) -> None:
+                self.got: list[list[tuple[str, bytes]]] = []
+
+            def take_each(self, buffer: Any, frames: Any, handlers: Any, rows: Any) -> None:
+                if broken:
+                    raise RuntimeError("broken")
+                found = []
+                for handler, row in zip(handlers, rows, strict=True):
+                    at, size = frames[row, PAYLOAD : PAYLOAD_SIZE + 1].tolist()
+                    found.append((handler.__name__, bytes(buffer[at : at + size])))
+                self.got.append(found)
+
+        def first(*_: Any) -> None:
+            """Gets what is not alone."""
+            alone.append("first")
+
+        def second(*_: Any) -> None:
+            alone.append("second")
+
+        alone: list[str] = []
+        broken = False
+        taker = Taker()
+        subscriptions = [
+            world.inner.subscribe(subject, handler, rank=1, taker=taker)
+            for subject, handler in ((b"own.1", first), (b"own.2", second))
+        ]
+        for number, subject in ((0, b"own.1"), (1, b"own.2")):
+            for _ in range(3):
+                await world.feed(number, publish(subject))
+        world.server.intake.run()
+        alone.clear()
+        taker.got.clear()
+        before = [each.delivered for each in subscriptions]
+        await world.feed(0, publish(b"own.1", b"a"))
+        await world.feed(2, publish(b"pub.2", b"c"))
+        await world.feed(1, publish(b"own.2", b"b"))
+        await world.feed(3, publish(b"ack.3", b"d"))
+        world.server.intake.run()
+        assert [message for call in taker.got for message in call] == [("first", b"a"), ("second", b"b")]
+        assert [each.delivered for each in subscriptions] == [count + 1 for count in before]
+        assert world.calls[-2:] == [("ack", [(b"ack.3", b"d")]), ("pub", [(b"pub.2", b"c")])]
+        await world.feed(0, publish(b"own.1", b"a") + publish(b"own.1", b"b"))
+        await world.feed(1, publish(b"own.2", b"b"))
+        world.server.intake.run()
+        assert (alone, taker.got[-1]) == (["first"], [("second", b"b")])
+        broken = True
+        await world.feed(1, publish(b"own.2", b"b"))
+        await world.feed(2, publish(b"pub.2", b"e"))
+        world.server.intake.run()
+        assert world.got(2)["pub"][-1] == (b"pub.2", b"e")
+
+    asyncio.run(scenario())
+
+
+def test_messages_to_each() -> None:
+    """As if each had been published by itself; who does not keep up is left out."""
+
+    async def scenario() -> None:
+        world = await World.of(5)
+        for number, line in enumerate(
+            (b"SUB a 1\r\n", b"SUB b q 2\r\n", b"SUB c 3\r\nUNSUB 3 1\r\n", b"SUB d 4\r\n", b"")
+        ):
+            await world.feed(number, line)
+        world.server.intake.run()
+        messages = [
+            (b"a", b"1"),
+            (b"b", b"2"),
+            (b"c", b"3"),
+            (b"c", b"4"),
+            (b"", b"x"),
+            (b"d", b"5"),
+            (b"e", b""),
+            (b"a", b"6"),
+        ]
+        before = world.server.router.counters.in_msgs, world.inner.counters.in_bytes
+        assert list(world.inner.publish_each(messages)) == []
+        await world.settle()
+        assert [wire.written for wire in world.wires] == [
+            b"MSG a 1 1\r\n1\r\nMSG a 1 1\r\n6\r\n",
+            b"MSG b 2 1\r\n2\r\n",
+            b"MSG c 3 1\r\n3\r\n",
+            b"MSG d 4 1\r\n5\r\n",
+            b"",
+        ]
+        assert world.server.router.counters.in_msgs == before[0] + 7
+        assert world.inner.counters.in_bytes == before[1] + 6
+        assert [connection.counters.out_bytes for connection in world.connections] == [2, 1, 1, 1, 0]
+        assert [connection.counters.out_msgs for connection in world.connections] == [2, 1, 1, 1, 0]
+        # The first is remembered now, the second has a queue group.
+        for number in (0, 1):
+            with mock.patch.object(
+                Wire, "get_write_buffer_size", lambda wire, slow=world.wires[number]: (wire is slow) << 25
+            ):
+                left = world.inner.publish_each(messages[:2] + messages[5:6])
+            assert list(left) == ([0] if number == 0 else [])
+        world.connections[3].close(Reason.CLIENT_CLOSED)
+        assert list(world.inner.publish_each(messages[5:6])) == []
+        assert world.connections[3].counters.out_msgs == 3
+
+    asyncio.run(scenario())
 
 
 def test_a_receiver_that_is_gone_gets_nothing() -> None:

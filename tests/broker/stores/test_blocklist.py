@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.blocks import Record
 from broker.stores import blocklist
 from broker.stores.blocklist import BlockList, joined, part_of
 from tests.broker.stores.making import block, message
@@ -15,6 +16,7 @@ NAME = b"foo"
 operations = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 6)),
+        st.tuples(st.just("add"), st.integers(1, 6)),
         st.tuples(st.just("before"), st.integers(0, 60)),
         st.tuples(st.just("after"), st.integers(0, 60)),
         st.tuples(st.just("shrink"), st.integers(0, 600)),
@@ -36,6 +38,13 @@ def test_against_a_list(steps, small, slack):
         for kind, value in steps:
             if kind == "append":
                 found.append(block(NAME, following, [b"%d" % each for each in range(following, following + value)]))
+                model += range(following, following + value)
+                following += value
+            elif kind == "add":
+                for sequence in range(following, following + value):
+                    one = block(NAME, sequence, [b"%d" % sequence])
+                    size = found.add(Record(bytes(one.data), sequence, int(one.timestamps[0])))
+                    assert size == one.sizes[0]
                 model += range(following, following + value)
                 following += value
             elif kind == "before":

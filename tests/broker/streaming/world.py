@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from broker.streaming.ports import Answer, Outcome, Role
 from broker.streaming.server import StreamingServer
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
-from stantools.nats.frames import Handler, Payloads, frame_table
+from stantools.nats.frames import Frames, Handler, Payloads, Taker, frame_table
 from stantools.nats.subjects import matches
 
 SECOND = 1_000_000_000
@@ -103,6 +103,7 @@ class Bus:
     def __init__(self, time: Time) -> None:
         self._time = time
         self._listeners: dict[int, tuple[bytes, Handler]] = {}
+        self._takers: dict[Handler, Taker] = {}
         self._numbers = itertools.count(1)
         self._queue: list[tuple[bytes, bytes, bytes]] = []
         self._timeouts: list[_Timeout] = []
@@ -133,6 +134,13 @@ class Bus:
         for subject, begin, end in runs:
             self.publish_block(role, subject, block, begin, end)
 
+    def publish_each(self, role: Role, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
+        return [
+            place
+            for place, (subject, payload) in enumerate(messages)
+            if self.congested(subject) or not self.publish(role, subject, payload)
+        ]
+
     def congested(self, subject: bytes) -> bool:
         return subject in self.full
 
@@ -159,9 +167,13 @@ class Bus:
         else:
             self._answers.append((answer, Answer(Outcome.NO_RESPONDERS)))
 
-    def listen(self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
+    def listen(
+        self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: Taker | None = None
+    ) -> object:
         number = next(self._numbers)
         self._listeners[number] = (subject, handler)
+        if taker is not None:
+            self._takers[handler] = taker
         return number
 
     def unlisten(self, subscription: object) -> None:
@@ -198,16 +210,17 @@ class Bus:
         """Hands messages over as one socket read does: spans of those with the same handlers."""
         for (patterns, handlers), group in itertools.groupby(messages, lambda each: self._handlers(each[0])):
             del patterns
-            batch = list(group)
-            frames = frame_table(len(batch))
-            buffer = bytearray()
-            for row, (subject, payload, reply) in enumerate(batch):
-                start = len(buffer)
-                buffer += subject + reply + payload
-                body = start + len(subject) + len(reply)
-                frames[row] = (start, len(subject), start + len(subject), len(reply), 0, body, len(payload), 0)
+            buffer, frames = _laid_out(list(group))
             for handler in handlers:
-                handler(bytes(buffer), frames, 0, len(batch))
+                handler(buffer, frames, 0, len(frames))
+
+    def feed_each(self, messages: list[tuple[bytes, bytes, bytes]]) -> None:
+        """Hands over what was gathered, one message for each of several handlers, to who takes it for them."""
+        buffer, frames = _laid_out(messages)
+        handlers = [handler for subject, _, _ in messages for handler in self._handlers(subject)[1]]
+        for taker, group in itertools.groupby(range(len(messages)), lambda row: self._takers[handlers[row]]):
+            rows = list(group)
+            taker.take_each(buffer, frames, [handlers[row] for row in rows], rows)
 
     def _handlers(self, subject: bytes) -> tuple[list[int], list[Handler]]:
         found = {number: handler for number, (pattern, handler) in self._listeners.items() if matches(pattern, subject)}
@@ -226,6 +239,18 @@ class Bus:
             due = True
             heapq.heappop(self._timeouts).answer(Answer(Outcome.TIMEOUT))
         return bool(queue or answers or due)
+
+
+def _laid_out(batch: list[tuple[bytes, bytes, bytes]]) -> tuple[bytes, Frames]:
+    """Subject, payload and reply of each in one buffer, and the table that says where."""
+    frames = frame_table(len(batch))
+    buffer = bytearray()
+    for row, (subject, payload, reply) in enumerate(batch):
+        start = len(buffer)
+        buffer += subject + reply + payload
+        body = start + len(subject) + len(reply)
+        frames[row] = (start, len(subject), start + len(subject), len(reply), 0, body, len(payload), 0)
+    return bytes(buffer), frames
 
 
 @dataclass
