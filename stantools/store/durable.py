@@ -124,8 +124,14 @@ def sync_tree(root: Path) -> None:
         fsync_directory(directory)
 
 
-def create_temporary(directory: Path, prefix: str, mode: int = 0o600) -> tuple[int, Path]:
+def create_temporary(directory: Path, prefix: str, mode: int = 0o600, flags: int = 0) -> tuple[int, Path]:
     """Creates a new file `<prefix><digits>`, as the server names its temporary files (filestore.md section 1.1).
+
+    Args:
+        directory: Where.
+        prefix: Of its name.
+        mode: Permission bits.
+        flags: How it is opened, besides for reading and writing.
 
     Returns:
         An open, writable descriptor, and the path.
@@ -136,29 +142,41 @@ def create_temporary(directory: Path, prefix: str, mode: int = 0o600) -> tuple[i
     while True:
         path = directory / f"{prefix}{int.from_bytes(os.urandom(8)) % 10**9:09d}"
         with suppress(FileExistsError):
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), path
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | flags, mode), path
 
 
 def create_whole(path: Path, data: bytes, mode: int = 0o666) -> bool:
+    """Creates a file that has its first bytes from the moment it has its name; see `open_whole`.
+
+    Returns:
+        Whether the file was made.
+    """
+    descriptor = None if path.exists() else open_whole(path, data, mode)
+    if descriptor is None:
+        return False
+    os.close(descriptor)
+    return True
+
+
+def open_whole(path: Path, data: bytes, mode: int = 0o666) -> int | None:
     """Creates a file that has its first bytes from the moment it has its name, whenever the process is killed.
 
     A file without its version header keeps a server from starting (filestore.md weakness W15).
 
     Returns:
-        Whether the file was made. Not if there is one already, or if anything fails: the caller then creates it as
-        usual, and reports what fails.
+        The file, open for reading and appending. None if there is one already, or if anything fails: the caller then
+        creates it as usual, and reports what fails.
     """
     without_name = getattr(os, "O_TMPFILE", 0)
-    if path.exists():
-        return False
     descriptor, temporary = -1, None
     try:
         if without_name:
             with suppress(OSError):
-                descriptor = os.open(path.parent, os.O_RDWR | os.O_CLOEXEC | without_name, mode)
+                flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | without_name
+                descriptor = os.open(path.parent, flags, mode)
         if descriptor < 0:
             # A file system that cannot make files without a name.
-            descriptor, temporary = create_temporary(path.parent, f".{path.name}.", mode)
+            descriptor, temporary = create_temporary(path.parent, f".{path.name}.", mode, os.O_APPEND)
         write_all(descriptor, data)
         if temporary is None:
             # From its descriptor: a link from no name to a name.
@@ -166,13 +184,13 @@ def create_whole(path: Path, data: bytes, mode: int = 0o666) -> bool:
         else:
             os.link(temporary, path)
     except (OSError, NotImplementedError):
-        return False
-    finally:
         if descriptor >= 0:
             os.close(descriptor)
+        return None
+    finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-    return True
+    return descriptor
 
 
 def replace_file(path: Path, data: bytes, *, mode: int | None = None) -> None:

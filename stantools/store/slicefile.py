@@ -18,7 +18,7 @@ from pathlib import Path
 from stantools.errors import StoreUnwritableError
 from stantools.format.layout import FILE_HEADER, FILE_HEADER_SIZE, FILE_VERSION, INDEX_RECORD_SIZE
 from stantools.store.appending import append_records
-from stantools.store.durable import create_whole, write_all, writing
+from stantools.store.durable import open_whole, write_all, writing
 
 _HEADER = FILE_HEADER.pack(FILE_VERSION)
 _MODE = 0o666  # less the umask, as the server
@@ -33,7 +33,7 @@ class SliceFile:
     def __init__(self, directory: Path, number: int) -> None:
         self.number = number  #: N of `msgs.N.dat`
         self._directory = directory
-        self._data = os.open(self.data_path, _FLAGS, _MODE)
+        self._data: int | None = None
         self._index: int | None = None
 
     @property
@@ -48,7 +48,7 @@ class SliceFile:
 
     @classmethod
     def create(cls, directory: Path, number: int) -> SliceFile:
-        """Opens a slice for its first message.
+        """Begins a slice, whose files are made with its first messages.
 
         Files of that number may be there if they are empty. The index is made by `write_index`; one that is there
         goes, as its records would be taken for those of the new messages (weakness W7).
@@ -57,29 +57,43 @@ class SliceFile:
             StoreUnwritableError: There is a data file of that number with something in it.
             OSError: It cannot be opened or written.
         """
-        create_whole(directory / f"msgs.{number}.dat", _HEADER, _MODE)
         file = cls(directory, number)
+        if file.data_path.exists():
+            file._begin()
+        else:
+            file.index_path.unlink(missing_ok=True)
+        return file
+
+    @classmethod
+    def open(cls, directory: Path, number: int) -> SliceFile:
+        """Opens a slice that is there, whatever is in it. Raises OSError."""
+        file = cls(directory, number)
+        file._data = os.open(file.data_path, _FLAGS, _MODE)
+        return file
+
+    def _begin(self) -> None:
+        """Opens a data file that has nothing but its header then. Raises as `create`."""
+        self._data = os.open(self.data_path, _FLAGS, _MODE)
         try:
-            size = os.fstat(file._data).st_size
+            size = os.fstat(self._data).st_size
             if size > FILE_HEADER_SIZE:
                 raise StoreUnwritableError(
-                    f"{file.data_path}: already exists, with {size} bytes, where a new slice was to begin", _REMEDY
+                    f"{self.data_path}: already exists, with {size} bytes, where a new slice was to begin", _REMEDY
                 )
-            file.index_path.unlink(missing_ok=True)
-            header = os.pread(file._data, FILE_HEADER_SIZE, 0)
+            self.index_path.unlink(missing_ok=True)
+            header = os.pread(self._data, FILE_HEADER_SIZE, 0)
             if header and header != _HEADER:
-                os.ftruncate(file._data, 0)
+                os.ftruncate(self._data, 0)
             if header != _HEADER:
-                write_all(file._data, _HEADER)
+                write_all(self._data, _HEADER)
         except StoreUnwritableError:
-            file.close()
+            self.close()
             raise
         except BaseException:
             # A file without its header would keep a server from starting (weakness W15).
-            file.close()
-            file.data_path.unlink(missing_ok=True)
+            self.close()
+            self.data_path.unlink(missing_ok=True)
             raise
-        return file
 
     @classmethod
     def reopen(cls, directory: Path, number: int, data_size: int, count: int) -> SliceFile:
@@ -101,8 +115,9 @@ class SliceFile:
             # An empty file in its place would keep a server from starting (weakness W15).
             if not path.exists():
                 raise StoreUnwritableError(f"{path}: is gone", _REMEDY)
-        file = cls(directory, number)
+        file = cls.open(directory, number)
         try:
+            assert file._data is not None
             file._index = os.open(file.index_path, _FLAGS, _MODE)
             wanted = (file._data, file.data_path, data_size), (file._index, file.index_path, index_size(count))
             for descriptor, path, size in wanted:
@@ -120,7 +135,7 @@ class SliceFile:
         Raises:
             OSError: As from `os.write`; a part may have been written.
         """
-        if self._index is None:
+        if self._data is None or self._index is None:
             self._write_first(parts)
             return
         if len(parts) == 1:
@@ -136,6 +151,11 @@ class SliceFile:
                 written = max(written - len(part), 0)
 
     def _write_first(self, parts: Sequence[bytes | memoryview]) -> None:
+        if self._data is None:
+            self._data = open_whole(self.data_path, b"".join((_HEADER, *parts)), _MODE)
+            if self._data is not None:
+                return
+            self._begin()
         # Not by the file's own descriptor, which appends wherever it is asked to write.
         descriptor = os.open(self.data_path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
         try:
@@ -153,10 +173,10 @@ class SliceFile:
         if self._index is not None:
             write_all(self._index, records)
             return
-        made = create_whole(self.index_path, _HEADER + records, _MODE)
-        self._index = os.open(self.index_path, _FLAGS, _MODE)
-        if made:
+        self._index = open_whole(self.index_path, _HEADER + records, _MODE)
+        if self._index is not None:
             return
+        self._index = os.open(self.index_path, _FLAGS, _MODE)
         try:
             os.ftruncate(self._index, 0)
             write_all(self._index, _HEADER + records)
@@ -182,9 +202,11 @@ class SliceFile:
         """
         if not count:
             # The data first: an index that is wrong is recreated, but without one nothing torn may be there.
-            os.ftruncate(self._data, data_size)
+            if self._data is not None:
+                os.ftruncate(self._data, data_size)
             self._drop_index()
             return
+        assert self._data is not None
         if self._index is None:
             self._index = os.open(self.index_path, _FLAGS, _MODE)
         os.ftruncate(self._index, index_size(count))
@@ -193,7 +215,7 @@ class SliceFile:
     @property
     def descriptors(self) -> Sequence[int]:
         """What is open, the data first."""
-        return (self._data,) if self._index is None else (self._data, self._index)
+        return [each for each in (self._data, self._index) if each is not None]
 
     def sync(self) -> None:
         """Makes both durable, the data first.
@@ -208,6 +230,7 @@ class SliceFile:
         """Closes both files."""
         for descriptor in self.descriptors:
             os.close(descriptor)
+        self._data = self._index = None
 
 
 def index_size(count: int) -> int:

@@ -302,7 +302,7 @@ class SliceWriter:
                 assert mark.progress is not None
                 current.return_to(mark.progress)
                 # Not by `reopen`: the sizes are not what they should be.
-                file = SliceFile(self.directory, current.number)
+                file = SliceFile.open(self.directory, current.number)
                 try:
                     file.cut(current.data_size, current.count)
                 finally:

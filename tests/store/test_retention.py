@@ -84,6 +84,8 @@ def test_as_the_specification_words_it(tmp_path, batches, slices, limits, restar
         assert (retention.count, retention.bytes) == (len(model.messages), sum(cost for _, _, cost in model.messages))
         if last:
             assert retention.first_sequence == (model.messages[0][0] if model.messages else last + 1)
+        # The files of a slice are made with its first messages.
+        writer.flush()
         numbers = {int(path.name.split(".")[1]) for path in directory.glob("msgs.*.dat")}
         assert numbers == {state.number for state in retention.slices}
     writer.close()

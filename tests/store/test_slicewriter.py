@@ -216,7 +216,7 @@ def test_nothing_is_written_before_the_flush_and_data_before_the_index(tmp_path,
     writer = SliceWriter(tmp_path, b"c", IEEE)
     put(writer, 1, 3, batch=1)
     assert calls == []
-    assert {len(content) for content in slice_files(tmp_path).values()} == {4}
+    assert not slice_files(tmp_path)
     writer.flush()
     assert calls == ["write_data", "write_index", "sync"]
     put(writer, 4, 1)
@@ -231,7 +231,7 @@ def test_what_is_gathered_is_bounded(tmp_path):
     with SliceWriter(tmp_path, b"c", IEEE, Writing(ONE_SLICE, buffer_size=1000, sync=False)) as writer:
         for n in range(1, 200):
             put(writer, n, 1)
-            assert len(slice_files(tmp_path)["msgs.1.dat"]) > n * 28 - 1000
+            assert len(slice_files(tmp_path).get("msgs.1.dat", b"")) > n * 28 - 1000
     assert len(all_messages(tmp_path, b"c", IEEE)) == 199
 
 

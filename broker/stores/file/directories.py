@@ -13,6 +13,7 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from broker.log import STREAMING
@@ -167,6 +168,6 @@ def cut_behind(path: Path, end: int) -> None:
     Raises:
         StoreUnwritableError: It cannot be cut.
     """
-    with writing(path, "it is as it was"):
-        if path.exists() and path.stat().st_size > end:
+    with writing(path, "it is as it was"), suppress(FileNotFoundError):
+        if path.stat().st_size > end:
             os.truncate(path, end)
