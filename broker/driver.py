@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -21,6 +22,10 @@ EXIT_ABORTED: Final = 2
 _GARBAGE: Final = (4_000, 3, 1)
 #: Seconds of a look at everything that are too long: what has survived it is not looked at again.
 _LONG_LOOK: Final = 0.01
+#: Numbers of options of mallopt(3), and bytes: more than that of free memory at the end of the heap goes back to the
+#: system, and blocks of more than that are not in the heap.
+_KEPT: Final = (-1, 16 << 20)
+_IN_HEAP: Final = (-3, 4 << 20)
 
 
 class Rules(Protocol):
@@ -222,6 +227,18 @@ def few_looks_at_garbage() -> Iterator[None]:
         yield
     finally:
         gc.callbacks.remove(look)
+
+
+def keep_freed_memory() -> None:
+    """Has the C library keep some of what is freed, where it can be asked to (glibc).
+
+    What is read from a file in blocks of half a megabyte would else be in pages that are new each time, and the system
+    takes longer to make these than to read the file.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option in (_KEPT, _IN_HEAP):
+            mallopt(*option)
 
 
 def report_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

@@ -20,7 +20,7 @@ from broker.bus.embedded import EmbeddedBus, credentials_of, roles_of
 from broker.config import logs
 from broker.config.parsing import EXIT_UNAVAILABLE
 from broker.config.values import ConfigurationError
-from broker.driver import LoopDriver, Upkeep, few_looks_at_garbage, report_loop_error
+from broker.driver import LoopDriver, Upkeep, few_looks_at_garbage, keep_freed_memory, report_loop_error
 from broker.listening import reachable
 from broker.log import NATS, STREAMING
 from broker.nats import tls
@@ -102,6 +102,7 @@ class _Process:
         """Starts, runs, and ends. Returns the exit code."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(report_loop_error)
+        keep_freed_memory()
         self._ended = loop.create_future()
         self._handle_signals(loop)
         try:

@@ -65,7 +65,15 @@ def test_columns_of_different_lengths():
 @given(
     st.sampled_from([SubRecord.MSG, SubRecord.ACK]),
     st.integers(0, 2**64 - 1),
-    st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1)), max_size=40),
+    st.one_of(
+        st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1)), max_size=40),
+        st.builds(
+            lambda first, count, step: range(first, first + count * step, step),
+            st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 200)),
+            st.integers(0, 40),
+            st.sampled_from([1, 3]),
+        ),
+    ),
     st.sampled_from([Crc(), Crc(CASTAGNOLI)]),
 )
 def test_kernels_agree(kind, number, sequences, crc):
@@ -76,6 +84,12 @@ def test_kernels_agree(kind, number, sequences, crc):
 
 @pytest.mark.parametrize("kernel", [kernels, plain])
 def test_numbers_that_do_not_fit(kernel):
-    for number, sequences in ((2**64, [1]), (1, [-1]), (1, [2**64])):
+    for number, sequences in (
+        (2**64, [1]),
+        (1, [-1]),
+        (1, [2**64]),
+        (1, range(-1, 3)),
+        (1, range(2**64 - 1, 2**64 + 1)),
+    ):
         with pytest.raises(OverflowError):
             kernel.encode_flow(5, number, sequences, Crc())

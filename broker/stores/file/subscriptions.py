@@ -137,7 +137,8 @@ class FileSubscriptions:
         if kept is None or not len(sequences):
             return
         kept.pending.update(sequences)
-        highest = max(sequences[-1], sequences[0]) if len(sequences) < 3 else max(sequences)
+        # Mostly they rise, and are no list of numbers.
+        highest = max(sequences[0], sequences[-1]) if type(sequences) is range else max(sequences)
         if highest > kept.state.last_sent:
             kept.state.last_sent = int(highest)
         self._record(_MSG, subscription, sequences)
