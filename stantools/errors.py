@@ -31,7 +31,7 @@ class StantoolsError(Exception):
 
     exit_code = ExitCode.UNREACHABLE
     #: Whether it may well be over at the next attempt: a connection broke, a server restarts.
-    passing = False
+    retriable = False
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)

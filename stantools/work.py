@@ -79,12 +79,7 @@ class Work(Protocol):
         """Returns the same work with at most so many items at a time; None leaves it as it is."""
 
     def map(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T],
-        *,
-        cost: Callable[[T], int] | None = None,
-        on_result: Callable[[int, int], object] | None = None,
+        self, function: Callable[[T], R], items: Iterable[T], *, cost: Callable[[T], int] | None = None
     ) -> Generator[tuple[int, R | Failure], None, None]:
         """Runs a function for each item and yields the results as they come.
 
@@ -92,7 +87,6 @@ class Work(Protocol):
             function: What to run.
             items: What to run it with.
             cost: About how much work an item is, in bytes; the same for all if None.
-            on_result: Told the position and the cost of each item that is done; may be called from several threads.
 
         Yields:
             The item's position, from 0, and what the function returned, or a `Failure` where it raised a
@@ -139,21 +133,13 @@ class Threads:
         return self if items is None else replace(self, workers=items)
 
     def map(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T],
-        *,
-        cost: Callable[[T], int] | None = None,
-        on_result: Callable[[int, int], object] | None = None,
+        self, function: Callable[[T], R], items: Iterable[T], *, cost: Callable[[T], int] | None = None
     ) -> Generator[tuple[int, R | Failure], None, None]:
         """Runs a function for each item, as `Work.map`; results come in the order of the items."""
 
         def run(numbered: tuple[int, T]) -> tuple[int, R | Failure]:
             number, item = numbered
-            result = attempt(function, item)
-            if on_result:
-                on_result(number, cost(item) if cost else 1)
-            return number, result
+            return number, attempt(function, item)
 
         yield from self.in_order(run, enumerate(items), cost=(lambda numbered: cost(numbered[1])) if cost else None)
 

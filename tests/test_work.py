@@ -26,12 +26,8 @@ def _square(number: int) -> int:
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("cost", [1, 1 << 20])
 def test_each_item_once_in_order_and_failures_alone(workers: int, cost: int) -> None:
-    told: list[tuple[int, int]] = []
-    found = list(
-        Threads(workers).map(_square, range(200), cost=lambda _: cost, on_result=lambda *done: told.append(done))
-    )
+    found = list(Threads(workers).map(_square, range(200), cost=lambda _: cost))
     assert [number for number, _ in found] == list(range(200))
-    assert sorted(told) == [(number, cost) for number in range(200)]
     results = dict(found)
     refused, gone = results.pop(7), results.pop(11)
     assert refused == Failure("seven is refused", "take eight", ExitCode.REFUSED)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.config.catalogue import FLAGS, Kind, Option, Setting
-from broker.config.values import ConfigurationError, parse_duration, text
+from broker.config.values import ConfigurationError, parse_go_duration, text
 from stantools.errors import StantoolsError
 from stantools.format.quoting import quote
 
@@ -124,7 +124,7 @@ def _value(flag: Option, name: str, value: str) -> Setting:
         return _integer(name, value)
     if flag.kind is Kind.DURATION:
         try:
-            return parse_duration(value)
+            return parse_go_duration(value)
         except ConfigurationError:
             raise FlagError(f"invalid value {quote(value)} for flag -{name}: parse error") from None
     return value

@@ -14,7 +14,7 @@ from typing import Final
 from broker.config.catalogue import JETSTREAM, NATS, NATS_LOGS, NATS_PARTS, NATS_TLS, ROUTES, Kind, Option, Support
 from broker.config.natsauth import read_authorization
 from broker.config.settings import NatsFile
-from broker.config.values import ConfigurationError, Node, Problems, go_type, parse_duration, reason, text
+from broker.config.values import ConfigurationError, Node, Problems, go_type, parse_go_duration, reason, text
 from broker.nats.options import DEFAULT_TIMEOUT, TLSOptions
 from stantools.format.quoting import quote
 from stantools.store.limits import format_duration
@@ -115,7 +115,7 @@ def _plain(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
 def _duration(problems: Problems, name: str, node: Node, *, seconds_too: bool) -> int | None:
     if isinstance(node.value, str):
         try:
-            duration = parse_duration(node.value)
+            duration = parse_go_duration(node.value)
         except ConfigurationError as problem:
             problems.error(node, f"error parsing {name}: {problem.message}")
             return None
@@ -333,7 +333,7 @@ def _timeout(problems: Problems, node: Node) -> float:
         return float(node.value)
     if isinstance(node.value, str):
         try:
-            return parse_duration(node.value) / _SECOND
+            return parse_go_duration(node.value) / _SECOND
         except ConfigurationError as problem:
             problems.error(node, f"error parsing tls config, 'timeout' {problem.message}")
             return 0.0

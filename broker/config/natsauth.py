@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from broker.config.catalogue import AUTHORIZATION, USER, Kind
-from broker.config.values import ConfigurationError, Node, Problems, go_type, kind, parse_duration, text
+from broker.config.values import ConfigurationError, Node, Problems, go_type, kind, parse_go_duration, text
 from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
 from stantools.format.quoting import quote
 from stantools.nats.subjects import valid_pattern
@@ -55,7 +55,7 @@ def _seconds(problems: Problems, node: Node) -> float:
         return float(node.value)
     if isinstance(node.value, str):
         try:
-            return parse_duration(node.value) / _SECOND
+            return parse_go_duration(node.value) / _SECOND
         except ConfigurationError:
             pass
     problems.warn(node, f"timeout is ignored: {text(node)} is not a number of seconds")
@@ -184,7 +184,7 @@ def _responses(problems: Problems, node: Node) -> ResponsePermission | None:
                 problems.error(entry, "error parsing expires, not a duration string")
                 continue
             try:
-                expires = parse_duration(str(entry.value)) / _SECOND
+                expires = parse_go_duration(str(entry.value)) / _SECOND
             except ConfigurationError as problem:
                 problems.error(entry, f"error parsing expires: {problem.message}")
                 continue

@@ -15,7 +15,7 @@ from broker.config.catalogue import CHANNEL_LIMITS, SECTIONS, Kind, Option, Sett
 from broker.config.flags import CommandLine, FlagError, parse_flags
 from broker.config.options import JETSTREAM, SQL, Answer, BrokerOptions, Environment, Parsed, SignalRequest
 from broker.config.settings import NatsFile, Settings, StreamingFile
-from broker.config.values import ConfigurationError, Node, kind, parse_duration, text
+from broker.config.values import ConfigurationError, Node, kind, parse_go_duration, text
 from broker.nats.options import VERSION as NATS_VERSION
 from broker.streaming.options import VERSION
 from stantools import __version__
@@ -306,7 +306,7 @@ def _value(name: str, node: Node, key: Option) -> Any:
             raise ConfigurationError(f"unknown store type: {value}")
         return store
     if key.kind is Kind.DURATION:
-        return parse_duration(str(value))
+        return parse_go_duration(str(value))
     return value
 
 

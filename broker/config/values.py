@@ -254,8 +254,8 @@ def _cut(written: str) -> str:
     return written if len(written) <= _LONGEST_NUMBER else f"{written[:_LONGEST_NUMBER]}..."
 
 
-def parse_duration(text: str) -> int:
-    """Returns nanoseconds.
+def parse_go_duration(text: str) -> int:
+    """Reads a duration as Go writes it, such as `1h30m` or `-1.5s`; returns nanoseconds.
 
     Raises:
         ConfigurationError: It is no duration, has no unit or one that does not exist, or does not fit into 64 bits.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Sequence
 
@@ -24,11 +23,10 @@ class MemoryMessages:
     A message counts with the size of its encoded form.
     """
 
-    def __init__(self, name: bytes, limits: ChannelLimits, log: logging.Logger = STREAMING) -> None:
+    def __init__(self, name: bytes, limits: ChannelLimits) -> None:
         self.first = self.last = self.count = self.bytes = 0
         self.limits = limits
         self._name = name
-        self._log = log
         self._list = BlockList()
         self._told = False
 
@@ -96,7 +94,7 @@ class MemoryMessages:
         limits = self.limits
         if not self._told:
             self._told = True
-            self._log.warning(*limits_reached(self._name, self.count, self.bytes, limits))
+            STREAMING.warning(*limits_reached(self._name, self.count, self.bytes, limits))
         while self.count > 1:
             surplus = self.count - limits.max_msgs if limits.max_msgs > 0 else 0
             over = self.bytes - limits.max_bytes if limits.max_bytes > 0 else 0

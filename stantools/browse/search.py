@@ -49,12 +49,13 @@ class Query:
     case: bool  #: upper and lower case differ
 
 
-def parse_query(text: str, *, case: bool | None = None) -> Query:
+def parse_query(text: str) -> Query:
     r"""Reads what to look for: a text, `r:` and a regular expression over bytes, or `x:` and bytes in hex.
+
+    Upper and lower case differ as soon as there is an upper one.
 
     Args:
         text: What the user wrote. `t:` in front of a text makes it one that begins with `r:`, `x:` or `t:`.
-        case: Whether upper and lower case differ; if not given, they do as soon as the text has an upper one.
 
     Raises:
         UsageError: It cannot be understood.
@@ -68,8 +69,7 @@ def parse_query(text: str, *, case: bool | None = None) -> Query:
             return Query(re.compile(re.escape(bytes.fromhex(digits))), fixed=True, text=text, case=True)
         except ValueError:
             raise UsageError(f"{escape(wanted)} is not bytes in hex", "two digits each, such as x:de ad") from None
-    if case is None:
-        case = wanted != wanted.lower()
+    case = wanted != wanted.lower()
     if kind == "r":
         try:
             pattern = re.compile(wanted.encode("utf-8", "surrogateescape"), 0 if case else re.IGNORECASE)

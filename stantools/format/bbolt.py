@@ -182,19 +182,22 @@ class Bolt:
         if self.meta:
             yield from self._items(self._walk(self.meta.root, bytearray(self.pages)))
 
-    def items(self, bucket: Item, reached: bytearray | None = None) -> Iterator[Item | Fault]:
+    def items(self, bucket: Item) -> Iterator[Item | Fault]:
         """Iterates over a bucket in the order of its keys, with a fault wherever something is wrong.
 
         Args:
             bucket: The bucket, as `buckets` returns it.
-            reached: One byte a page of the file, set to 1 for every page of the bucket that was met.
         """
-        return self._items(self.leaves(bucket, reached))
+        return self._items(self.leaves(bucket))
 
     def leaves(self, bucket: Item, reached: bytearray | None = None) -> Iterator[Leaf | Fault]:
         """Iterates over the leaves of a bucket in the order of their keys, as `items` over what is in them.
 
         Each has to be read, and its `last` set, before the next one is asked for.
+
+        Args:
+            bucket: The bucket, as `buckets` returns it.
+            reached: One byte a page of the file, set to 1 for every page of the bucket that was met.
         """
         end = bucket.offset + bucket.size
         if bucket.size < _BUCKET.size:

@@ -32,7 +32,6 @@ from stantools.migration.prepared import PreparedStream, prepare
 from stantools.migration.proof.stream import Proof
 from stantools.migration.source import StoreSource
 from stantools.migration.stream_source import stream_source
-from stantools.migration.tasks import passes
 from stantools.notation import counted
 from stantools.store.ranges import Ranges
 
@@ -263,7 +262,7 @@ class Following:
         """Takes note of what may pass: the target is away, or files went while they were read."""
         self._trouble += 1
         reading = isinstance(problem, StoreChangedError | StoreUnreadableError)
-        if not passes(problem) and not (reading and self._trouble < _MOST_TROUBLE):
+        if not problem.retriable and not (reading and self._trouble < _MOST_TROUBLE):
             raise problem
         if problem.message not in self._told and (not reading or self._trouble > 1):
             self._told.add(problem.message)
@@ -322,7 +321,7 @@ class Following:
                 self.failed.pop(name, None)
                 if left and left.last:
                     self._tell_removed(self.streams[name], left.last)
-            elif failure and (isinstance(failure, StoreChangedError | StoreUnreadableError) or passes(failure)):
+            elif failure and (isinstance(failure, StoreChangedError | StoreUnreadableError) or failure.retriable):
                 # Its files went while it was loaded, or the server did: it is begun again at the next look.
                 self._waiting.add(name)
                 again.append(failure)

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from stantools.errors import StantoolsError
-from stantools.nats.errors import ApiError, NatsError
+from stantools.nats.errors import NatsError
 
 if TYPE_CHECKING:
     from stantools.nats.connection import Connection
@@ -130,18 +130,15 @@ async def in_parallel(
 class SetBackError(NatsError):
     """Something is not done any more, as if a server was killed before it wrote that down; it can be done again."""
 
-    passing = True
+    retriable = True
 
 
 class OutOfStepError(NatsError):
     """Answers did not come in the order in which the messages were sent; what is stored has to be looked at."""
 
-    passing = True
+    retriable = True
 
 
-#: Wrong last sequence (another one is asked for then); too many requests.
-_PASSING_CODES: Final = frozenset({10071, 10167})
-_NOBODY: Final = 503
 _PAUSES: Final = (0.02, 0.1, 0.25, 0.5, 1.0)
 
 
@@ -194,15 +191,8 @@ class Patience:
             StantoolsError: The problem itself, if it will not pass, or has not for too long.
         """
         left = self._since + self._seconds - time.monotonic()
-        if not passes(problem) or left <= 0:
+        if not problem.retriable or left <= 0:
             raise problem
         await asyncio.sleep(min(left, _PAUSES[min(self._failures, len(_PAUSES) - 1)]))
         self._failures += 1
         await self._connection.wait_connected(max(left, 0.1))
-
-
-def passes(problem: StantoolsError) -> bool:
-    """Returns whether a failure may pass by itself."""
-    if problem.passing or not isinstance(problem, ApiError):
-        return problem.passing
-    return problem.err_code in _PASSING_CODES or (problem.code == _NOBODY and not problem.err_code)

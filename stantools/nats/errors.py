@@ -27,13 +27,13 @@ class CannotConnectError(NatsError):
 class ConnectionLostError(NatsError):
     """The connection broke while something was under way; the client keeps trying to connect again."""
 
-    passing = True
+    retriable = True
 
 
 class NoAnswerError(NatsError):
     """A request was not answered in time."""
 
-    passing = True
+    retriable = True
 
 
 class NobodyListensError(NoAnswerError):
@@ -74,11 +74,11 @@ _REMEDIES = {
 }
 
 
-#: A cluster has no leader, or not enough servers for a stream.
-_PASSING = frozenset({10008, 10118})
-
 #: A message expects another last sequence of the stream than there is, which the server's words name.
 WRONG_LAST: Final = 10071
+#: A cluster has no leader, or not enough servers for a stream; another last sequence is asked for then; too many requests.
+_RETRIABLE: Final = frozenset({10008, 10118, WRONG_LAST, 10167})
+_UNAVAILABLE: Final = 503
 _LAST_SEQUENCE: Final = re.compile(r"last sequence: (\d+)")
 
 
@@ -94,7 +94,7 @@ class ApiError(NatsError):
         self.code = code  #: the kind of error, like an HTTP status
         self.err_code = err_code  #: which error (jetstream-api.md section 11), 0 where the server sends none
         self.description = description  #: the server's own words
-        self.passing = err_code in _PASSING
+        self.retriable = err_code in _RETRIABLE or (code == _UNAVAILABLE and not err_code)
 
     @property
     def last_counted(self) -> int | None:

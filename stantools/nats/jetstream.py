@@ -37,31 +37,21 @@ _GATHER: Final = (0.0005, 0.016)
 _FEW: Final = 16
 #: An answer without a payload is the server's own: there is nobody who could answer.
 _NOBODY: Final = b'{"error":{"code":503,"err_code":0,"description":"nobody listens"}}'
-#: From this version on the consumer's name is part of the subject that creates it, and `action` says how.
+#: From this version on the consumer's name is part of the subject that creates it.
 _NAMED_CONSUMERS = (2, 9, 0)
-_CONSUMER_ACTIONS = (2, 10, 0)
 
 
 class JetStream:
     """The JetStream of the account that a connection belongs to.
 
     Args:
-        domain: JetStream domain; None for that of the connection's options.
-        prefix: What the API's subjects begin with; None for that of the connection's options.
         change: The least number of seconds that is waited for something to be changed.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        domain: str | None = None,
-        prefix: str | None = None,
-        change: float = CHANGE_SECONDS,
-    ) -> None:
+    def __init__(self, connection: Connection, *, change: float = CHANGE_SECONDS) -> None:
         self.connection = connection
         self._change_seconds = change
-        self.prefix = prefix or (f"$JS.{domain}.API" if domain else connection.options.prefix)
+        self.prefix = connection.options.prefix
 
     async def api(
         self, operation: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None, asks: bool = False
@@ -150,15 +140,10 @@ class JetStream:
 
     # Streams
 
-    async def stream_info(self, name: str, *, deleted: bool = False) -> dict[str, Any] | None:
-        """Returns configuration and state of a stream, None if there is none.
-
-        Args:
-            name: The stream.
-            deleted: With the sequences that are missing in it, `state.deleted`.
-        """
+    async def stream_info(self, name: str) -> dict[str, Any] | None:
+        """Returns configuration and state of a stream, None if there is none."""
         try:
-            return await self.api(f"STREAM.INFO.{name}", {"deleted_details": True} if deleted else None, asks=True)
+            return await self.api(f"STREAM.INFO.{name}", asks=True)
         except ApiError as problem:
             if problem.err_code == STREAM_NOT_FOUND:
                 return None
@@ -198,23 +183,17 @@ class JetStream:
             raise
         return True
 
-    async def purge_stream(
-        self, name: str, *, below: int | None = None, keep: int | None = None, subject: str | None = None
-    ) -> int:
+    async def purge_stream(self, name: str, *, below: int | None = None) -> int:
         """Removes messages from a stream.
 
         Args:
             name: The stream.
             below: Only messages before this sequence; on an empty stream it is what the next message gets.
-            keep: All but the last ones, this many. Excludes `below`.
-            subject: Only messages with this subject.
 
         Returns:
             How many were removed.
         """
-        given = {"seq": below, "keep": keep, "filter": subject}
-        body = {key: value for key, value in given.items() if value is not None}
-        answer = await self._change(f"STREAM.PURGE.{name}", body or None)
+        answer = await self._change(f"STREAM.PURGE.{name}", None if below is None else {"seq": below})
         return int(answer.get("purged", 0))
 
     async def delete_message(self, stream: str, sequence: int, *, erase: bool = False) -> None:
@@ -240,21 +219,16 @@ class JetStream:
 
     # Consumers
 
-    async def consumer_create(
-        self, stream: str, config: Mapping[str, Any], *, action: str | None = None
-    ) -> dict[str, Any]:
+    async def consumer_create(self, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Creates a consumer, or changes one where that is allowed. Returns its info.
 
         Args:
             stream: Its stream.
             config: Its configuration; `name` or `durable_name` names it, without both the server finds a name.
-            action: `create` or `update` to insist on one of both; older servers than 2.10 do not look at it.
         """
         name = config.get("name") or config.get("durable_name")
         version = self.connection.version
         body: dict[str, Any] = {"stream_name": stream, "config": dict(config)}
-        if action and version >= _CONSUMER_ACTIONS:
-            body["action"] = action
         if name is None:
             operation = f"CONSUMER.CREATE.{stream}"
         elif (0, 0, 0) < version < _NAMED_CONSUMERS:

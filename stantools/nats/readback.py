@@ -55,24 +55,20 @@ class Readback:
         js: The server.
         stream: The stream's name.
         state: The stream's state, as `STREAM.INFO` returns it; reading ends at its last sequence.
-        subject: Only messages with this subject.
         after: Only messages with higher sequences.
     """
 
-    def __init__(
-        self, js: JetStream, stream: str, state: dict[str, Any], *, subject: str | None = None, after: int = 0
-    ) -> None:
+    def __init__(self, js: JetStream, stream: str, state: dict[str, Any], *, after: int = 0) -> None:
         self._js = js
         self._connection = js.connection
         self._stream = stream
         self._last = int(state["last_seq"])
-        self._left = int(state["messages"]) if subject is None and not after else -1
+        self._left = -1 if after else int(state["messages"])
         average = int(state["bytes"]) // max(int(state["messages"]), 1)
         self._batch = max(1, min(_BATCH_MESSAGES, _BATCH_BYTES // 2 // max(average, 1)))
         # A request's limit counts headers and subjects, too; no message that clients may send is beyond it.
         self._batch_bytes = max(_BATCH_BYTES, js.connection.max_payload + (1 << 16))
         self._silence = _SILENCE if js.connection.version >= _LEAPS_OVER_GAPS else _SILENCE_IN_GAPS
-        self._subject = subject
         self._consumer = ""
         self._at = after  # the last sequence that came
         self._delivery = 0  # the last consumer sequence that came
@@ -135,8 +131,6 @@ class Readback:
         }
         if self._at:
             config["opt_start_seq"] = self._at + 1
-        if self._subject is not None:
-            config["filter_subject"] = self._subject
         self._delivery = self._due = self._expired = self._exceeded = 0
         creating = asyncio.ensure_future(self._js.consumer_create(self._stream, config))
         try:

@@ -64,32 +64,31 @@ def read_clients(buffer: Buffer, crc: Crc) -> ClientsState:
     return state
 
 
-def salvage_clients(buffer: Buffer, crc: Crc, *, repair: bool = True) -> ClientsState:
-    """Folds every intact record of a clients.dat, whatever is between them.
+def salvage_clients(buffer: Buffer, crc: Crc) -> ClientsState:
+    """Folds every intact record of a clients.dat, whatever is between them, and damaged ones whose payload proves itself.
 
     Args:
         buffer: The file.
         crc: The store's CRC.
-        repair: Also apply records whose header is damaged and whose payload proves itself.
     """
     state = ClientsState()
     for part in scan_log(buffer, CLIENTS_LOG, crc):
         if isinstance(part, LogDamage):
-            _apply_damage(state, part, repair=repair)
+            _apply_damage(state, part)
             continue
         for offset, size in zip(part.offset, part.size, strict=True):
             judged = judge_row(CLIENTS_LOG, buffer, offset)
             if isinstance(judged, LogDamage):
-                _apply_damage(state, judged, repair=repair)
+                _apply_damage(state, judged)
             else:
                 state._apply(judged.message)
                 state._count(size)
     return state
 
 
-def _apply_damage(state: ClientsState, damage: LogDamage, *, repair: bool) -> None:
+def _apply_damage(state: ClientsState, damage: LogDamage) -> None:
     kind = None
-    if repair and damage.reading is not None:
+    if damage.reading is not None:
         # The two messages of this log never look alike, so there is one type only.
         (kind,) = damage.reading.types
         state._apply(damage.reading.message)

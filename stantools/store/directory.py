@@ -99,7 +99,6 @@ class Datastore:
     foreign: list[Path] = field(default_factory=list)  #: other plain files in the root
     raft_logs: list[Path] = field(default_factory=list)  #: Raft logs of a clustered node found below the root
     witness: bool = False  #: the witness file of the truncate option is there (filestore.md section 7.8)
-    ft_lock: Path | None = None  #: the lock file of fault-tolerant mode, or None
     manifest: Path | None = None  #: the account of the salvage that made this store, if one did
     #: The CRC of its records, and whether it is checked (`options.open_store` finds it out).
     crc: Crc = field(default_factory=Crc)
@@ -226,8 +225,6 @@ def _sort_root_entry(store: Datastore, entry: os.DirEntry[str]) -> None:
         store.server = path
     elif entry.name == CLIENTS_FILE:
         store.clients = path
-    elif entry.name == FT_LOCK_FILE:
-        store.ft_lock = path
     elif entry.name == WITNESS_FILE:
         store.witness = True
     elif entry.name == MANIFEST_FILE:
@@ -236,7 +233,7 @@ def _sort_root_entry(store: Datastore, entry: os.DirEntry[str]) -> None:
         store.raft_logs.append(path)
     elif _LEFTOVER.fullmatch(entry.name):
         store.leftovers.append(path)
-    else:
+    elif entry.name != FT_LOCK_FILE:
         store.foreign.append(path)
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,23 +18,11 @@ from stantools.format import index
 from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.store.limits import ChannelLimits
 from stantools.store.mapping import mapped
-from stantools.store.slicefile import remove_slice
 from stantools.store.slicestate import SliceState
 from stantools.store.slicewriter import SliceWriter
 
 #: Index records that are looked at together.
 _ROWS = 4096
-
-
-@dataclass
-class Removal:
-    """What one call removed."""
-
-    count: int = 0  #: messages
-    bytes: int = 0  #: bytes in the server's accounting
-    slices: list[int] = field(default_factory=list)  #: numbers of the slices whose files are gone, or are to go
-    #: Data file and index of the slices that were renamed for an archive script.
-    archived: list[tuple[Path, Path]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -57,8 +44,7 @@ class Retention:
         writer: The channel's writer.
         limits: What the channel may hold.
         slices: Slices that were there before, by number, without the one that the writer goes on with.
-        archive: Rename the files of removed slices to `.bak`.
-        drop: Called with the number of each slice whose files are to go, in order, instead of removing them.
+        drop: Called with the number of each slice whose files are to go, in order.
         consume: Empty the writer's list of finished slices, so that it does not grow for ever.
 
     Attributes:
@@ -72,15 +58,13 @@ class Retention:
         limits: ChannelLimits,
         slices: Iterable[SliceState] = (),
         *,
-        archive: bool = False,
-        drop: Callable[[int], None] | None = None,
+        drop: Callable[[int], None],
         consume: bool = False,
     ) -> None:
         self.limits = limits
         self._writer = writer
         self._drop = drop
         self._consume = consume
-        self._archive = archive
         self.slices = deque(slices)  #: what there is, the oldest first
         self._seen = len(writer.finished)
         # How much of the oldest slice is removed, and what all but the last slice hold.
@@ -108,7 +92,7 @@ class Retention:
         """Messages at the front of the oldest slice that are removed already."""
         return self._row
 
-    def enforce(self, now_ns: int) -> Removal:
+    def enforce(self, now_ns: int) -> int:
         """Removes what the limits do not allow; to be called after messages were stored, and from time to time.
 
         Flushes the writer (without sync) where it must look into the index of the current slice.
@@ -116,24 +100,27 @@ class Retention:
         Args:
             now_ns: The present, for the age.
 
+        Returns:
+            How many messages were removed.
+
         Raises:
-            StoreUnwritableError: Files cannot be written or removed.
+            StoreUnwritableError: Files cannot be written.
             StoreUnreadableError: An index cannot be read.
         """
-        removal = Removal()
+        removed = 0
         self.catch_up()
         try:
-            self._drop_files(removal)
+            self._drop_files()
             while self.slices and self._row < self.slices[0].count:
                 gone, size = self._next(now_ns)
                 if not gone:
                     break
-                removal.count, removal.bytes = removal.count + gone, removal.bytes + size
+                removed += gone
                 self._row, self._row_bytes = self._row + gone, self._row_bytes + size
-                self._drop_files(removal)
+                self._drop_files()
         finally:
             self._settle()
-        return removal
+        return removed
 
     def _count_before(self, state: SliceState, sign: int) -> None:
         self._before[0] += sign * state.count
@@ -183,20 +170,12 @@ class Retention:
             self._rows = rows
         return rows
 
-    def _drop_files(self, removal: Removal) -> None:
+    def _drop_files(self) -> None:
         while len(self.slices) > 1 and self._row >= self.slices[0].count:
-            oldest = self.slices[0]
-            if self._drop is not None:
-                self._drop(oldest.number)
-                archived = None
-            else:
-                archived = remove_slice(self._writer.directory, oldest.number, archive=self._archive)
-            self.slices.popleft()
+            oldest = self.slices.popleft()
+            self._drop(oldest.number)
             self._count_before(oldest, -1)
             self._row = self._row_bytes = 0
-            removal.slices.append(oldest.number)
-            if archived is not None:
-                removal.archived.append(archived)
 
     def _settle(self) -> None:
         """Finds the first message that is left."""

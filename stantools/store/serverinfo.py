@@ -68,11 +68,6 @@ class ServerFile:
         """The server writes the file anew at its start: it is from before 0.3.4 and names no SubClose subject."""
         return self.outcome is ServerOutcome.RECOVERED and self.info is not None and not self.info.sub_close
 
-    @property
-    def clustered(self) -> bool:
-        """The store belongs to a clustered node."""
-        return self.info is not None and bool(self.info.node_id)
-
 
 def read_server_info(buffer: Buffer | None, crc: Crc) -> ServerFile:
     """Reads server.dat as the server does.

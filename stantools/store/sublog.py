@@ -314,22 +314,18 @@ def read_subs(buffer: Buffer, crc: Crc) -> SubsState:
     return fold.finish()
 
 
-def salvage_subs(buffer: Buffer, crc: Crc, *, repair: bool = True) -> SubsState:
-    """Folds every intact record of a subs.dat, whatever is between them.
+def salvage_subs(buffer: Buffer, crc: Crc) -> SubsState:
+    """Folds every intact record of a subs.dat, whatever is between them, and damaged ones whose payload proves itself.
 
-    Args:
-        buffer: The file.
-        crc: The store's CRC.
-        repair: Also apply records whose header is damaged and whose payload proves itself. A record of unknown type
-            that says "message sent" or "message acknowledged" is only applied where it must be the former: taken for
-            the wrong one it could lose a delivery.
+    A record of unknown type that says "message sent" or "message acknowledged" is only applied where it must be the
+    former: taken for the wrong one it could lose a delivery.
     """
     fold = _Folding(buffer)
     for part in scan_log(buffer, SUBS_LOG, crc):
         if isinstance(part, LogDamage):
-            fold.apply_damage(part, repair=repair)
+            fold.apply_damage(part)
         else:
-            fold.apply_tolerantly(part, repair=repair)
+            fold.apply_tolerantly(part)
     return fold.finish()
 
 
@@ -365,24 +361,23 @@ class _Folding:
             self._put(kind, cast(pb.SubState, message), offset, payload)
         return None
 
-    def apply_tolerantly(self, batch: LogColumns, *, repair: bool) -> None:
+    def apply_tolerantly(self, batch: LogColumns) -> None:
         """Applies what makes sense in a batch."""
         for row in self._left(batch):
             offset = batch.offset[row]
             judged = judge_row(SUBS_LOG, self._buffer, offset)
             if isinstance(judged, LogDamage):
                 self._count(batch, -1, row, row + 1)
-                self.apply_damage(judged, repair=repair)
+                self.apply_damage(judged)
             elif judged.types[0] == SubRecord.DELETE:
                 self._fold.delete(cast(pb.SubStateDelete, judged.message).id)
             else:
                 payload = record_at(self._buffer, offset)[3]
                 self._put(judged.types[0], cast(pb.SubState, judged.message), offset, payload)
 
-    def apply_damage(self, damage: LogDamage, *, repair: bool) -> None:
+    def apply_damage(self, damage: LogDamage) -> None:
         """Applies a damaged record that proves itself, and keeps an account of all damage."""
-        kind = self._repair(damage) if repair else None
-        self.result.damages.append(replace(damage, type=kind))
+        self.result.damages.append(replace(damage, type=self._repair(damage)))
 
     def _left(self, batch: LogColumns) -> Iterator[int]:
         """Applies a batch and yields the rows that the fold leaves to others, each when its turn has come."""

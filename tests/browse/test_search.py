@@ -125,8 +125,6 @@ def test_no_query(text: str) -> None:
 def test_case() -> None:
     assert parse_query("zürich").pattern.search("ZÜRICH".encode())
     assert not parse_query("Zürich").pattern.search("ZÜRICH".encode())
-    assert parse_query("Zürich", case=False).pattern.search("ZÜRICH".encode())
-    assert not parse_query("order", case=True).pattern.search(b"ORDER")
 
 
 def test_encrypted(golden: Path) -> None:

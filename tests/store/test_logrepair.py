@@ -38,8 +38,8 @@ def patched(record: bytes, offset: int, value: int) -> bytes:
     return record[:offset] + bytes([value]) + record[offset + 1 :]
 
 
-def salvage(*parts: bytes, repair: bool = True) -> SubsState:
-    return salvage_subs(memoryview(FILE_HEADER_BYTES + b"".join(parts)), CRC, repair=repair)
+def salvage(*parts: bytes) -> SubsState:
+    return salvage_subs(memoryview(FILE_HEADER_BYTES + b"".join(parts)), CRC)
 
 
 def seen(state: SubsState) -> list[tuple[LogDamageKind, int, int | None]]:
@@ -86,7 +86,6 @@ def test_a_wrong_size_loses_nothing(size: int, place: str) -> None:
     state = salvage(sub(NEW), FIRST, bad, *([LAST] if place == "middle" else []))
     assert state.subscriptions[1].pending == {1, 2, 7} if place == "middle" else {1, 7}
     assert seen(state) == [(LogDamageKind.LENGTH, 12, MSG)]
-    assert not salvage(sub(NEW), bad, repair=False).subscriptions[1].pending
 
 
 def test_a_wrong_size_before_another_damage() -> None:
@@ -134,8 +133,7 @@ def test_a_sent_message_of_wrong_type(kind: int) -> None:
     assert seen(state) == [(LogDamageKind.TYPE, 12, None)]
 
 
-@pytest.mark.parametrize("repair", [True, False])
-def test_clients(repair: bool) -> None:
+def test_clients() -> None:
     other = pb.ClientInfo(id=b"other", hb_inbox=b"_HB.other")
     parts = [
         client(ClientRecord.ADD, other),
@@ -144,10 +142,10 @@ def test_clients(repair: bool) -> None:
         patched(client(ClientRecord.ADD, pb.ClientInfo(id=b"third", hb_inbox=b"_HB.third")), 0, 99),
     ]
     data = memoryview(FILE_HEADER_BYTES + b"".join(parts))
-    state = salvage_clients(data, CRC, repair=repair)
-    assert list(state.clients) == ([b"me", b"third"] if repair else [b"other"])
+    state = salvage_clients(data, CRC)
+    assert list(state.clients) == [b"me", b"third"]
     assert [damage.kind for damage in state.damages] == ["type", "type", "length"]
-    assert (state.rows, state.deletes) == (1, int(repair))
+    assert (state.rows, state.deletes) == (1, 1)
     assert sum(damage.length for damage in state.damages) + state.record_bytes == len(data) - 4
 
 

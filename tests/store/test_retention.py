@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from stantools.format.crc import Crc
 from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits
 from stantools.store.retention import Retention
+from stantools.store.slicefile import remove_slice
 from stantools.store.slicestate import SliceState
 from stantools.store.slicewriter import SliceWriter, Writing
 from tests.store.slices import all_messages
@@ -41,6 +44,11 @@ class Model:
         return removed
 
 
+def keeping(writer: SliceWriter, limits: ChannelLimits, slices: Iterable[SliceState] = ()) -> Retention:
+    """Makes a retention that removes files at once."""
+    return Retention(writer, limits, slices, drop=partial(remove_slice, writer.directory))
+
+
 def put(writer: SliceWriter, first: int, sizes: list[int]) -> list[tuple[int, int, int]]:
     sequences = list(range(first, first + len(sizes)))
     times = [TIME + 10 * n for n in sequences]
@@ -65,7 +73,7 @@ def test_as_the_specification_words_it(tmp_path, batches, slices, limits, restar
     directory.mkdir()
     model = Model(limits)
     writer = SliceWriter(directory, b"c", IEEE, Writing(slices, sync=False))
-    retention = Retention(writer, limits)
+    retention = keeping(writer, limits)
     last, now = 0, TIME
     for number, (sizes, later) in enumerate(batches):
         if number == restart:
@@ -74,13 +82,12 @@ def test_as_the_specification_words_it(tmp_path, batches, slices, limits, restar
             states = [*retention.slices]
             current = states.pop() if states else None
             writer = SliceWriter(directory, b"c", IEEE, Writing(slices, sync=False), current=current)
-            retention = Retention(writer, limits, states)
+            retention = keeping(writer, limits, states)
         model.messages += put(writer, last + 1, sizes)
         last += len(sizes)
         now = max(now, TIME + 10 * last) + later
-        removal = retention.enforce(now)
-        removed = model.enforce(now)
-        assert removal.count == removed or number == restart
+        removed, expected = retention.enforce(now), model.enforce(now)
+        assert removed == expected or number == restart
         assert (retention.count, retention.bytes) == (len(model.messages), sum(cost for _, _, cost in model.messages))
         if last:
             assert retention.first_sequence == (model.messages[0][0] if model.messages else last + 1)
@@ -96,45 +103,30 @@ def test_as_the_specification_words_it(tmp_path, batches, slices, limits, restar
 
 def test_the_newest_message_stays_even_if_too_big_alone(tmp_path):
     with SliceWriter(tmp_path, b"c", IEEE) as writer:
-        retention = Retention(writer, ChannelLimits(max_msgs=0, max_bytes=1000))
+        retention = keeping(writer, ChannelLimits(max_msgs=0, max_bytes=1000))
         put(writer, 1, [10] * 5)
-        assert retention.enforce(TIME).count == 0
+        assert retention.enforce(TIME) == 0
         put(writer, 6, [5000])
-        assert retention.enforce(TIME).count == 5
+        assert retention.enforce(TIME) == 5
         assert retention.first_sequence == 6
         put(writer, 7, [10])
-        assert retention.enforce(TIME).count == 1
-
-
-def test_archiving(tmp_path):
-    with SliceWriter(tmp_path, b"c", IEEE, Writing(SliceLimits(max_msgs=2))) as writer:
-        retention = Retention(writer, ChannelLimits(max_msgs=3), archive=True)
-        put(writer, 1, [1] * 8)
-        removal = retention.enforce(TIME)
-    assert removal.slices == [1, 2]
-    assert [data.name for data, _ in removal.archived] == ["msgs.1.dat.bak", "msgs.2.dat.bak"]
-    assert sorted(path.name for path in tmp_path.glob("*.dat*")) == [
-        "msgs.1.dat.bak",
-        "msgs.2.dat.bak",
-        "msgs.3.dat",
-        "msgs.4.dat",
-    ]
+        assert retention.enforce(TIME) == 1
 
 
 def test_without_limits_nothing_is_read(tmp_path, monkeypatch):
     with SliceWriter(tmp_path, b"c", IEEE) as writer:
-        retention = Retention(writer, UNLIMITED)
+        retention = keeping(writer, UNLIMITED)
         put(writer, 1, [1] * 8)
         monkeypatch.setattr("stantools.store.retention.mapped", lambda _: pytest.fail("no need to look"))
-        assert retention.enforce(TIME).count == 0
+        assert retention.enforce(TIME) == 0
         assert (retention.count, retention.first_sequence) == (8, 1)
 
 
 def test_more_messages_than_are_looked_at_together(tmp_path):
     with SliceWriter(tmp_path, b"c", IEEE, Writing(sync=False)) as writer:
-        retention = Retention(writer, ChannelLimits(max_msgs=10))
+        retention = keeping(writer, ChannelLimits(max_msgs=10))
         put(writer, 1, [1] * 10_000)
-        assert retention.enforce(TIME).count == 9990
+        assert retention.enforce(TIME) == 9990
         assert retention.first_sequence == 9991
 
 
@@ -144,8 +136,8 @@ def test_slices_of_before(tmp_path):
     writer_again = SliceWriter.resume(tmp_path, b"c", IEEE, Writing(SliceLimits(max_msgs=2)))
     before = [state for state in writer.finished if state.number == 1]
     assert isinstance(before[0], SliceState)
-    retention = Retention(writer_again, ChannelLimits(max_msgs=3), before)
+    retention = keeping(writer_again, ChannelLimits(max_msgs=3), before)
     assert (retention.count, retention.first_sequence) == (4, 1)
-    assert retention.enforce(TIME).count == 1
+    assert retention.enforce(TIME) == 1
     assert retention.first_sequence == 2
     writer_again.close()

@@ -60,18 +60,10 @@ class Streams(LiveSource):
 
     Args:
         connecting: How to reach it.
-        clock: Returns seconds that only go forward.
-        wall: Returns seconds since 1970.
     """
 
-    def __init__(
-        self,
-        connecting: ConnectOptions,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__("streams", clock, wall)
+    def __init__(self, connecting: ConnectOptions) -> None:
+        super().__init__("streams", time.monotonic, time.time)
         self.connecting = connecting
         self.focus: str | None = None  #: the stream whose consumers are asked for, too
         self.server = ""  #: name and version of the server that we are connected to

@@ -59,8 +59,8 @@ class TextPane(Lines):
 
     BINDINGS: ClassVar[list[BindingType]] = [*moving("text", "First line", "Last line")]
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
         self._lines: Sequence[Sequence[Cell]] = ()
 
     def show(self, lines: Sequence[Sequence[Cell]], *, keep: bool = False) -> None:

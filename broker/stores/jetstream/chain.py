@@ -272,7 +272,7 @@ class Chain:
             if problem.err_code == WRONG_LAST:
                 counted = problem.last_counted
                 self._short += counted is not None and counted < self.proven
-            if problem.passing or problem.err_code == WRONG_LAST or token != b"%d" % (self.proven + 1):
+            if problem.retriable or token != b"%d" % (self.proven + 1):
                 self._break(problem.description)
                 return
             self._refusal, self._refusals = problem, 0

@@ -271,7 +271,7 @@ class JetStreamMessages:
                 info = await self._streams.create_stream(self._channel.config)
                 break
             except NatsError as problem:
-                if not problem.passing:
+                if not problem.retriable:
                     STREAMING.error("Stream %s cannot be made: %s", self._channel.stream, problem)
                     self._task = None
                     self._give_up(Outcome.REFUSED, problem.message)

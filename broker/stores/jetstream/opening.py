@@ -225,9 +225,9 @@ class Opening:
             try:
                 return await ask()
             except NatsError as problem:
-                if isinstance(problem, ApiError) and not problem.passing and problem.err_code in DISABLED:
+                if isinstance(problem, ApiError) and not problem.retriable and problem.err_code in DISABLED:
                     raise StorageError(f"JetStream is not enabled there: {problem.description}") from problem
-                known = isinstance(problem, ApiError) and not problem.passing and problem.err_code != _FEW_SERVERS
+                known = isinstance(problem, ApiError) and not problem.retriable and problem.err_code != _FEW_SERVERS
                 if isinstance(problem, ApiError) and known and refused is not None:
                     raise StorageError(refused(problem)) from problem
                 now = loop.time()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Streams(Protocol):
     """JetStream, by a connection that comes back whenever it is lost.
 
-    Whatever is awaited raises a `NatsError` of stantools; it is `passing` if trying again makes sense.
+    Whatever is awaited raises a `NatsError` of stantools; it is `retriable` if trying again makes sense.
     """
 
     @property

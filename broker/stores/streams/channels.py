@@ -78,12 +78,12 @@ class Run(Contents):
             found.learn(self._entry)
         return found
 
-    def matching(self, wanted: Subject | Filter | None, start: int, most: int, end: int = 0) -> list[int]:
-        """Returns sequences of messages that match, from `start` on and before `end` (0: to the last)."""
+    def matching(self, wanted: Subject | Filter | None, start: int, most: int) -> list[int]:
+        """Returns sequences of messages that match, from `start` on."""
         if isinstance(wanted, Filter) and not wanted.mask[0]:
             return []
         start = max(start, self.first)
-        return list(range(start, min(start + most, end or self.last + 1, self.last + 1)))
+        return list(range(start, min(start + most, self.last + 1)))
 
     def count(self, wanted: Filter | None, start: int) -> int:
         """Returns how many messages match, from `start` on."""

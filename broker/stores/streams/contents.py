@@ -292,7 +292,7 @@ class Contents:
             index -= 1
         del self.segments[index], self._firsts[index]
 
-    def restart(self, next_sequence: int, time: int = 0) -> None:
+    def restart(self, next_sequence: int) -> None:
         """Takes out everything; the next sequence is another one."""
         self.segments.clear()
         self._firsts.clear()
@@ -300,7 +300,6 @@ class Contents:
             self._forget(entry)
         self.messages = self.bytes = self.first_time = 0
         self.first, self.last = next_sequence, next_sequence - 1
-        self.last_time = time or self.last_time
 
     def _advance(self) -> None:
         if not self.messages:
@@ -404,13 +403,12 @@ class Contents:
 
     # Searches
 
-    def matching(self, wanted: Subject | Filter | None, start: int, most: int, end: int = 0) -> list[int]:
-        """Returns sequences of messages that match, from `start` on and before `end` (0: to the last), at most `most`.
+    def matching(self, wanted: Subject | Filter | None, start: int, most: int) -> list[int]:
+        """Returns sequences of messages that match, from `start` on, at most `most`.
 
         Not all there are, perhaps, but one at least if there is one.
         """
-        stop = min(end, self.last + 1) if end else self.last + 1
-        start = max(start, self.first)
+        start, stop = max(start, self.first), self.last + 1
         for sequence in range(start, min(start + _FEW, stop)) if most == 1 and wanted is None else ():
             if self.locate(sequence) is not None:
                 return [sequence]

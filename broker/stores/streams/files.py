@@ -55,22 +55,16 @@ class FileStream(KeptConsumers):
     Args:
         files: Who has files open.
         next_sequence: The first sequence of a new stream; None opens what is there.
-        block_size: Bytes of a block.
 
     Raises:
         StorageError: It cannot be opened or made; the message says why.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        name: str,
-        files: Descriptors,
-        next_sequence: int | None = None,
-        block_size: int = 0,
+        self, directory: Path, name: str, files: Descriptors, next_sequence: int | None = None
     ) -> None:
         self._directory, self._messages, self._name = directory, directory / MESSAGES, name
-        self._files, self._block_size = files, block_size or BLOCK_SIZE
+        self._files = files
         self._blocks: dict[int, Block] = {}
         self.contents = Contents(next_sequence or 1)
         try:
@@ -162,7 +156,7 @@ class FileStream(KeptConsumers):
         row = 0
         while row < len(sizes):
             block = self._last(int(sizes[row]))
-            room = max(self._block_size - block.end, int(sizes[row]))
+            room = max(BLOCK_SIZE - block.end, int(sizes[row]))
             after = int(np.searchsorted(ends, int(ends[row] - sizes[row]) + room, "right"))
             sequence, place = first + row, block.end
             segments = self.contents.segments
@@ -212,7 +206,7 @@ class FileStream(KeptConsumers):
         """Returns the block that the next record, of some size, goes to."""
         number = next(reversed(self._blocks), 0)
         block = self._blocks.get(number)
-        if block is None or block.damaged or (block.end and block.end + size > self._block_size):
+        if block is None or block.damaged or (block.end and block.end + size > BLOCK_SIZE):
             if block is not None:
                 block.flush()
             block = self._blocks[number + 1] = Block(self._messages, self._name, number + 1, self._files)

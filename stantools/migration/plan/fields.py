@@ -39,7 +39,7 @@ _MAX_I64 = (1 << 63) - 1
 _MAX_U64 = (1 << 64) - 1
 
 
-def parse_duration(text: str) -> int:
+def read_duration(text: str) -> int:
     """Reads a duration in nanoseconds."""
     try:
         duration = notation.parse_duration(text)
@@ -58,7 +58,7 @@ def format_size(count: int) -> str:
     return str(count)
 
 
-def parse_size(text: str) -> int:
+def read_size(text: str) -> int:
     """Reads a number of bytes."""
     try:
         count = notation.parse_size(text)
@@ -159,7 +159,7 @@ def _limited(value: Value, parse: Callable[[str], int], none: int) -> int:
 
 
 def _size(text: str, most: int) -> int:
-    size = parse_size(text)
+    size = read_size(text)
     if size > most:
         raise ValueError(f"at most {most} bytes")
     return size
@@ -195,7 +195,7 @@ def _time(key: str, name: str, default: Any = _REQUIRED) -> Field:
 
 
 def _duration(value: Value, least: int = 0) -> int:
-    duration = value.read(parse_duration)
+    duration = value.read(read_duration)
     if duration < least:
         raise value.wrong(f"at least {format_duration(least)}")
     return duration
@@ -373,9 +373,9 @@ STREAM_FIELDS: tuple[Field, ...] = (
     Field("placement", _placement, _write_placement),
     Field("retention", _retention, str),
     _choice("discard", "old", "new"),
-    _limit("max_age", parse_duration, format_duration, 0),
+    _limit("max_age", read_duration, format_duration, 0),
     _limit("max_msgs", partial(parse_number, most=_MAX_I64), str),
-    _limit("max_bytes", parse_size, format_size),
+    _limit("max_bytes", read_size, format_size),
     _limit("max_msgs_per_subject", partial(parse_number, most=_MAX_I64), str),
     _limit("max_msg_size", partial(_size, most=_MAX_I32), format_size),
     _limit("max_consumers", partial(parse_number, most=_MAX_I32), str),

@@ -20,7 +20,6 @@ from stantools import __version__
 from stantools.errors import StoreUnwritableError
 from stantools.migration.plan.checks import find_problems
 from stantools.migration.plan.document import Section, load, quoted
-from stantools.migration.plan.document import parse as parse_document
 from stantools.migration.plan.fields import (
     BROKER,
     CONSUMER,
@@ -71,15 +70,7 @@ def read_plan(path: Path) -> Plan:
         StoreUnreadableError: It cannot be read.
         UsageError: It is wrong; says in which line, and what was expected.
     """
-    return _plan(load(path, _WHAT))
-
-
-def parse_plan(text: str, path: Path) -> Plan:
-    """Reads a plan from the text of its file; see `read_plan`."""
-    return _plan(parse_document(text.encode("utf-8", "surrogateescape"), path, _WHAT))
-
-
-def _plan(document: Section) -> Plan:
+    document = load(path, _WHAT)
     if "plan" not in document:
         raise document.fail(f"`plan: {FORM}` is missing: this is not {_WHAT}", "name the plan file")
     form = document.take("plan")

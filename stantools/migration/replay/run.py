@@ -19,7 +19,7 @@ from stantools.migration.replay.state import Ledger, StateFile
 from stantools.migration.replay.streaming import StreamingPublisher
 from stantools.migration.replay.subjects import shown
 from stantools.nats.connection import connect
-from stantools.nats.errors import ApiError, NatsError
+from stantools.nats.errors import NatsError
 from stantools.nats.options import ConnectOptions
 from stantools.progress import Progress
 
@@ -121,8 +121,6 @@ ATTEMPTS = 6
 #: Seconds for the connection to come back.
 _RECONNECT = 90.0
 _TICK = 0.1
-#: The code of errors of a cluster that has no leader at the moment, and the like.
-_UNAVAILABLE = 503
 #: Messages, and bytes of payload, that are sent without looking at anything else.
 _PART = 256
 _PART_BYTES = 1 << 20
@@ -198,7 +196,7 @@ class Replay:
                         await self._leg(failed)
                     break
                 except NatsError as problem:
-                    if not _passes(problem):
+                    if not problem.retriable:
                         raise
                     attempts = 1 if self._ledger.confirmed > confirmed else attempts + 1
                     confirmed = self._ledger.confirmed
@@ -246,7 +244,7 @@ class Replay:
         try:
             finished = await self._send_batches(failed)
         except StantoolsError as problem:
-            if _passes(problem):
+            if problem.retriable:
                 raise
             # The store, or a message, stops us; what is on its way need not be repeated.
             with suppress(NatsError, TimeoutError):
@@ -331,11 +329,6 @@ class Replay:
         state.channels = self._ledger.positions()
         state.streams = self._publisher.confirmed_streams()
         self._file.save()
-
-
-def _passes(problem: StantoolsError) -> bool:
-    """Returns whether the next leg may do better."""
-    return problem.passing or (isinstance(problem, ApiError) and problem.code == _UNAVAILABLE)
 
 
 #: What publishes, by what messages are published as.

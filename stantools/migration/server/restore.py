@@ -109,7 +109,7 @@ async def find_in_time(js: JetStream, stream: str, subjects: Iterable[str]) -> d
             await js.connection.wait_connected(_ASK_SECONDS)
             return await find(js, stream, subjects)
         except (ApiError, ConnectionLostError, NoAnswerError) as problem:
-            if not problem.passing or js.connection.closed or _over(deadline):
+            if not problem.retriable or js.connection.closed or _over(deadline):
                 raise
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
@@ -126,7 +126,7 @@ async def remove(js: JetStream, stream: str, subjects: Iterable[str]) -> None:
             # A stream without a leader is deleted, too, but nobody answers.
             await js.delete_stream(stream, timeout=_ASK_SECONDS)
         except (ApiError, ConnectionLostError, NoAnswerError) as problem:
-            if not problem.passing or _over(deadline):
+            if not problem.retriable or _over(deadline):
                 raise
         if await find_in_time(js, stream, subjects) is None:
             return
@@ -161,8 +161,7 @@ class RestoreError(NatsError):
         self.exit_code = problem.exit_code
         self.stream = stream  #: its name
         self.left = left  #: `nothing`, `stream` (it is there, and not what it should be) or `unknown`
-        #: Whether the same restore may well succeed at another attempt: it was the connection or the server.
-        self.again = problem.passing or isinstance(problem, DroppedError)
+        self.retriable = problem.retriable or isinstance(problem, DroppedError)
 
 
 async def restore(
@@ -249,7 +248,7 @@ class _Restore:
         except NatsError as problem:
             if isinstance(problem, ApiError) and problem.err_code == _NAME_IN_USE:
                 raise self._is_there(problem.remedy) from problem
-            if not problem.passing:
+            if not problem.retriable:
                 raise
             # It may have been accepted all the same.
             await self.after_failure(problem, complete=False)
@@ -311,7 +310,7 @@ class _Restore:
         Raises:
             RestoreError: It is not.
         """
-        lost = complete and problem.passing
+        lost = complete and problem.retriable
         deadline = asyncio.get_running_loop().time() + settle_seconds(self._js)
         try:
             info = await find_in_time(self._js, self._stream, self._subjects)

@@ -288,7 +288,7 @@ class _Job:
         cause = problem.__cause__
         # In a young cluster the first pieces can be lost before all servers know where they go.
         mutilated = isinstance(cause, ApiError) and cause.err_code == _RESTORE_FAILED
-        return problem.again or (mutilated and self._js.connection.cluster is not None)
+        return problem.retriable or (mutilated and self._js.connection.cluster is not None)
 
     async def _publish(self, *, resume: bool) -> None:
         plan = self._plan

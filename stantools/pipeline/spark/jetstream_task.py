@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnwritableError, UsageError
 from stantools.migration.publish.appending import Appended, UnfinishedError, append_part, check_part, finish_part
 from stantools.migration.publish.loader import Publishing
-from stantools.migration.tasks import in_parallel, passes
+from stantools.migration.tasks import in_parallel
 from stantools.nats.connection import connect
 from stantools.nats.errors import CannotConnectError
 from stantools.nats.jetstream import JetStream
@@ -255,4 +255,4 @@ async def _write(connection: Connection, options: SinkOptions, spool: Spool) -> 
 
 def _may_pass(problem: StantoolsError) -> bool:
     """Returns whether it may be otherwise when the task is run again, perhaps on another machine."""
-    return passes(problem) or isinstance(problem, (CannotConnectError, StoreUnwritableError))
+    return problem.retriable or isinstance(problem, (CannotConnectError, StoreUnwritableError))

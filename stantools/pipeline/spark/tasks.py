@@ -86,12 +86,7 @@ class SparkWork:
         return self if items is None else replace(self, partitions=items)
 
     def map(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T],
-        *,
-        cost: Callable[[T], int] | None = None,
-        on_result: Callable[[int, int], object] | None = None,
+        self, function: Callable[[T], R], items: Iterable[T], *, cost: Callable[[T], int] | None = None
     ) -> Generator[tuple[int, R | Failure], None, None]:
         """Runs a function for each item, as `Work.map`. Results come in waves, in any order.
 
@@ -108,8 +103,6 @@ class SparkWork:
         wave = max(cores * _TASKS_A_CORE, 1)
         waves = [tasks[at : at + wave] for at in range(0, len(tasks), wave)]
         for number, value in _run_waves(self.spark, function, waves):
-            if on_result:
-                on_result(number, costs[number])
             yield number, pickle.loads(value)
 
 

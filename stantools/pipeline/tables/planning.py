@@ -20,7 +20,6 @@ from stantools.pipeline.tables.model import (
     Mode,
     Part,
     Piece,
-    ReadCounter,
     Split,
     StorePart,
     StoreRef,
@@ -61,12 +60,11 @@ class Plan:
     stores: list[StoreRef]  #: the stores and directories of slices that were found
 
 
-def plan(options: TableOptions, counter: ReadCounter | None = None) -> Plan:
+def plan(options: TableOptions) -> Plan:
     """Plans how a table is read.
 
     Args:
         options: Which table of which stores, which part of it, and how big tasks are to be.
-        counter: Counts what is read of slices for this.
 
     Raises:
         StoreUnreadableError: Nothing at all was found, or with mode FAILFAST something cannot be read.
@@ -85,7 +83,7 @@ def plan(options: TableOptions, counter: ReadCounter | None = None) -> Plan:
     if options.mode is Mode.DROPMALFORMED:
         parts = [part for part in parts if not isinstance(part, Failed)]
     if options.table is Table.MESSAGES:
-        parts = _cut(parts, options, counter)
+        parts = _cut(parts, options)
     groups = grouped(parts, [_weight(part, options.table) for part in parts], options)
     return Plan([Split(tuple(group)) for group in groups], unreadable, [store.ref for store in stores])
 
@@ -202,7 +200,7 @@ def _record_files(store: FoundStore, channel: FoundChannel, options: TableOption
     return sorted(files, key=lambda entry: kind_of(entry.name) is not FileKind.SUBS)
 
 
-def _cut(parts: list[Part], options: TableOptions, counter: ReadCounter | None) -> list[Part]:
+def _cut(parts: list[Part], options: TableOptions) -> list[Part]:
     """Cuts large slices, and leaves out what the bounds leave out."""
     pieces = [part for part in parts if isinstance(part, Piece)]
     total = sum(_weight(piece, Table.MESSAGES) for piece in pieces)
@@ -218,7 +216,7 @@ def _cut(parts: list[Part], options: TableOptions, counter: ReadCounter | None) 
         if part.cost <= (min(_SMALL_SLICE, size) if bounded else size):
             return (part,)
         try:
-            return split_slice(part.slice, how, counter)
+            return split_slice(part.slice, how)
         except StoreUnreadableError:
             return (part,)  # said where it is read
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.config.catalogue import SECTIONS, Kind
 from broker.config.flags import FlagError, parse_flags, parse_size
-from broker.config.values import UNITS, ConfigurationError, parse_duration
+from broker.config.values import UNITS, ConfigurationError, parse_go_duration
 from stantools.store.limits import format_duration
 
 ALL = [option for section in SECTIONS for option in section.options if option.flags]
@@ -107,7 +107,7 @@ def test_integers_and_sizes_round_trip(number: int) -> None:
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1))
 def test_durations_round_trip(nanoseconds: int) -> None:
-    assert parse_duration(format_duration(nanoseconds)) == nanoseconds
+    assert parse_go_duration(format_duration(nanoseconds)) == nanoseconds
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_durations_round_trip(nanoseconds: int) -> None:
     ],
 )
 def test_durations(written: str, nanoseconds: int) -> None:
-    assert parse_duration(written) == nanoseconds
+    assert parse_go_duration(written) == nanoseconds
 
 
 @pytest.mark.parametrize(
@@ -146,17 +146,17 @@ def test_durations(written: str, nanoseconds: int) -> None:
 )
 def test_bad_durations(written: str, said: str | None) -> None:
     if said is None:
-        assert parse_duration(written) > 0
+        assert parse_go_duration(written) > 0
         return
     with pytest.raises(ConfigurationError) as caught:
-        parse_duration(written)
+        parse_go_duration(written)
     assert caught.value.message == said
 
 
 @given(st.text(max_size=20) | st.lists(st.sampled_from([*"0123456789.-+", *UNITS]), max_size=20).map("".join))
 def test_any_duration(written: str) -> None:
     try:
-        assert -(1 << 63) <= parse_duration(written) < 1 << 63
+        assert -(1 << 63) <= parse_go_duration(written) < 1 << 63
     except ConfigurationError as error:
         assert error.message.startswith("time: ")
 

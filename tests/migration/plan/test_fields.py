@@ -17,8 +17,8 @@ _I64 = st.integers(0, 2**63 - 1)
 
 @given(_I64)
 def test_durations_and_sizes_come_back(number: int) -> None:
-    assert fields.parse_duration(format_duration(number)) == number
-    assert fields.parse_size(fields.format_size(number)) == number
+    assert fields.read_duration(format_duration(number)) == number
+    assert fields.read_size(fields.format_size(number)) == number
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
@@ -57,12 +57,12 @@ def test_how_they_are_written(format_: Callable[[Any], str], value: Any, text: s
 @pytest.mark.parametrize(
     ("parse", "text", "value"),
     [
-        (fields.parse_duration, "72h", 72 * 3600 * 10**9),
-        (fields.parse_duration, "1.5s", 1_500_000_000),
-        (fields.parse_duration, "250ms", 250_000_000),
-        (fields.parse_size, "64 MiB", 64 << 20),
-        (fields.parse_size, "1g", 1 << 30),
-        (fields.parse_size, "17B", 17),
+        (fields.read_duration, "72h", 72 * 3600 * 10**9),
+        (fields.read_duration, "1.5s", 1_500_000_000),
+        (fields.read_duration, "250ms", 250_000_000),
+        (fields.read_size, "64 MiB", 64 << 20),
+        (fields.read_size, "1g", 1 << 30),
+        (fields.read_size, "17B", 17),
         (fields.parse_number, "1_000_000", 1_000_000),
         (fields.parse_number, "1000000", 1_000_000),
         (fields.parse_sequences, "3 1,2", (1, 2, 3)),
@@ -77,15 +77,15 @@ def test_what_is_understood(parse: Callable[[str], Any], text: str, value: Any) 
 @pytest.mark.parametrize(
     ("parse", "text"),
     [
-        (fields.parse_duration, "30"),
-        (fields.parse_duration, "-1s"),
-        (fields.parse_duration, "s"),
-        (fields.parse_duration, "999999d"),
-        (fields.parse_duration, "1s "),
-        (fields.parse_size, "-1"),
-        (fields.parse_size, "1XB"),
-        (fields.parse_size, "99999999TB"),
-        (fields.parse_size, ""),
+        (fields.read_duration, "30"),
+        (fields.read_duration, "-1s"),
+        (fields.read_duration, "s"),
+        (fields.read_duration, "999999d"),
+        (fields.read_duration, "1s "),
+        (fields.read_size, "-1"),
+        (fields.read_size, "1XB"),
+        (fields.read_size, "99999999TB"),
+        (fields.read_size, ""),
         (fields.parse_number, "1_0"),
         (fields.parse_number, "-1"),
         (fields.parse_number, "٣"),

@@ -30,7 +30,7 @@ from stantools.migration.plan.model import (
     Way,
 )
 from stantools.migration.plan.options import PlanOptions, mapping_override
-from stantools.migration.plan.planfile import derived_filter, parse_plan, read_plan, render_plan, write_plan
+from stantools.migration.plan.planfile import derived_filter, read_plan, render_plan, write_plan
 from stantools.migration.plan.planner import make_plan
 from tests.conftest import golden_cases
 from tests.migration.plan.stores import CRC, NOW, SECOND, Channel, durable, opened, queue, sub, write_store
@@ -38,8 +38,18 @@ from tests.migration.plan.stores import CRC, NOW, SECOND, Channel, durable, open
 FILE = Path("plan.yaml")
 
 
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def parsed(text: str) -> Plan:
+    FILE.write_bytes(text.encode("utf-8", "surrogateescape"))
+    return read_plan(FILE)
+
+
 def again(plan: Plan) -> Plan:
-    return parse_plan(render_plan(plan, ("do this",)), FILE)
+    return parsed(render_plan(plan, ("do this",)))
 
 
 # --- properties
@@ -184,7 +194,7 @@ _plans = st.builds(
 @given(_plans)
 def test_every_plan_comes_back(plan: Plan) -> None:
     text = render_plan(plan, ("do `this`\nnow",))
-    assert parse_plan(text, FILE) == plan
+    assert parsed(text) == plan
     assert max(map(len, text.splitlines()[:5])) < 121
 
 
@@ -193,7 +203,7 @@ def test_every_plan_comes_back(plan: Plan) -> None:
 def test_without_the_fast_parser_it_is_the_same(plan: Plan) -> None:
     fast, document._Loader = document._Loader, yaml.SafeLoader
     try:
-        assert parse_plan(render_plan(plan), FILE) == plan
+        assert parsed(render_plan(plan)) == plan
     finally:
         document._Loader = fast
 
@@ -212,7 +222,7 @@ def test_no_damage_makes_it_fail_otherwise_than_with_a_message(data: st.DataObje
         )
         lines[at] = new if data.draw(st.booleans()) else lines[at].rstrip("\n") + new
     try:
-        parse_plan("".join(lines), FILE)
+        parsed("".join(lines))
     except StantoolsError as error:
         assert error.message.startswith("plan.yaml")
         assert error.remedy
@@ -308,7 +318,7 @@ def test_long_lists_of_pending_messages_are_wrapped() -> None:
     plan = replace(EXAMPLE, streams=(replace(EXAMPLE.streams[0], consumers=(waiting,)),))
     text = render_plan(plan)
     assert max(map(len, text.splitlines())) <= 120
-    assert parse_plan(text, FILE) == plan
+    assert parsed(text) == plan
 
 
 @pytest.mark.parametrize(
@@ -332,14 +342,14 @@ def test_long_lists_of_pending_messages_are_wrapped() -> None:
 )
 def test_edits_are_taken(before: str, after: str, check: Any) -> None:
     assert EXAMPLE_TEXT.count(before + "\n") + EXAMPLE_TEXT.count(before + "  #") == 1
-    edited = parse_plan(EXAMPLE_TEXT.replace(before, after), FILE)
+    edited = parsed(EXAMPLE_TEXT.replace(before, after))
     assert check(edited)
     assert not check(EXAMPLE)
     assert edited.digest != EXAMPLE.digest
 
 
 def test_moving_a_channel_to_another_stream_numbers_it_anew() -> None:
-    plan = parse_plan(
+    plan = parsed(
         """
 plan: 1
 source: {store: /s}
@@ -354,7 +364,6 @@ streams:
   - {consumer: d, channel: b, kind: pull, delivered: 1, ack_wait: 1s}
 complete: yes
 """,
-        FILE,
     )
     (one,) = plan.streams
     assert one.renumbered
@@ -368,7 +377,7 @@ def test_a_plan_that_was_cut_short(lines: int) -> None:
     whole = ["plan: 1", "source: {store: /s}", "target: {kind: server}", "way: archive", "streams:"]
     whole += [f"- {{stream: S{number}, channels: []}}" for number in range(6)]
     with pytest.raises(UsageError):
-        parse_plan("\n".join(whole[:lines]) + "\n", FILE)
+        parsed("\n".join(whole[:lines]) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -411,7 +420,7 @@ def test_a_plan_that_was_cut_short(lines: int) -> None:
 def test_wrong_edits_are_told_with_their_line(before: str, after: str, said: str) -> None:
     assert before in EXAMPLE_TEXT
     with pytest.raises(UsageError) as caught:
-        parse_plan(EXAMPLE_TEXT.replace(before, after, 1), FILE)
+        parsed(EXAMPLE_TEXT.replace(before, after, 1))
     message = caught.value.message
     assert message.startswith("plan.yaml, line ")
     assert said in message
@@ -424,7 +433,7 @@ def test_wrong_edits_are_told_with_their_line(before: str, after: str, said: str
 
 def test_a_typo_gets_a_hint() -> None:
     with pytest.raises(UsageError) as caught:
-        parse_plan(EXAMPLE_TEXT.replace("  max_age: 3d", "  max_gae: 3d"), FILE)
+        parsed(EXAMPLE_TEXT.replace("  max_age: 3d", "  max_gae: 3d"))
     assert caught.value.remedy == "did you mean `max_age`?"
 
 
@@ -448,7 +457,7 @@ def test_files(tmp_path: Path) -> None:
 def test_an_absurdly_nested_file(tmp_path: Path) -> None:
     for text in ("[" * 100_000, "- " * 100_000, '{"a":' * 100_000):
         with pytest.raises(UsageError) as caught:
-            parse_plan(text, FILE)
+            parsed(text)
         assert "levels deep" in caught.value.message
 
 

@@ -49,7 +49,7 @@ async def config_of(js: JetStream) -> dict[str, Any]:
 
 async def is_exact(js: JetStream, source: FakeSource) -> None:
     """The stream holds the source and nothing else, and looks complete."""
-    info = await js.stream_info("orders", deleted=True)
+    info = await js.stream_info("orders")
     assert info
     state, config = info["state"], info["config"]
     assert await read_back(js, "orders") == expected(source)

@@ -1,4 +1,4 @@
-"""The parts without a server: gaps, header blocks, configurations, what passes by itself."""
+"""The parts without a server: gaps, header blocks, configurations, which failures are retriable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings as configurations
 from stantools.migration.publish.resume import _wanted, extent, gaps, missing
-from stantools.migration.tasks import Patience, passes
+from stantools.migration.tasks import Patience
 from stantools.nats.errors import ApiError, ConnectionLostError, NoAnswerError, PermissionDeniedError
 from stantools.streamfiles import headers
 from tests.migration.publish.conftest import FakeSource, Item
@@ -142,7 +142,7 @@ def test_configuration_for_filling() -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "passing"),
+    ("problem", "retriable"),
     [
         (ApiError("x", 400, 10071, "wrong last sequence: 1"), True),
         (ApiError("x", 503, 10008, "system temporarily unavailable"), True),
@@ -157,8 +157,8 @@ def test_configuration_for_filling() -> None:
         (StantoolsError("x"), False),
     ],
 )
-def test_what_passes_by_itself(problem: StantoolsError, passing: bool) -> None:
-    assert passes(problem) == passing
+def test_which_failures_are_retriable(problem: StantoolsError, retriable: bool) -> None:
+    assert problem.retriable == retriable
 
 
 class _Connected:

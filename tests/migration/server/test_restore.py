@@ -101,7 +101,7 @@ def test_deletes_what_the_server_restored_incompletely(each_server: Any) -> None
         with pytest.raises(RestoreError, match=r"messages is 40 instead of 100.* deleted again") as caught:
             await put(js, archive)
         assert caught.value.left == "nothing"
-        assert not caught.value.again
+        assert not caught.value.retriable
         assert await js.stream_names() == []
 
     on(each_server, work)
@@ -178,7 +178,7 @@ def test_a_source_that_stalls_does_not_lose_the_restore(start_server: Callable[.
             js = JetStream(connection)
             with pytest.raises(RestoreError, match=r"no longer listens .* nothing of it is left") as caught:
                 await put(js, archive, stalling())
-            assert caught.value.again
+            assert caught.value.retriable
             assert await js.stream_names() == []
         server.kill()
 
@@ -204,7 +204,7 @@ def test_a_server_killed_half_way_leaves_nothing(start_server: Callable[..., Any
     async def work(js: JetStream) -> None:
         with pytest.raises(RestoreError, match=r"the connection broke.*; nothing of it is left") as caught:
             await put(js, archive, killing())
-        assert caught.value.again
+        assert caught.value.retriable
         assert await js.stream_names() == []
         assert (await put(js, archive))["messages"] == 4000
 
@@ -227,7 +227,7 @@ def test_a_server_that_stays_away_is_said_so(start_server: Callable[..., Any], m
         with pytest.raises(RestoreError, match="what is left of it could not be determined") as caught:
             await put(js, archive, killing())
         assert caught.value.left == "unknown"
-        assert caught.value.again
+        assert caught.value.retriable
 
     on(server, work)
 
@@ -433,7 +433,7 @@ def test_a_cluster_that_loses_a_server_half_way(tmp_path: Path, victim: int) -> 
                         state = await put(js, archive, pieces, flow=Flow(chunk_timeout=20))
                         break
                     except RestoreError as problem:
-                        assert problem.again
+                        assert problem.retriable
                         assert problem.left == "nothing"
                         pieces = archive.parts(1 << 20)
                 assert state["messages"] == 10_000
