@@ -172,7 +172,7 @@ def read_history(
         path: A subs.dat or clients.dat.
         crc: The store's CRC.
         who: Id of a subscription, then the file is taken for a subs.dat; or of a client.
-        progress: Told the number of bytes as they are done.
+        progress: Called with the number of bytes as they are done.
 
     Raises:
         StoreUnreadableError: The file is missing or must not be read.

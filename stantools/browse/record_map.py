@@ -139,7 +139,7 @@ def map_records(
         kind: What it holds.
         crc: The store's CRC.
         channel: Name of the channel, as stored in subjects.
-        progress: Told the number of bytes as they are done.
+        progress: Called with the number of bytes as they are done.
     """
     result = RecordMap(kind, len(buffer))
     if kind is FileKind.SERVER:

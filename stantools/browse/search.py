@@ -122,7 +122,7 @@ class Searcher:
         Args:
             first: The first row to look at.
             last: The row behind the last one.
-            progress: Told the number of rows as they are done, and 0 while a pattern takes long.
+            progress: Called with the number of rows as they are done, and 0 while a pattern takes long.
 
         Raises:
             StantoolsError: A pattern cannot be matched.
@@ -290,7 +290,7 @@ class Matcher:
 
         Args:
             messages: The texts of each message.
-            progress: Told 0 twenty times a second while it is waited; what it raises ends the process and goes on.
+            progress: Called with 0 twenty times a second while it waits; what it raises ends the process and goes on.
 
         Raises:
             StantoolsError: The process cannot be started, or has ended by itself.

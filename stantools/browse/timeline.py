@@ -134,7 +134,7 @@ class Timeline:
             start: Its first nanosecond; a multiple of the width.
             stop: The first nanosecond behind it.
             width: Of a bin.
-            progress: Told the number of messages that were looked at.
+            progress: Called with the number of messages that were looked at.
 
         Raises:
             StoreUnreadableError: A file has gone since the timeline was read.
@@ -336,7 +336,7 @@ def read_timeline(
         crc: The store's CRC.
         survey: The scan of the channel, if it was scanned: it shows which messages are damaged and which indexes are
             wrong.
-        progress: Told the number of messages as they are read: once for their times, once for counting them.
+        progress: Called with the number of messages as they are read: once for their times, once for counting them.
     """
     timeline = Timeline(files, crc, survey=survey)
     timeline.read(progress)

@@ -357,7 +357,7 @@ def refine(
         key: The encryption key given to the server; None leaves payloads as they are stored.
         survey: What a scan has found, if there was one.
         live: A server is writing.
-        progress: Told the number of bytes as they are done.
+        progress: Called with the number of bytes as they are done.
     """
     known = {part.name: part for part in window.parts} if window else {}
     builder = Builder(files.raw_name, crc, live=live)

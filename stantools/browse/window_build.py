@@ -157,7 +157,7 @@ class Builder:
             files: The channel.
             known: What an earlier look has found, by name of the slice; used where the files are the same.
             survey: What a scan has found; used where it saw all of the slice.
-            progress: Told the number of bytes as they are done.
+            progress: Called with the number of bytes as they are done.
         """
         slices = in_order(files)
         surveys = {each.files.name: each for each in (*survey.slices, *survey.lone_indexes)} if survey else {}

@@ -68,7 +68,7 @@ def examine(
         store: The store's directory, as the user wrote it.
         opened: The store.
         server: How the server is started.
-        on_survey: Told the scan of each channel before it is let go.
+        on_survey: Called with the scan of each channel before it is let go.
     """
     from stantools.cli.progress import Progress
     from stantools.inspection.advice import diagnose

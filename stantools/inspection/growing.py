@@ -77,7 +77,7 @@ class GrowingStore:
 
         Args:
             stopped: Nobody writes it any more: all that is there counts.
-            progress: Told the number of bytes as they are read, of slices that were not looked at before.
+            progress: Called with the number of bytes as they are read, of slices that were not looked at before.
 
         Returns:
             The names of the channels whose messages are not those of the last look, or that are gone.

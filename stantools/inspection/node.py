@@ -452,7 +452,7 @@ def verify_node(
         reading: How to read them.
         patterns: Channels to take, with NATS wildcards; none takes all.
         workers: Slices that are scanned at the same time.
-        on_finding: Told each finding as it is made.
+        on_finding: Called with each finding as it is made.
     """
     begin = time.perf_counter()
     report, result = node_overview(files, reading, patterns=patterns)

@@ -160,7 +160,7 @@ def overview(
         patterns: Channels to take, with NATS wildcards; none takes all.
         limits: Show each channel as a server with these limits does.
         workers: Channels that are looked at at the same time.
-        progress: Told the number of bytes of data files as they are done.
+        progress: Called with the number of bytes of data files as they are done.
     """
     result = root_overview(store)
     known = {client.id: client for client in result.clients}

@@ -162,7 +162,7 @@ def survey_slice(files: SliceFiles, channel: bytes, crc: Crc, progress: Progress
         files: The slice.
         channel: Channel name as stored in subjects.
         crc: The store's CRC.
-        progress: Told the number of bytes as they are done.
+        progress: Called with the number of bytes as they are done.
     """
     survey = SliceSurvey(files)
     if files.data is None:

@@ -104,7 +104,7 @@ def survey_each(
         work: Runs it.
         items: The channels, and what else shall be done; small ones are done together.
         then: What is made of a survey; picklable unless the work is done here.
-        progress: Told the number of bytes as they are done.
+        progress: Called with the number of bytes as they are done.
 
     Yields:
         What was made of each item, once, in order where the work is done in order.

@@ -116,9 +116,9 @@ def verify(
         store: The store.
         patterns: Channels to take, with NATS wildcards; none takes all.
         workers: Slices that are scanned at the same time.
-        progress: Told the number of bytes as they are done.
-        on_finding: Told each finding as it is made.
-        on_survey: Told the scan of each channel before it is let go.
+        progress: Called with the number of bytes as they are done.
+        on_finding: Called with each finding as it is made.
+        on_survey: Called with the scan of each channel before it is let go.
     """
     begin = time.perf_counter()
     root = verify_root(store)

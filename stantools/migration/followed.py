@@ -65,7 +65,7 @@ class FollowedStore:
         """Reads all there is, and tries the key on it; see `workflow.read_source`.
 
         Args:
-            progress: Told the number of bytes as they are read.
+            progress: Called with the number of bytes as they are read.
             ended: An earlier run saw the end of the store, and has carried all of it or a part.
         """
         stopped = ended and not self.used()

@@ -175,7 +175,7 @@ class Following:
     Args:
         source: The store.
         target: Where the streams are.
-        watch: Told what happens.
+        watch: Learns what happens.
         clock: Says when something is done, in seconds since 1970.
     """
 

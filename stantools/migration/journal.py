@@ -83,7 +83,7 @@ class Stage(enum.StrEnum):
 
 
 class Watch:
-    """Told of every step, perhaps by several threads. This one does nothing: nobody is looking."""
+    """Learns of every step, perhaps from several threads. This one does nothing: nobody is looking."""
 
     def begin(self, stream: str, stage: Stage, messages: int) -> None:
         """A stage of a stream begins, with so many messages to go."""

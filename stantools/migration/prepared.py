@@ -82,7 +82,7 @@ class PreparedStream:
         return archive.pieces(self.batches(progress), self.entries, self.source.last)
 
     def batches(self, progress: Progress | None = None) -> Iterator[Batch]:
-        """Reads the messages; `progress` is told the number of those that were dealt with."""
+        """Reads the messages; `progress` is called with the number of those that were dealt with."""
         for batch in self.source.read():
             yield batch
             if progress:

@@ -332,7 +332,7 @@ def open_source(
     Args:
         store: The store, in any state; nothing in it is changed.
         options: What is taken; every channel if not given.
-        progress: Told the number of bytes as they are read.
+        progress: Called with the number of bytes as they are read.
         surveys: Those of its channels, if they were made already; see `plan_salvage`.
 
     Raises:
@@ -364,7 +364,7 @@ def open_merged(
         nodes: Their directories.
         reading: How to read them.
         options: What is taken; of several generations always the newest.
-        progress: Told the number of bytes as they are read.
+        progress: Called with the number of bytes as they are read.
 
     Raises:
         RefusedError: They are not of one cluster.

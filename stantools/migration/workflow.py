@@ -31,7 +31,7 @@ def read_source(store: Datastore, options: SourceOptions, *, progress: Progress 
     Args:
         store: The store, in any state; nothing in it is changed.
         options: What is taken of it.
-        progress: Told the number of bytes as they are read.
+        progress: Called with the number of bytes as they are read.
 
     Raises:
         UsageError: There is no such generation, or the key is empty.
@@ -139,7 +139,7 @@ class Migration:
 
         Args:
             journal: From `journal`.
-            watch: Told how far each stream is.
+            watch: Learns how far each stream is.
         """
         assert self.options
         streams = prepare(self.plan, self.source)
@@ -156,7 +156,7 @@ class Migration:
         """Compares every stream with the store.
 
         Args:
-            watch: Told how far each stream is.
+            watch: Learns how far each stream is.
             parallel: Streams that are read at the same time.
         """
         remembered = remembered_streams(self.file) if self.file else {}

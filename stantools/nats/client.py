@@ -2,7 +2,7 @@
 
 `Client` is what the broker's connections and `stantools.nats.connection` have in common: how a server is found and
 logged in to, subscriptions that outlive a connection, requests, and what is done when the connection breaks. Nothing
-is kept for later: what cannot be sent now is not sent. What happens is told to those methods whose names begin with
+is kept for later: what cannot be sent now is not sent. What happens is reported to methods whose names begin with
 `on_`, for classes that are derived from it.
 """
 

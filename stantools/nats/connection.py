@@ -1,11 +1,11 @@
 """A client that waits: requests with their answers, inboxes, and every failure as an error of ours.
 
 What happens when the connection breaks: the client tries all servers it knows again and again, each once in
-`RECONNECT_WAIT` seconds, at least a minute long. Whatever waits for an answer at that moment is told at once
+`RECONNECT_WAIT` seconds, at least a minute long. Whatever waits for an answer at that moment fails at once
 (`ConnectionLostError`) instead of running into its timeout; whether to ask again is for the caller to decide.
 
 What the server refuses: it answers a publish or a subscription that is not permitted with an error that belongs to
-no request. `watch` connects the two, so that this too is told at once.
+no request. `watch` connects the two, so that this too is raised at once.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def write_sample(directory: Path, options: SampleOptions | None = None, *, progr
     Args:
         directory: The new store; must not exist, or be empty.
         options: What to write.
-        progress: Told the number of messages as they are written.
+        progress: Called with the number of messages as they are written.
 
     Raises:
         UsageError: The options make no sense, or a damage does not fit the store.

@@ -171,7 +171,7 @@ class SliceWriter:
 
         Raises:
             StoreUnwritableError: It cannot be written. The files end with the last flushed message, `last_sequence`
-                tells which that is.
+                says which that is.
             ValueError: The sequences do not increase.
         """
         sequence = np.array(sequences, np.uint64, ndmin=1)

@@ -1,6 +1,6 @@
 """The kernels of stream archives in Python and numpy: always there, and the reference for the compiled ones.
 
-Use them through `stantools.streamfiles.kernels`. All work on whole batches or blocks. `ValueError` only tells of
+Use them through `stantools.streamfiles.kernels`. All work on whole batches or blocks. `ValueError` only speaks of
 wrong use; what the bytes of an archive are is never a reason to raise.
 """
 

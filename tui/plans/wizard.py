@@ -208,7 +208,7 @@ class Wizard(ABC, Generic[_Plan]):
         """Makes the plan; only reads.
 
         Args:
-            job: Told how far it is.
+            job: Learns how far it is.
 
         Raises:
             StantoolsError: There is no plan.
@@ -231,7 +231,7 @@ class Wizard(ABC, Generic[_Plan]):
         """Carries out the plan of the last preview.
 
         Args:
-            job: Told how far it is. Where it is cancelled, everything is as it was before, or as `cancelled` says.
+            job: Learns how far it is. Where it is cancelled, everything is as it was before, or as `cancelled` says.
 
         Raises:
             StantoolsError: It could not be done.
@@ -245,7 +245,7 @@ class Wizard(ABC, Generic[_Plan]):
         """Adds what a server that is using the store means.
 
         Args:
-            job: Told what is done.
+            job: Learns what is done.
             preview: What is added to.
             warning: What may happen if one goes on all the same.
         """

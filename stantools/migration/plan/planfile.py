@@ -4,7 +4,7 @@ What most streams have in common stands once, under `defaults`. What can be deri
 channels, filters, the floor of what is acknowledged) is not repeated, so that an edit is made in one place.
 
 It is read back with whatever people made of it. A value that cannot be is refused with file and line. What is possible
-by itself and wrong in the whole (two streams with one subject) is told by `checks.find_problems`.
+by itself and wrong in the whole (two streams with one subject) is found by `checks.find_problems`.
 """
 
 from __future__ import annotations

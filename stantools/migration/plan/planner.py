@@ -85,7 +85,7 @@ def make_plan(
         now_ns: The present in nanoseconds since 1970, by default that of the clock.
 
     Returns:
-        The plan. What stands in its way is told by `checks.find_problems`.
+        The plan. `checks.find_problems` finds what stands in its way.
 
     Raises:
         UsageError: Overrides contradict each other.

@@ -267,7 +267,7 @@ class ExpectedStream:
             js: The server.
             messages: Compare the messages themselves, not only what the server reports of the stream.
             after: Of the messages compare only those with higher sequences.
-            progress: Told the number of messages as they are compared.
+            progress: Called with the number of messages as they are compared.
 
         Raises:
             NatsError: The server cannot be asked, or does not deliver.

@@ -176,7 +176,7 @@ async def extend_stream(
         floor: The last sequence that is known to be right.
         held: Messages up to there.
         how: How messages are published.
-        progress: Told how many more messages are stored.
+        progress: Called with how many more messages are stored.
 
     Raises:
         RefusedError: It holds something else behind `floor` (`NotOursError`), or it would take too many fillers.

@@ -70,8 +70,8 @@ async def publish_stream(
         source: What it should hold, with the sequences that it should have.
         consumers: Consumers to make, with their positions in sequences of the stream.
         how: How messages are published.
-        progress: Told how many more messages are stored, those found included; a negative number if the server has lost
-            some and they have to be stored again.
+        progress: Called with how many more messages are stored, those found included; a negative number if the
+            server has lost some and they have to be stored again.
         resume: The stream may be there already: what it holds must be a beginning of the source, and is completed.
 
     Raises:

@@ -251,7 +251,7 @@ class CorePublisher(Publisher):
 
     Promise: every message reaches the server, in order. Who listens there gets it, nobody keeps it. When the connection
     breaks or the process is killed, messages that were sent shortly before may be sent a second time, because nothing
-    tells which of them the server has read.
+    says which of them the server has read.
     """
 
     window = 16384

@@ -152,7 +152,7 @@ class Replay:
         pace: How fast.
         stop: Set when the user wants to stop.
         say: Tells the user something at once.
-        progress: Told the bytes of payload that were sent.
+        progress: Called with the bytes of payload that were sent.
     """
 
     def __init__(
@@ -360,7 +360,7 @@ async def replay(
         pace: How fast.
         stop: Set when the user wants to stop.
         say: Tells the user something at once.
-        progress: Told the bytes of payload that were sent.
+        progress: Called with the bytes of payload that were sent.
 
     Raises:
         StantoolsError: It cannot go on. What is confirmed is in the file.

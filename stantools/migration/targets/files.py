@@ -196,7 +196,7 @@ def prove_backup(directory: Path, stream: PreparedStream, progress: Progress | N
     Args:
         directory: The directory with the two files.
         stream: What should be in it.
-        progress: Told how many messages were compared.
+        progress: Called with how many messages were compared.
 
     Raises:
         StoreUnreadableError: A file cannot be read; or as from the source.
@@ -317,7 +317,7 @@ class FileDestination(ABC):
         Args:
             stream: The stream.
             options: What to do with another stream that is there, and how to compress.
-            watch: Told how many messages are written, or compared.
+            watch: Learns how many messages are written, or compared.
 
         Raises:
             RefusedError: Something stands against it: another stream or run, a server, too little room, or the

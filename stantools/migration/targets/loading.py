@@ -97,7 +97,7 @@ async def apply_streams(
         streams: From `prepare`.
         journal: Of this plan and target.
         options: How.
-        watch: Told what is going on.
+        watch: Learns what is going on.
     """
     gone = False
     full: list[str] = []
@@ -339,7 +339,7 @@ async def prove(
         stream: What it must be.
         published: Messages were published, all or some: those have their times in headers.
         configured: The stream should have its final configuration, limits included.
-        progress: Told how many messages were compared.
+        progress: Called with how many messages were compared.
     """
     progress = progress or StageProgress(UNWATCHED, stream.name)
     deadline = time.monotonic() + _CATCH_UP

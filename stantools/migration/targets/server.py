@@ -43,7 +43,7 @@ class FollowingStreams:
         js: The server.
         journal: What earlier runs have begun and finished.
         options: How to load.
-        watch: Told how far each stream is.
+        watch: Learns how far each stream is.
     """
 
     def __init__(self, js: JetStream, journal: Steps, options: ApplyOptions, watch: Watch) -> None:
@@ -220,7 +220,7 @@ class ServerDestination:
         name: What a plan calls it, if not by its URLs.
         check: Called every moment while the server is talked to. What it raises ends the work as an interruption does:
             what is under way cleans up first.
-        note: Told what is being waited for, when that takes long.
+        note: Called with what is being waited for, when that takes long.
     """
 
     def __init__(
@@ -292,7 +292,7 @@ class ServerDestination:
             journal: What earlier runs have begun and finished.
             options: How to load.
             ending: Decides when it ends.
-            watch: Told what is going on.
+            watch: Learns what is going on.
         """
 
         async def main(js: JetStream) -> Cutover:

@@ -53,7 +53,7 @@ class Destination(Protocol):
         Args:
             streams: What should be there.
             published: Streams that were published, wholly or in part.
-            watch: Told what is going on.
+            watch: Learns what is going on.
             parallel: Streams that are read at the same time.
         """
 
@@ -110,7 +110,7 @@ def opened(
         places: Where to, if not to a running server.
         connecting: How to connect to a server.
         start: Start a server of our own, if that is wanted; else it can only be planned for.
-        note: Told what whoever waits should know.
+        note: Called with what whoever waits should know.
         check: Called every moment while a server is talked to; what it raises ends that, in good order.
 
     Raises:

@@ -81,7 +81,7 @@ def export_to_directory(export: Export, *, work: Work | None = None, progress: P
     Args:
         export: What is exported; its target is on a file system that all who work for it see under this path.
         work: Runs it; two threads if not given.
-        progress: Told bytes of input as they are done.
+        progress: Called with bytes of input as they are done.
 
     Raises:
         StoreUnreadableError: The mode is FAILFAST, and something is damaged or cannot be read.
@@ -199,7 +199,7 @@ def export_to_stream(
         export: What is exported; its format is `NDJSON` or `CSV`.
         write: Takes bytes.
         workers: Threads.
-        progress: Told bytes of input as they are done.
+        progress: Called with bytes of input as they are done.
     """
     written = Written()
     _write_text(_Run(export, progress), write, written, workers)
@@ -279,7 +279,7 @@ class _Run:
     """Reads the splits of an export in threads.
 
     Args:
-        progress: Told bytes of input as they are done.
+        progress: Called with bytes of input as they are done.
     """
 
     def __init__(self, export: Export, progress: Progress | None) -> None:

@@ -166,7 +166,7 @@ def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> JobRe
     Args:
         work: Runs the tasks.
         plan: What to compare.
-        progress: Told the number of bytes as they are surveyed, and once more as they are compared.
+        progress: Called with the number of bytes as they are surveyed, and once more as they are compared.
 
     Raises:
         StantoolsError: Spark cannot do it.

@@ -145,7 +145,7 @@ class StoresMigration:
 
         Args:
             work: Runs the tasks.
-            watch: Told the streams that are done.
+            watch: Learns the streams that are done.
 
         Raises:
             StantoolsError: Spark cannot do it, or the target cannot be asked.
@@ -173,7 +173,7 @@ class StoresMigration:
 
         Args:
             work: Runs the tasks.
-            watch: Told the streams that are done.
+            watch: Learns the streams that are done.
 
         Raises:
             StantoolsError: Spark cannot do it.

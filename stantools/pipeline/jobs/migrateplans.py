@@ -122,7 +122,7 @@ def plan_stores(
         stores: The stores.
         sources: How they are read.
         planning: What is asked for; `{store}` in its prefixes stands for the name of each store's directory.
-        progress: Told the number of bytes as they are done.
+        progress: Called with the number of bytes as they are done.
 
     Returns:
         The plans in the order of the stores, and what cannot be read.

@@ -102,7 +102,7 @@ def survey_stores(
     Args:
         work: Runs it.
         stores: The channels of each store.
-        progress: Told the number of bytes as they are done.
+        progress: Called with the number of bytes as they are done.
 
     Raises:
         StantoolsError: The work could not be done at all.

@@ -113,8 +113,8 @@ def run_verify(
     Args:
         work: Runs the tasks.
         plan: What to verify.
-        progress: Told the number of bytes as they are done.
-        on_finding: Told each finding as it arrives.
+        progress: Called with the number of bytes as they are done.
+        on_finding: Called with each finding as it arrives.
 
     Raises:
         StantoolsError: Spark cannot do it.

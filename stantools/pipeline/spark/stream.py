@@ -4,7 +4,7 @@ Its options are those of the batch source and some more (`options`). The channel
 waits for ever. The rows are those of the batch source, and three more kinds that have no message: status `removed`
 (slices were gone before they were read, or a channel was removed; `seq` is the first message that is missing),
 `replaced` (the files are not those that were read; it goes on with later messages) and `not-followed` (a data file
-beside the one that is followed, with the same slice number). How this is told, and what is waited for, stands in
+beside the one that is followed, with the same slice number). How this is recognised, and what is waited for:
 `stantools.pipeline.tables.watch` and `stantools.store.safe_end`.
 
 Spark calls the reader in a process beside the driver, which lives as long as the query does, and, recreated, in the

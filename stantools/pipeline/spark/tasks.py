@@ -8,7 +8,7 @@ repeated by Spark.
 
 Workers do one task after the other: what one leaves behind the next does not have to bear (`begin_task`).
 
-How many tasks there are, and whether the cluster has given us anything to run them on, is told by `watching`.
+How many tasks there are, and whether the cluster has given us anything to run them on, is reported by `watching`.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[N
 
     Args:
         spark: The session.
-        show: Told the state each time.
+        show: Called with the state each time.
     """
     watch = _Watch(show)
     if is_connect(spark):

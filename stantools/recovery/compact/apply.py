@@ -58,7 +58,7 @@ def apply_compaction(plan: CompactionPlan, out: Path, *, progress: Progress | No
     Args:
         plan: What to write.
         out: The new directory; must not exist, or be empty.
-        progress: Told the number of data bytes as they are read.
+        progress: Called with the number of data bytes as they are read.
 
     Raises:
         RefusedError: There is not enough room, or `out` lies inside the old store, which must not have changed.
@@ -89,7 +89,7 @@ def compact_in_place(
         backup: What the old store is called then: a sibling that does not exist; by default its name with the time.
         force: Also if a server seems to be using the store.
         quiet: Seconds that the store must have been left alone; `QUIET_SECONDS` of `stantools.store.locks` by default.
-        progress: Told the number of data bytes as they are read.
+        progress: Called with the number of data bytes as they are read.
 
     Raises:
         RefusedError: The store is in use, has changed since it was planned, or there is not enough room.

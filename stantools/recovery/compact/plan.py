@@ -109,7 +109,7 @@ def plan_compaction(
     Args:
         store: The store.
         options: How to compact.
-        progress: Told the number of bytes as they are read.
+        progress: Called with the number of bytes as they are read.
 
     Raises:
         RefusedError: The store is damaged.

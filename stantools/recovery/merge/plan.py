@@ -52,7 +52,7 @@ def plan_merge(
         nodes: Their directories; each with a Raft log, a store, or both.
         reading: How to read them.
         options: What is taken.
-        progress: Told the number of bytes of stores as they are read.
+        progress: Called with the number of bytes of stores as they are read.
 
     Raises:
         RefusedError: They are not of one cluster, or their CRC polynomials differ.

@@ -58,7 +58,7 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
     Args:
         plan: What to write.
         out: The new directory; must not exist, or be empty.
-        progress: Told the number of data bytes as they are written.
+        progress: Called with the number of data bytes as they are written.
 
     Raises:
         RefusedError: There is not enough room, or `out` lies inside the old store.
@@ -228,7 +228,7 @@ def copy_channels(item: CopyItem, *, progress: Progress | None = None) -> Copied
 
     Args:
         item: What to write.
-        progress: Told the number of data bytes as they are written.
+        progress: Called with the number of data bytes as they are written.
 
     Raises:
         StoreUnwritableError: They cannot be written, or the run has been given up.

@@ -75,7 +75,7 @@ def check_new_store(plan: SalvagePlan, result: SalvageResult, *, progress: Progr
     Args:
         plan: What was to be written.
         result: What was written.
-        progress: Told the number of bytes as they are read.
+        progress: Called with the number of bytes as they are read.
 
     Raises:
         StoreUnreadableError: It cannot be read.

@@ -62,7 +62,7 @@ def plan_salvage(
     Args:
         store: The store, in any state.
         options: See `SalvageOptions`.
-        progress: Told the number of bytes as they are read.
+        progress: Called with the number of bytes as they are read.
         surveys: Those of the channels of `channels_to_survey`, in that order, if they were made already.
 
     Raises:

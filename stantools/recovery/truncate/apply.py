@@ -50,7 +50,7 @@ def apply_truncation(
         backup_dir: Where to save what is removed; outside of the store.
         force: Also against the plan's refusals, and if a server seems to be using the store.
         quiet: Seconds that the store must have been left alone; `QUIET_SECONDS` of `stantools.store.locks` by default.
-        progress: Told the number of bytes that are saved; what it raises ends the work before anything is changed.
+        progress: Called with the number of bytes that are saved; what it raises ends it before anything is changed.
 
     Raises:
         RefusedError: The plan has refusals, the store is in use or has changed, or there is no room for the backup.

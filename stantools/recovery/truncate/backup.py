@@ -61,7 +61,7 @@ def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progres
         steps: What is going to be changed.
         directory: Where backups are kept; made if it is missing. Each one is a directory of its own in it, called by
             the first free number, so that a run after an interruption does not touch the backup of the first.
-        progress: Told the number of bytes as they are saved.
+        progress: Called with the number of bytes as they are saved.
 
     Returns:
         The directory of this backup; it is there whole and synced, or not at all.

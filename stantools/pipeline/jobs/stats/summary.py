@@ -238,7 +238,7 @@ def run_stats(work: Work, plan: Plan, options: TableOptions, *, progress: Progre
         work: Runs the tasks.
         plan: What is read (`tables.planning.plan`).
         options: How.
-        progress: Told the number of bytes as they are done.
+        progress: Called with the number of bytes as they are done.
 
     Raises:
         StantoolsError: Spark cannot do it.
