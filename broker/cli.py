@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _say(stderr=f"{problem.message}\n")
             return 1
         return 0
-    sockets = _open_early(parsed)
+    sockets = open_early(parsed)
     # What is loaded stays: the collector need not look at it, now or later.
     gc.disable()
     from broker.process import run
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             each.close()
 
 
-def _open_early(options: BrokerOptions) -> list[socket.socket]:
+def open_early(options: BrokerOptions) -> list[socket.socket]:
     """Returns what the NATS server is to listen on; nothing if it cannot have that: it says why when it is its turn."""
     from broker.listening import MAX_PORT, open_sockets
 

@@ -32,7 +32,7 @@ if os.environ.get("CUT"):
 
 def cut_when_mapped(cut: str) -> None:
     """From now on the file loses its end right after this process has mapped it, before anything of it is read."""
-    open_file = mapping._open
+    open_file = mapping.open_mapped
 
     def cutting(path: Path) -> Any:
         content = open_file(path)
@@ -40,7 +40,7 @@ def cut_when_mapped(cut: str) -> None:
             os.truncate(path, LEFT)
         return content
 
-    mapping._open = cutting
+    mapping.open_mapped = cutting
 
 
 def environment(folder: Path, cut: Path) -> dict[str, str]:

@@ -159,7 +159,7 @@ class NatsServer:
         if jetstream:
             settings["jetstream"] = {"store_dir": str(self.store_dir), "max_mem": 1 << 28, "max_file": 20 << 30}
         settings |= config or {}
-        self._settings = {key: value for key, value in settings.items() if value is not None}
+        self.settings = {key: value for key, value in settings.items() if value is not None}
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -170,7 +170,7 @@ class NatsServer:
     def start(self, *, ready: bool = True) -> NatsServer:
         """Starts it, and waits until clients can connect and JetStream is up."""
         file = self.directory / "server.json"
-        file.write_text(json.dumps(self._settings, ensure_ascii=False))
+        file.write_text(json.dumps(self.settings, ensure_ascii=False))
         self.process = subprocess.Popen(
             [str(binary(self.version)), "-c", str(file)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
         )

@@ -237,7 +237,7 @@ class StoreSession:
         return self._advice[1]
 
     def _scan(self, job: Job[None]) -> None:
-        self._look(job)
+        self.look(job)
         self._verify(job)
         self._finish(job)
 
@@ -246,7 +246,8 @@ class StoreSession:
         self.stage = Stage.COMPLETE
         self.touch()
 
-    def _look(self, job: Job[None]) -> None:
+    def look(self, job: Job[None]) -> None:
+        """Reads indexes and logs, the first stage of the scan."""
         from stantools.inspection.overview import channel_overviews, era, root_overview
 
         job.begin_phase("reading indexes", len(self.channels))

@@ -89,7 +89,7 @@ class EmbeddedBus:
         roles: Iterable[Role] = ROLES,
         credentials: Credentials | None = None,
     ) -> None:
-        self._server = server
+        self.server = server  #: the server that the clients live in
         self._clients: dict[Role, InternalClient] = {}
         #: Returns whether much waits for a client that gets messages of a subject.
         self.congested: Final = server.subscriptions.congested
@@ -99,7 +99,7 @@ class EmbeddedBus:
     @property
     def max_payload(self) -> int:
         """Bytes that a message of a client may have."""
-        return self._server.options.max_payload
+        return self.server.options.max_payload
 
     @property
     def deliverable(self) -> int:

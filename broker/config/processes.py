@@ -117,7 +117,7 @@ def _is_number(text: str) -> bool:
 
 
 def _only_one() -> int:
-    found = sorted(_running())
+    found = sorted(running_servers())
     if not found:
         raise ConfigurationError(f"no {PROGRAMS[0]} processes running")
     if len(found) > 1:
@@ -126,7 +126,7 @@ def _only_one() -> int:
     return found[0]
 
 
-def _running() -> Iterator[int]:
+def running_servers() -> Iterator[int]:
     """Yields the processes of servers, without this one."""
     for entry in Path("/proc").glob("[0-9]*"):
         if int(entry.name) == os.getpid():

@@ -213,7 +213,7 @@ class History:
             while live := [each for each in cursors if each.head]:
                 index = min(each.index for each in live)
                 here = [each for each in live if each.index == index]
-                run = self._together(index, here, [each.index for each in live if each.index > index], cursors, stops)
+                run = self.together(index, here, [each.index for each in live if each.index > index], cursors, stops)
                 if run and not single(run, len(here)):
                     if len(here) > 1:
                         count = run.last - run.first + 1
@@ -245,7 +245,7 @@ class History:
                 "merge the nodes of one cluster only",
             )
 
-    def _together(
+    def together(
         self, index: int, here: list[_Cursor], others: list[int], cursors: list[_Cursor], stops: Sequence[int]
     ) -> Publishes | None:
         """Returns entries of which all nodes that are here have the same; None if they have to be looked at.

@@ -250,7 +250,7 @@ def _survey_data(
     """Goes through a data file beside its index: in long steps as far as all is well, then record by record."""
     builder = RunBuilder(survey.files, channel, data)
     sound = entries is None or envelope.check_file_version(entries) is None
-    at, rows = _scan_sound(builder, data, entries, channel, crc, progress) if sound else (FILE_HEADER_SIZE, 0)
+    at, rows = scan_sound(builder, data, entries, channel, crc, progress) if sound else (FILE_HEADER_SIZE, 0)
     size = len(entries) if entries is not None else 0
     if at >= len(data) and sound and size in (0, FILE_HEADER_SIZE + rows * INDEX_RECORD_SIZE):
         survey.index = IndexReport(present=entries is not None, size=size, count=rows if size else 0)
@@ -263,7 +263,7 @@ def _survey_data(
     survey.runs = builder.runs
 
 
-def _scan_sound(
+def scan_sound(
     builder: RunBuilder, data: Buffer, entries: Buffer | None, channel: bytes, crc: Crc, progress: Progress | None
 ) -> tuple[int, int]:
     """Scans a slice up to the first record that is not as in a healthy one; returns where that is and its number."""

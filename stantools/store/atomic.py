@@ -105,7 +105,7 @@ def replacement_directory(target: Path, backup: Path) -> Iterator[Path]:
         with writing(target, untouched):
             _adopt(content, target.stat())
             sync_tree(content)
-            _mark(content.parent, {"old": _identity(target), "backup": backup.name})
+            _mark(content.parent, {"old": identity(target), "backup": backup.name})
             exchange(target, content)
 
 
@@ -127,7 +127,7 @@ def finish_replacement(target: Path) -> Path | None:
     if "backup" not in _read_marker(partial):
         return None
     with _locked(partial, target):
-        return _conclude(partial, target)
+        return conclude(partial, target)
 
 
 def clear_leftovers(target: Path) -> None:
@@ -139,7 +139,7 @@ def clear_leftovers(target: Path) -> None:
     partial = _partial_of(target)
     if partial.is_dir():
         with suppress(StoreUnwritableError, RefusedError), _locked(partial, target):
-            _conclude(partial, target)
+            conclude(partial, target)
 
 
 def check_vacant(target: Path) -> None:
@@ -229,7 +229,7 @@ def building(target: Path, untouched: str = "") -> Iterator[Path]:
                 (partial / CONTENT).mkdir()
                 yield partial / CONTENT
         finally:
-            _conclude(partial, target)
+            conclude(partial, target)
     finally:
         os.close(lock)
 
@@ -251,7 +251,7 @@ def _begin(partial: Path, target: Path) -> int:
         try:
             if _has_name(lock, partial):
                 if not made:
-                    _conclude(partial, target)
+                    conclude(partial, target)
                     continue
                 try:
                     _mark(partial, {})
@@ -330,7 +330,7 @@ def _lock(partial: Path, target: Path) -> int:
     return descriptor
 
 
-def _conclude(partial: Path, target: Path) -> Path | None:
+def conclude(partial: Path, target: Path) -> Path | None:
     """Finishes an exchange that has begun, or discards what was built.
 
     Returns:
@@ -362,8 +362,8 @@ def _finish(content: Path, target: Path, backup: Path, old: object) -> Path | No
         aside.rename(content)
     if not content.exists():
         return backup if backup.exists() else None
-    if _identity(content) != old:
-        if _identity(target) == old:
+    if identity(content) != old:
+        if identity(target) == old:
             return None
         raise StoreUnwritableError(
             f"{target}: cannot tell whether it is older or newer than {content}; both were left as they are",
@@ -376,7 +376,7 @@ def _finish(content: Path, target: Path, backup: Path, old: object) -> Path | No
     return backup
 
 
-def _identity(path: Path) -> list[int]:
+def identity(path: Path) -> list[int]:
     status = path.stat()
     return [status.st_dev, status.st_ino]
 

@@ -115,7 +115,7 @@ def sync_tree(root: Path) -> None:
     for base, _, names in os.walk(root):
         directories.append(Path(base))
         files += [Path(base, name) for name in names]
-    if len(files) + len(directories) > SYNCFS_FROM and _syncfs(root):
+    if len(files) + len(directories) > SYNCFS_FROM and sync_file_system(root):
         return
     for file in files:
         if not file.is_symlink():
@@ -246,7 +246,7 @@ def exchange(one: Path, two: Path) -> None:
     Raises:
         OSError: It could not be done; both are as they were.
     """
-    if not _rename_exchange(one, two):
+    if not rename_exchange(one, two):
         aside = two.with_name(f"{two.name}.old")
         one.rename(aside)
         try:
@@ -266,7 +266,7 @@ def _libc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") else None
 
 
-def _syncfs(path: Path) -> bool:
+def sync_file_system(path: Path) -> bool:
     """Syncs the whole file system; False where the system cannot."""
     libc = _libc()
     if libc is None or not hasattr(libc, "syncfs"):
@@ -281,7 +281,7 @@ def _syncfs(path: Path) -> bool:
     return True
 
 
-def _rename_exchange(one: Path, two: Path) -> bool:
+def rename_exchange(one: Path, two: Path) -> bool:
     """Exchanges two names atomically; False where the system or the file system cannot."""
     libc = _libc()
     if libc is None:

@@ -122,7 +122,7 @@ def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
         StoreUnreadableError: The file is missing, not a regular file, or must not be read.
         StoreChangedError: It got shorter while it was read.
     """
-    content = _open(path)
+    content = open_mapped(path)
     view = memoryview(content)
     if isinstance(content, bytes):
         yield view
@@ -165,7 +165,8 @@ def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
     return descriptor, status
 
 
-def _open(path: Path) -> _Mapping | bytes:
+def open_mapped(path: Path) -> _Mapping | bytes:
+    """Maps a file, or reads a small one; see `mapped`, which closes it, too."""
     descriptor, status = open_regular(path)
     try:
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli import _open_early
+from broker.cli import open_early
 from broker.config.options import BrokerOptions
 from broker.config.parsing import parse
 from tests.interop.rawclient import RawClient
@@ -218,11 +218,11 @@ sys.exit(cli.main())
 def test_no_port_that_would_not_be_served(words: tuple[str, ...]) -> None:
     options = parse(["-a", "127.0.0.1", "-p", "-1", *words])
     assert isinstance(options, BrokerOptions)
-    assert _open_early(options) == []
+    assert open_early(options) == []
 
 
 def test_a_taken_port_is_left_to_the_server_to_tell() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         options = parse(["-a", "127.0.0.1", "-p", str(taken.getsockname()[1])])
         assert isinstance(options, BrokerOptions)
-        assert _open_early(options) == []
+        assert open_early(options) == []

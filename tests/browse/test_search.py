@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -187,11 +188,25 @@ def test_a_pattern_that_takes_forever_is_ended(tmp_path: Path) -> None:
     searcher.close()
 
 
-def test_a_matcher_ends_its_process() -> None:
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The processes that matchers start."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    class Noted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            processes.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Noted)
+    return processes
+
+
+def test_a_matcher_ends_its_process(started: list[subprocess.Popen[bytes]]) -> None:
     matcher = Matcher(re.compile(b"(a+)+$"))
     assert matcher.matching([(b"b",), (b"b", b"a"), (), (b"xa",)]) == [False, True, False, True]
-    process = matcher._process
-    assert process is not None and process.poll() is None
+    (process,) = started
+    assert process.poll() is None
 
     def stop(_: int) -> None:
         raise Enough
@@ -204,12 +219,12 @@ def test_a_matcher_ends_its_process() -> None:
     matcher.close()
 
 
-def test_a_matcher_that_is_killed_says_so() -> None:
+def test_a_matcher_that_is_killed_says_so(started: list[subprocess.Popen[bytes]]) -> None:
     matcher = Matcher(re.compile(b"a"))
     matcher.matching([(b"a",)])
-    assert matcher._process is not None
-    matcher._process.kill()
-    matcher._process.wait()
+    (process,) = started
+    process.kill()
+    process.wait()
     with pytest.raises(StantoolsError, match="cannot be matched"):
         matcher.matching([(b"a",)])
 

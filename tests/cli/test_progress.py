@@ -119,8 +119,6 @@ def test_what_is_waited_for(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
         shown.advance("orders", 500)
         assert not written.is_set()
         assert written.wait(60)
-        shown.advance("orders", 100)
-        assert shown._waiting() < 2
 
 
 def test_streams_in_silence_have_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,8 +199,8 @@ def test_the_short_way_and_the_general_one_agree(index: int, data: bytes, change
     value = bytearray(entry(index, data, term=300))
     for at, byte in changes[:2]:
         value[at % len(value)] = byte
-    short = raftlog._usual_entry(memoryview(bytes(value)), 0)
-    with patch.object(raftlog, "_usual_entry", lambda *_: None):
+    short = raftlog.usual_entry(memoryview(bytes(value)), 0)
+    with patch.object(raftlog, "usual_entry", lambda *_: None):
         try:
             general = decode_entry(bytes(value))
         except EntryError:

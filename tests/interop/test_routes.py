@@ -51,7 +51,7 @@ def linked(broker: Broker, number: int) -> None:
 
 def linked_with(broker: Broker, server: NatsServer) -> None:
     """Waits for the one connection that is left; where both have dialled, each may close another one at first."""
-    addresses = broker.monitoring, f"http://127.0.0.1:{server._settings['http_port']}"
+    addresses = broker.monitoring, f"http://127.0.0.1:{server.settings['http_port']}"
 
     def one() -> bool:
         ours, theirs = (fetch(f"{each}/routez")["routes"] or [] for each in addresses)
@@ -127,7 +127,7 @@ def test_tls_with_a_real_server(tmp_path: Path, version: str, dialler: str) -> N
     block = ", ".join(f'{name}: "{value}"' for name, value in files.items())
     config.write_text(config.read_text().replace("routes:", f"tls {{ {block} }}\n  routes:"))
     server = real(tmp_path, "real", version, theirs, *([ours] if dialler == "theirs" else []))
-    server._settings["cluster"]["tls"] = files
+    server.settings["cluster"]["tls"] = files
     with Broker(tmp_path, "-c", config, http=True) as broker, server:
         linked(broker, 1)
         with RawClient(server.port, "me") as client:
@@ -156,7 +156,7 @@ def test_a_cluster_of_four(tmp_path: Path) -> None:
         for broker in (first, second):
             linked(broker, 3)
         for server in (old, new):
-            monitoring = f"http://127.0.0.1:{server._settings['http_port']}/routez"
+            monitoring = f"http://127.0.0.1:{server.settings['http_port']}/routez"
             until(lambda url=monitoring: {each["remote_id"] for each in fetch(url)["routes"]} and  # type: ignore[misc]
                   len({each["remote_id"] for each in fetch(url)["routes"]}) == 3)  # fmt: skip
         with Talker(new.port) as client:

@@ -83,7 +83,7 @@ def test_lines_and_messages_without_end() -> None:
         _, heard, transport, session = feed([data])
         assert transport.closed == "aborted"
         assert not heard.messages
-        assert len(session._buffer) < 4 << 20
+        assert len(session.get_buffer(0).obj) < 4 << 20
 
 
 def test_a_server_that_does_not_read() -> None:

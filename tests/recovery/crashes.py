@@ -100,7 +100,7 @@ def in_place(root: Path) -> None:
 
 
 def in_place_by_renames(root: Path) -> None:
-    durable._rename_exchange = lambda one, two: False
+    durable.rename_exchange = lambda one, two: False
     in_place(root)
 
 
@@ -241,7 +241,7 @@ def arm(point: int, end: Callable[[], None], disk: Disk | None) -> list[int]:
 
     for name in CHANGING:
         setattr(os, name, wrap(name))
-    exchange = durable._rename_exchange
+    exchange = durable.rename_exchange
 
     def exchanged(one: Path, two: Path) -> bool:
         counter[0] += 1
@@ -252,7 +252,7 @@ def arm(point: int, end: Callable[[], None], disk: Disk | None) -> list[int]:
             disk.joined(one.parent, two.parent)
         return done
 
-    durable._rename_exchange = exchanged
+    durable.rename_exchange = exchanged
     return counter
 
 
@@ -326,7 +326,7 @@ def identity(path: Path) -> list[int]:
 def main(name: str, work: Path) -> None:
     scenario = SCENARIOS[name]
     durable.SYNCFS_FROM = SYNC_WITHOUT_FSYNC
-    atomic._identity = identity
+    atomic.identity = identity
     base = work / "base"
     base.mkdir()
     prepare(base, name)

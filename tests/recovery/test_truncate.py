@@ -308,12 +308,16 @@ class TestApply:
 
         before = tree(torn)
 
-        def full(*_: object) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+        opened = Path.open
+
+        def full(path: Path, *given: Any, **named: Any) -> Any:
+            if tmp_path / "backups" in path.parents and "files" in path.parts:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return opened(path, *given, **named)
 
         plan = plan_truncation(open_datastore(torn))
         with monkeypatch.context() as patch:
-            patch.setattr(backup, "_copy", full)
+            patch.setattr(Path, "open", full)
             with pytest.raises(StoreUnwritableError, match="No space left"):
                 apply_truncation(plan, tmp_path / "backups", quiet=0)
         assert tree(torn) == before and not (tmp_path / "backups").exists()

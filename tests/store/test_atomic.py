@@ -25,7 +25,7 @@ from tests.trees import tree
 def how(request, monkeypatch):
     """Both ways of exchanging two directories: the system call, and renames where there is none."""
     if request.param == "renames":
-        monkeypatch.setattr(durable, "_rename_exchange", lambda one, two: False)
+        monkeypatch.setattr(durable, "rename_exchange", lambda one, two: False)
     return request.param
 
 
@@ -52,7 +52,7 @@ def kill_at(monkeypatch):
             return rename
 
         def dead():
-            monkeypatch.setattr(atomic, "_conclude", lambda *_: None)
+            monkeypatch.setattr(atomic, "conclude", lambda *_: None)
             raise Killed
 
         monkeypatch.setattr(os, "rename", wrapped(os.rename))
@@ -136,15 +136,16 @@ def test_two_runs_at_the_same_target(tmp_path):
 
 def test_two_runs_that_begin_at_the_same_moment(tmp_path, monkeypatch):
     """A run that has not locked its directory yet loses it to another one, and begins again or is refused."""
-    lock, others = atomic._lock, []
+    lock, others = fcntl.flock, []
 
-    def begun_by_another(partial, target):
+    def begun_by_another(descriptor, operation):
         if not others:
             others.append(True)
+            (partial,) = tmp_path.iterdir()
             shutil.rmtree(partial)  # as the other run does, which takes it for what a killed one has left
-        return lock(partial, target)
+        lock(descriptor, operation)
 
-    monkeypatch.setattr(atomic, "_lock", begun_by_another)
+    monkeypatch.setattr(fcntl, "flock", begun_by_another)
     with new_directory(tmp_path / "new") as content:
         (content / "a").write_text("a")
     assert others and [path.name for path in tmp_path.iterdir()] == ["new"]
@@ -244,7 +245,7 @@ def test_a_replacement_killed_at_any_rename(tmp_path, old, how, kill_at, count, 
         replace(old, tmp_path / "backup")
     monkeypatch.undo()
     if how == "renames":
-        monkeypatch.setattr(durable, "_rename_exchange", lambda one, two: False)
+        monkeypatch.setattr(durable, "rename_exchange", lambda one, two: False)
     else:
         assert tree(old) in ({"old": b"old"}, {"new": b"new"})
     backup = finish_replacement(old)
@@ -305,7 +306,7 @@ def test_a_mount_point_cannot_be_exchanged(tmp_path, old, monkeypatch):
 
 
 def test_an_exchange_by_renames_that_fails_is_rolled_back(tmp_path, old, monkeypatch):
-    monkeypatch.setattr(durable, "_rename_exchange", lambda one, two: False)
+    monkeypatch.setattr(durable, "rename_exchange", lambda one, two: False)
     with pytest.raises(FileNotFoundError):
         exchange(old, tmp_path / "missing")
     assert tree(tmp_path) == {"store": None, "store/old": b"old"}
@@ -351,6 +352,6 @@ def test_big_trees_are_synced_at_once(tmp_path, monkeypatch):
         (tmp_path / str(number)).touch()
     durable.sync_tree(tmp_path)
     assert not synced
-    monkeypatch.setattr(durable, "_syncfs", lambda root: False)
+    monkeypatch.setattr(durable, "sync_file_system", lambda root: False)
     durable.sync_tree(tmp_path)
     assert len(synced) == 6

@@ -227,7 +227,7 @@ def test_the_cursor_stays_on_its_finding(golden_copy: Callable[[str], Path], bro
         table.cursor = row
         # Something worse comes for a channel that was there before.
         session.channels["aaa"] = facts = type(session.channels["alpha"])("aaa")
-        screen.rows._waiting.append(facts)
+        screen.rows.waiting.append(facts)
         facts.findings = [Finding("log-torn", Severity.ERROR, "aaa/subs.dat", at, 1, "aaa") for at in range(5)]
         facts.verdict = session.channels["alpha"].verdict
         session.touch()
@@ -267,7 +267,7 @@ def test_the_cursor_waits_for_its_finding(
         await pilot.press("R")
         await until(pilot, lambda: len(screen.rows.findings) == 1)
         session.channels = channels
-        screen.rows._waiting = list(channels.values())
+        screen.rows.waiting = list(channels.values())
         session.touch()
         await until(pilot, lambda: len(screen.rows.findings) == 4)
         assert screen.finding == finding
@@ -298,7 +298,7 @@ def test_hostile_findings_are_shown_harmlessly(size: tuple[int, int], golden: Pa
         screen = await opened(pilot)
         session = pilot.app.session
         session.channels[name] = facts = type(session.channels["events"])(name)
-        screen.rows._waiting.append(facts)
+        screen.rows.waiting.append(facts)
         facts.findings = [Finding("log-torn", Severity.ERROR, f"{name}/subs.dat", 1, 1, name, None, name + "\n", name)]
         facts.verdict = session.channels["events"].verdict
         session.touch()

@@ -80,6 +80,6 @@ def test_a_file_that_is_cut_while_it_is_read(
 
     cutting.write_store(tmp_path / "store")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(mapping, "_open", mapping._open)  # so that it is put back
+    monkeypatch.setattr(mapping, "open_mapped", mapping.open_mapped)  # so that it is put back
     cutting.cut_when_mapped(str(tmp_path / "store" / file))
     browse("store", look, size=LARGE, scan=False)

@@ -86,10 +86,14 @@ def test_a_full_disk(golden_copy: Callable[[str], Path], tmp_path: Path, monkeyp
     wizard = wizards.fill(TruncateWizard(wizards.source(root)), backup=str(tmp_path / "backups"))
     wizards.look(wizard)
 
-    def full(*_: Any) -> str:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    opened = Path.open
 
-    monkeypatch.setattr("stantools.recovery.truncate.backup._copy", full)
+    def full(path: Path, *given: Any, **named: Any) -> Any:
+        if tmp_path / "backups" in path.parents and "files" in path.parts:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(path, *given, **named)
+
+    monkeypatch.setattr(Path, "open", full)
     with pytest.raises(StantoolsError, match="No space left"):
         wizards.run(wizard)
     assert wizards.snapshot(root) == before

@@ -290,7 +290,7 @@ def test_before_anything_is_read(golden: Path, browse: Any, monkeypatch: pytest.
         session = pilot.app.session
         from tui.jobs import Job
 
-        job: Job[None] = Job("look", session._look)
+        job: Job[None] = Job("look", session.look)
         job.start().wait()
         session.touch()
         await until(pilot, lambda: "[subscriptions 15]" in screen_text(pilot.app))

@@ -100,7 +100,7 @@ class FindingRows(RowSource[Group | int]):
         self._words: list[str] = []
         self._store: object = None
         self._root: object = None
-        self._waiting: list[ChannelFacts] = []
+        self.waiting: list[ChannelFacts] = []  #: channels whose findings are not all known yet
         self._coming: deque[list[Finding]] = deque()
         self._begun = 0
         self._next = 0
@@ -165,16 +165,16 @@ class FindingRows(RowSource[Group | int]):
         if session.store is not self._store:
             self._store, self._root = session.store, None
             self.readings += 1
-            self._waiting = list(session.channels.values())
+            self.waiting = list(session.channels.values())
             self.findings, self._words, self._coming, self._begun = [], [], deque(), 0
             self.regroup()
         if session.root_findings is not self._root:
             self._root = session.root_findings
             self._coming.append(session.root_findings)
-        done = [facts for facts in self._waiting if facts.verdict is not None]
+        done = [facts for facts in self.waiting if facts.verdict is not None]
         if done:
             self._coming += [facts.findings for facts in done if facts.findings]
-            self._waiting = [facts for facts in self._waiting if facts.verdict is None]
+            self.waiting = [facts for facts in self.waiting if facts.verdict is None]
 
     def _bring(self) -> None:
         found = self._coming[0][self._begun : self._begun + _STEP]

@@ -18,7 +18,8 @@ import yaml
 from stantools.errors import StoreUnreadableError, UsageError
 
 _T = TypeVar("_T")
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+#: What reads YAML: compiled where PyYAML has it so.
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 #: A file larger than this is none that people edit.
 LARGEST = 256 << 20
@@ -194,7 +195,7 @@ def parse(data: bytes, path: Path, what: str) -> Section:
     remedy = f"name {what}, or correct the file"
     try:
         _check_nesting(data, path)
-        node = yaml.compose(data.decode("utf-8"), Loader=_Loader)
+        node = yaml.compose(data.decode("utf-8"), Loader=LOADER)
     except UnicodeDecodeError as problem:
         number = data.count(b"\n", 0, problem.start) + 1
         raise UsageError(f"{path}, line {number}: is not UTF-8, expected {what}", remedy) from problem
@@ -214,7 +215,7 @@ def parse(data: bytes, path: Path, what: str) -> Section:
 def _check_nesting(data: bytes, path: Path) -> None:
     """Refuses what is nested absurdly deep, before the parser recurses into it."""
     depth = 0
-    for event in yaml.parse(data.decode("utf-8"), Loader=_Loader):
+    for event in yaml.parse(data.decode("utf-8"), Loader=LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _DEEPEST:

@@ -176,7 +176,7 @@ async def compare(js: JetStream, name: str, source: Messages, after: int, until:
         NotOursError: There is a message that is another one than in the source, or none where it has one.
         NatsError: The server does not answer as it should.
     """
-    return await _compare(js, name, _wanted(source, after, until), generation)
+    return await _compare(js, name, wanted_messages(source, after, until), generation)
 
 
 async def find_fillers(js: JetStream, name: str, sequences: Iterable[int]) -> list[int]:
@@ -191,10 +191,10 @@ async def find_fillers(js: JetStream, name: str, sequences: Iterable[int]) -> li
         NotOursError: There is a message that is not a filler.
         NatsError: The server does not answer as it should.
     """
-    return (await _compare(js, name, map(_Wanted, sequences), 0)).fillers
+    return (await _compare(js, name, map(Wanted, sequences), 0)).fillers
 
 
-async def _compare(js: JetStream, name: str, listed: Iterable[_Wanted], generation: int) -> Compared:
+async def _compare(js: JetStream, name: str, listed: Iterable[Wanted], generation: int) -> Compared:
     found = Compared()
     for part in _parts(listed):
         answers = await js.ask_many(
@@ -221,7 +221,7 @@ Stored = tuple[bytes, bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class Wanted:
     """What should be at a sequence of the stream; without a subject nothing should."""
 
     sequence: int
@@ -245,7 +245,7 @@ class _Wanted:
         return subject == self.subject and data == self.data and headers.own_block(block) in blocks
 
 
-def _wanted(source: Messages, after: int, until: int) -> Iterator[_Wanted]:
+def wanted_messages(source: Messages, after: int, until: int) -> Iterator[Wanted]:
     """What should be at each sequence of the range."""
     if not source.count:
         return
@@ -253,16 +253,16 @@ def _wanted(source: Messages, after: int, until: int) -> Iterator[_Wanted]:
     for batch in source.read(after=at - 1, until=until):
         for sequence, message in zip(batch.sequence.tolist(), batch.messages(), strict=True):
             for lacking in range(at, sequence):
-                yield _Wanted(lacking)
-            yield _Wanted(sequence, batch.subject, batch.channel, *message)
+                yield Wanted(lacking)
+            yield Wanted(sequence, batch.subject, batch.channel, *message)
             at = sequence + 1
     for lacking in range(at, until + 1):
-        yield _Wanted(lacking)
+        yield Wanted(lacking)
 
 
-def _parts(listed: Iterable[_Wanted]) -> Iterator[list[_Wanted]]:
+def _parts(listed: Iterable[Wanted]) -> Iterator[list[Wanted]]:
     """Puts together what is asked for at once."""
-    part: list[_Wanted] = []
+    part: list[Wanted] = []
     size = 0
     for wanted in listed:
         if part and (len(part) == _ROWS or size + len(wanted.data) > _BYTES):

@@ -123,7 +123,7 @@ def find_server(
             seen = True
             yield use.detail
     if not seen:
-        for process in _servers():
+        for process in running_servers():
             if reason := process.uses(root):
                 seen = True
                 yield reason
@@ -132,7 +132,7 @@ def find_server(
 
 
 @dataclass(frozen=True)
-class _Process:
+class RunningServer:
     """A running nats-server."""
 
     pid: int
@@ -210,8 +210,8 @@ class _Process:
         return os.fsdecode(next(found, prefix)[len(prefix) :])
 
 
-def _servers() -> Iterator[_Process]:
-    """The running nats-server processes, known by the name of their program."""
+def running_servers() -> Iterator[RunningServer]:
+    """Yields the running nats-server processes, known by the name of their program."""
     if not _PROCESSES.is_dir():
         return
     for entry in os.scandir(_PROCESSES):
@@ -223,7 +223,7 @@ def _servers() -> Iterator[_Process]:
             continue  # gone
         program, *arguments = [os.fsdecode(each) for each in command.split(b"\0")[:-1]] or [""]
         if Path(program).name.startswith(_NAME):
-            yield _Process(int(entry.name), arguments)
+            yield RunningServer(int(entry.name), arguments)
 
 
 def _identities(root: Path) -> set[tuple[int, int]]:

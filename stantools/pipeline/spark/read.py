@@ -120,7 +120,7 @@ class StanReader(DataSourceReader):
     """
 
     def __init__(self, options: TableOptions, names: list[str]) -> None:
-        self._options = options
+        self.options = options  #: what to read
         self._names = names
         self._pushed = Pushed(options.table)
 
@@ -133,7 +133,7 @@ class StanReader(DataSourceReader):
         with plain_errors():
             from stantools.pipeline.tables.planning import plan
 
-            options = self._pushed.narrow(self._options)
+            options = self._pushed.narrow(self.options)
             if options is None:
                 return []
             return [InputPartition(split) for split in plan(options).splits]
@@ -144,7 +144,7 @@ class StanReader(DataSourceReader):
         Raises:
             StoreUnreadableError: Something is damaged or cannot be read and the mode is FAILFAST.
         """
-        options = self._pushed.narrow(self._options)
+        options = self._pushed.narrow(self.options)
         if partition.value is None or options is None:  # Spark makes one such partition if there are none
             return
         begin_task()
@@ -164,12 +164,12 @@ class PushingReader(StanReader):
         """Takes over the conditions that can be evaluated exactly; yields the others."""
         taken = []
         for filter_ in filters:
-            mine = _renamed(filter_, self._names, self._options.columns)
-            if understands(self._options.table, self._options.columns, mine):
+            mine = _renamed(filter_, self._names, self.options.columns)
+            if understands(self.options.table, self.options.columns, mine):
                 taken.append(mine)
             else:
                 yield filter_
-        self._pushed = Pushed(self._options.table, tuple(taken))
+        self._pushed = Pushed(self.options.table, tuple(taken))
 
 
 def register(spark: SparkSession) -> None:

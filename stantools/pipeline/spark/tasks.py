@@ -54,7 +54,7 @@ _LEAST_CORES = 4
 _RESULT = "item long, value binary"
 
 #: Tasks that this process has begun.
-_begun = 0
+begun = 0
 #: Memory of its own from which on a process releases what it does not use; less is not worth asking for it again.
 _MUCH = 128 << 20
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -249,13 +249,13 @@ def begin_task() -> None:
 
     Memory of Arrow's that a task before has used and freed is given back if it is much.
     """
-    global _begun
+    global begun
     from pyspark import TaskContext
 
     if TaskContext.get() is None:
         return
-    _begun += 1
-    if _begun == 2:
+    begun += 1
+    if begun == 2:
         gc.freeze()
     if _private_bytes() > _MUCH:
         import pyarrow as pa

@@ -115,7 +115,7 @@ class Follower:
     _found: Found | None = field(default=None, repr=False)
     _found_at: float = field(default=0.0, repr=False)
     _frozen: Offsets | None = field(default=None, repr=False)
-    _next_look: float = field(default=0.0, repr=False)
+    next_look: float = field(default=0.0, repr=False)  #: when to look again, as `time.monotonic` has it
     _served: tuple[str, str] = field(default=("", ""), repr=False)
 
     def earliest(self) -> Offsets:
@@ -142,7 +142,7 @@ class Follower:
         Raises:
             StoreUnreadableError: None of the stores can be read.
         """
-        time.sleep(min(max(self._next_look - time.monotonic(), 0.0), 1.0))
+        time.sleep(min(max(self.next_look - time.monotonic(), 0.0), 1.0))
         began = time.monotonic()
         now = time.time()
         end, news, self.lag = start.copy(), [], Lag()
@@ -175,7 +175,7 @@ class Follower:
                 seen.pop(name, None)
         self._go_on(news, end, limit or Limit())
         spent = time.monotonic() - began
-        self._next_look = time.monotonic() + max(_IDLE_SECONDS, spent / _IDLE_SHARE) if end == start else 0.0
+        self.next_look = time.monotonic() + max(_IDLE_SECONDS, spent / _IDLE_SHARE) if end == start else 0.0
         return end
 
     def work(self, start: Offsets, end: Offsets) -> list[FollowPart]:

@@ -271,7 +271,7 @@ def test_who_publishes_too_much_is_read_more_slowly(run: Run, monkeypatch: pytes
         await barrier(bus)
         many = b"".join(b"PUB much %d\r\n%b\r\n" % (len(payload), payload) for _ in range(count))
         if isinstance(bus, EmbeddedBus):
-            reader, writer = await asyncio.open_connection("127.0.0.1", bus._server.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", bus.server.port)
             await reader.readline()
             writer.write(b"CONNECT {}\r\n" + many)
         else:

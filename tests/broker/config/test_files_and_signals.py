@@ -85,7 +85,7 @@ def test_looking_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(processes.os, "kill", lambda process, number: sent.append((process, number)))
     running: list[int] = []
-    monkeypatch.setattr(processes, "_running", lambda: iter(running))
+    monkeypatch.setattr(processes, "running_servers", lambda: iter(running))
     with pytest.raises(ConfigurationError, match="no nats-streaming-server processes running"):
         send("quit")
     running += [7]
@@ -107,7 +107,7 @@ def test_a_running_server_is_found(tmp_path: Path) -> None:
             process.stdout.readline()
             if not Path("/proc/self/cmdline").exists():
                 pytest.skip("no /proc here")
-            assert process.pid in list(processes._running())
+            assert process.pid in list(processes.running_servers())
         finally:
             process.kill()
 

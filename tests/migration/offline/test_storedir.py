@@ -248,7 +248,7 @@ def test_a_server_that_was_started_meanwhile(
     left = tree(server.store_dir)
     assert left.keys() - before.keys() == set()
     monkeypatch.undo()
-    monkeypatch.setattr(in_use, "_servers", lambda: iter(()))
+    monkeypatch.setattr(in_use, "running_servers", lambda: iter(()))
     assert not StoreDirectory(server.store_dir).place(stream).present
 
 

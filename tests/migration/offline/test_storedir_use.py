@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.targets.in_use import _Process, find_server
+from stantools.migration.targets.in_use import RunningServer, find_server
 from tests import natsclient, servers
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
@@ -93,7 +93,7 @@ def test_a_server_whose_place_cannot_be_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], reason: str
 ) -> None:
     # Not a real one: while it ran, it would stop whoever else is looking.
-    monkeypatch.setattr("stantools.migration.targets.in_use._servers", lambda: iter([_Process(os.getpid(), arguments)]))
+    monkeypatch.setattr("stantools.migration.targets.in_use.running_servers", lambda: iter([RunningServer(os.getpid(), arguments)]))
     assert list(find_server(tmp_path / "jetstream", quiet=0)) == []
     (tmp_path / "jetstream").mkdir()
     found = list(find_server(tmp_path / "jetstream", quiet=0))
@@ -130,7 +130,7 @@ def test_a_busy_server_is_found_by_its_files(start_server: Callable[..., Any]) -
 
 
 def test_files_that_change_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stantools.migration.targets.in_use._servers", lambda: iter(()))
+    monkeypatch.setattr("stantools.migration.targets.in_use.running_servers", lambda: iter(()))
     file = tmp_path / "jetstream/$G/streams/S/msgs/1.blk"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"x")

@@ -201,11 +201,11 @@ def test_every_plan_comes_back(plan: Plan) -> None:
 @settings(max_examples=30, deadline=None)
 @given(_plans)
 def test_without_the_fast_parser_it_is_the_same(plan: Plan) -> None:
-    fast, document._Loader = document._Loader, yaml.SafeLoader
+    fast, document.LOADER = document.LOADER, yaml.SafeLoader
     try:
         assert parsed(render_plan(plan)) == plan
     finally:
-        document._Loader = fast
+        document.LOADER = fast
 
 
 @settings(max_examples=100, deadline=None)

@@ -171,7 +171,7 @@ def test_large_messages_in_between(start_server: Any, tmp_path: Path) -> None:
     messages = [("foo", bytes([n]) * big.get(n, 50), {}) for n in range(1, 41)]
     asyncio.run(fill(server.url, "FOO", messages, subjects=["foo"]))
     server.stop()
-    server._settings["max_payload"] = 1 << 20
+    server.settings["max_payload"] = 1 << 20
     server.start()
     rows = []
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings as configurations
-from stantools.migration.publish.resume import _wanted, extent, gaps, missing
+from stantools.migration.publish.resume import extent, gaps, missing, wanted_messages
 from stantools.migration.tasks import Patience
 from stantools.nats.errors import ApiError, ConnectionLostError, NoAnswerError, PermissionDeniedError
 from stantools.streamfiles import headers
@@ -62,7 +62,7 @@ def test_what_is_wanted(source: FakeSource, after: int, until: int) -> None:
     until = min(until, source.last)
     items = {item.sequence: item for item in source.items}
     begin = max(after + 1, source.first)
-    wanted = list(_wanted(source, after, until))
+    wanted = list(wanted_messages(source, after, until))
     assert [each.sequence for each in wanted] == (list(range(begin, until + 1)) if items else [])
     for each in wanted:
         assert (each.subject is not None) == (each.sequence in items)
@@ -71,7 +71,7 @@ def test_what_is_wanted(source: FakeSource, after: int, until: int) -> None:
 
 
 def test_what_is_the_same_message() -> None:
-    (wanted,) = _wanted(FakeSource([Item(1, 5, b"a", b"r")]), 0, 1)
+    (wanted,) = wanted_messages(FakeSource([Item(1, 5, b"a", b"r")]), 0, 1)
     for origin in (True, False):
         block = headers.header_block(b"orders", 1, 5, b"r", origin=origin)
         assert wanted.is_met((b"orders", block, b"a"), 1)

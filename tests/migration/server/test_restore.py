@@ -400,13 +400,25 @@ def test_a_name_that_a_cluster_kept_of_an_earlier_restore(
 
     monkeypatch.setattr(module, "find_in_time", find)
     monkeypatch.setattr(module, "remove", remove)
-    looking = module._Restore(None, "ORDERS", {}, {})._look_before(begun=begun)  # type: ignore[arg-type]
+
+    class Cluster:
+        prefix, cluster, info, options = "$JS.API", "c", {}, ConnectOptions()
+
+        @property
+        def connection(self) -> Cluster:
+            return self
+
+        async def api(self, operation: str, *_: Any, **__: Any) -> dict[str, Any]:
+            raise ApiError(operation, 400, 10052, "it was asked for, and that is enough")
+
+    restoring = restore(Cluster(), "ORDERS", {}, {}, [], begun=begun)  # type: ignore[arg-type]
     if begun and found != {"state": {"last_seq": 5}}:
-        asyncio.run(looking)
+        with pytest.raises(ApiError, match="that is enough"):
+            asyncio.run(restoring)
         assert removed == ["ORDERS"]
         return
     with pytest.raises(RefusedError, match="ORDERS already exists"):
-        asyncio.run(looking)
+        asyncio.run(restoring)
     assert not removed
 
 

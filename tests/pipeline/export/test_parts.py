@@ -86,16 +86,22 @@ def test_memory_is_bounded_over_all_files(tmp_path: Path, messages, monkeypatch:
     assert any(pending for pending in seen[:-4]), "the fullest is written before all are closed"
 
 
-def test_a_few_rows_do_not_keep_a_batch(tmp_path: Path, messages) -> None:
+def test_a_few_rows_do_not_keep_a_batch(tmp_path: Path, messages, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = pa.Table.from_batches(messages(1, 900, 100)).combine_chunks().to_batches()[0]
     layout = Layout(by=("date",))
     times = pa.array([0] * 890 + [86_400_000_000] * 10, schema_of(Table.MESSAGES).field("timestamp").type)
     batch = batch.set_column(3, "timestamp", times)
-    writer = parts.PartWriter(tmp_path, 0, layout)
-    writer.write(batch)
-    few = writer._open["date=1970-01-02"]._gathered[0]
-    assert few.num_rows == 10 and few.get_total_buffer_size() < batch.get_total_buffer_size() / 20
-    writer.close()
+    kept: list[pa.RecordBatch] = []
+    write = parts.File.write
+
+    def noted(self: parts.File, rows: pa.RecordBatch) -> None:
+        kept.append(rows)
+        write(self, rows)
+
+    monkeypatch.setattr(parts.File, "write", noted)
+    write_part([batch], tmp_path, 0, layout)
+    (few,) = (rows for rows in kept if rows.num_rows == 10)
+    assert few.get_total_buffer_size() < batch.get_total_buffer_size() / 20
 
 
 def test_a_name_that_is_too_long(tmp_path: Path, messages) -> None:

@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[3]
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody pulls a plug here.
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(durable, "_syncfs", lambda _: True)
+    monkeypatch.setattr(durable, "sync_file_system", lambda _: True)
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_damaged_logs_are_rows_of_subscriptions_and_clients(spark: SparkSession,
 def test_tasks_are_larger_without_payloads(store: Path) -> None:
     def planned(columns: str, **options: str) -> TableOptions:
         source = StanDataSource({"path": str(store), "columns": columns, **options})
-        return source.reader(source.schema())._options
+        return source.reader(source.schema()).options
 
     assert planned("seq,status").largest_partition > TableOptions(()).partition_bytes
     for options in (planned("seq,data"), planned(""), planned("seq", partitionBytes="1MB")):

@@ -104,8 +104,8 @@ def test_only_in_tasks_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is loaded for good is not looked through for garbage after every task."""
     context = pytest.importorskip("pyspark").TaskContext
     frozen: list[int] = []
-    monkeypatch.setattr(tasks, "_begun", 0)
-    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(tasks._begun))
+    monkeypatch.setattr(tasks, "begun", 0)
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(tasks.begun))
     for _ in range(3):
         tasks.begin_task()
     assert frozen == []

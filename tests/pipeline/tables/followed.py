@@ -191,7 +191,7 @@ class Reader:
 
     def look(self, limit: Limit | None = None) -> bool:
         """Reads one batch. Returns whether there was one."""
-        self.follower._next_look = 0.0
+        self.follower.next_look = 0.0
         end = self.follower.latest(self.at, limit)
         assert Offsets.from_json(json.loads(json.dumps(end.to_json()))) == end
         if end == self.at:

@@ -27,7 +27,7 @@ def followed(options: TableOptions, limit: Limit) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     at = follower.earliest()
     while True:
-        follower._next_look = 0.0
+        follower.next_look = 0.0
         end = follower.latest(at, limit)
         if end == at:
             return rows

@@ -75,7 +75,7 @@ class History:
     def interrupted(self, count: int) -> None:
         """A batch is planned, and planned again after a restart while the server goes on."""
         reader = self.reader
-        reader.follower._next_look = 0.0
+        reader.follower.next_look = 0.0
         end = reader.follower.latest(reader.at)
         reader.follower.work(reader.at, end)
         if count:

@@ -190,15 +190,17 @@ def test_what_cannot_be_read_is_reported(memory: str, monkeypatch: pytest.Monkey
 
 
 def test_no_room_for_copies(memory: str, monkeypatch: pytest.MonkeyPatch, copied: Path) -> None:
-    error = OSError(28, "No space left on device")
+    error, opened = OSError(28, "No space left on device"), Path.open
 
-    def no_room(target: Path) -> Any:
-        raise remote._no_room(target, error)
+    def no_room(path: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
+        if copied in path.parents and mode != "rb":
+            raise error
+        return opened(path, mode, *more, **named)
 
     def no_directory(**_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(remote, "_opened", no_room)
+    monkeypatch.setattr(Path, "open", no_room)
     with pytest.raises(StoreUnwritableError, match="No space left on device") as wrong:
         table(f"{memory}/one")
     assert "TMPDIR" in wrong.value.remedy
