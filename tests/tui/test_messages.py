@@ -245,7 +245,7 @@ def test_hostile_payloads(tmp_path: Path, browse: Browse, monkeypatch: pytest.Mo
         await pilot.pause()
         assert "deepest" in "".join(
             cell if isinstance(cell, str) else cell[0]
-            for row in screen.query_one("#message-body")._lines
+            for row in screen.query_one("#message-body").lines
             for cell in row
         )
 

@@ -61,7 +61,7 @@ class TextPane(Lines):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._lines: Sequence[Sequence[Cell]] = ()
+        self.lines: Sequence[Sequence[Cell]] = ()  #: what is shown
 
     def show(self, lines: Sequence[Sequence[Cell]], *, keep: bool = False) -> None:
         """Shows other lines.
@@ -70,7 +70,7 @@ class TextPane(Lines):
             lines: The lines; asked for those that can be seen.
             keep: Stay at the place that is seen now.
         """
-        self._lines = lines
+        self.lines = lines
         self.virtual_size = Size(max(self.scrollable_content_region.width, 1), max(len(lines), 1))
         if not keep:
             self.scroll_to_line(0)
@@ -80,9 +80,9 @@ class TextPane(Lines):
         """Renders a line."""
         row = self.scroll_offset.y + y
         width, base = self.scrollable_content_region.width, self.rich_style
-        if row >= len(self._lines):
+        if row >= len(self.lines):
             return Strip.blank(width, base)
-        segments = [Segment(text_of(cell), base + self.role_style(role_of(cell))) for cell in self._lines[row]]
+        segments = [Segment(text_of(cell), base + self.role_style(role_of(cell))) for cell in self.lines[row]]
         return Strip(segments).crop_extend(0, width, base)
 
 

@@ -290,7 +290,7 @@ class Loader:
             batch: The messages that are to be sent next, if there are any.
         """
         try:
-            await self._send_one(batch, self._next - 1)
+            await self.send_one(batch, self._next - 1)
         except ApiError as problem:
             counted = problem.last_counted
             if counted is None or counted >= self._next:
@@ -299,9 +299,18 @@ class Loader:
             if info is None or int(info["state"]["last_seq"]) != self._next - 1:
                 raise  # Another writer was faster, which says nothing about how the server counts.
             self._shift = self._next - 1 - counted
-            await self._send_one(batch, counted)
+            await self.send_one(batch, counted)
 
-    async def _send_one(self, batch: Batch | None, expected_last: int) -> None:
+    async def send_one(self, batch: Batch | None, expected_last: int) -> None:
+        """Sends the next message, or a filler in its place, and waits for what the server says of it.
+
+        Args:
+            batch: Where the message is, if it is the next one.
+            expected_last: The last sequence that the server is to have.
+
+        Raises:
+            ApiError: It was refused, and is not stored.
+        """
         if batch and int(batch.sequence[0]) == self._next:
             fillers, frame = False, self._frame(batch, 0, expected_last)
         else:

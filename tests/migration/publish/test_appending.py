@@ -159,7 +159,7 @@ def test_another_one_creates_the_stream_at_the_same_moment(each_server: Any, mon
 def test_another_writer_fills_the_first_gap(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 2.10 a writer learns from a refusal how the server counts; another one's filler must not mislead it."""
     server = start_server("2.9.10")
-    send_one, others = loader.Loader._send_one, [FIRST.last + 1]
+    send_one, others = loader.Loader.send_one, [FIRST.last + 1]
 
     async def main(js: JetStream) -> None:
         async with connect(ConnectOptions(servers=(server.url,))) as other:
@@ -174,7 +174,7 @@ def test_another_writer_fills_the_first_gap(start_server: Callable[..., Any], mo
                     assert info and info["state"]["last_seq"] == others.pop()
                 await send_one(self, batch, expected_last)
 
-            monkeypatch.setattr(loader.Loader, "_send_one", late)
+            monkeypatch.setattr(loader.Loader, "send_one", late)
             await write(js, FIRST)
             await write(js, BOTH)
         assert not others
