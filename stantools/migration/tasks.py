@@ -142,11 +142,12 @@ class OutOfStepError(NatsError):
 _PAUSES: Final = (0.02, 0.1, 0.25, 0.5, 1.0)
 
 
-class Patience:
-    """How long failures that may pass are borne without anything getting better.
+class Retry:
+    """Does work again as long as what stops it may pass, and it gets on.
 
     Args:
-        seconds: So long.
+        connection: The connection that the work needs.
+        seconds: How long it may fail without getting any further.
     """
 
     def __init__(self, connection: Connection, seconds: float) -> None:

@@ -25,7 +25,7 @@ from stantools.migration.publish import settings
 from stantools.migration.publish.filling import Filling, probe
 from stantools.migration.publish.loader import MAX_WINDOW_BYTES, Acks, Publishing
 from stantools.migration.publish.resume import NotOursError, check_fillers, compare, extent, missing
-from stantools.migration.tasks import Patience
+from stantools.migration.tasks import Retry
 from stantools.nats.publishing.kernels import MAX_WINDOW
 
 if TYPE_CHECKING:
@@ -136,21 +136,21 @@ async def append_part(
         StantoolsError: A message does not fit into the server, or the source cannot be read.
     """
     job = _Append(js, name, settings.final_config({**config, "name": name}), messages, how)
-    patient = Patience(js.connection, how.patience)
-    mark = await patient.repeat(job.begin)
+    retry = Retry(js.connection, how.patience)
+    mark = await retry.repeat(job.begin)
     if mark is None:
-        return Appended(name, None, messages.count, messages.count, interruptions=patient.interruptions)
+        return Appended(name, None, messages.count, messages.count, interruptions=retry.interruptions)
     filling = job.filling(mark)
     if not job.there:
         await probe(js, name, filling, consumers=False)
     try:
-        await _fill(js, name, filling, patient)
+        await _fill(js, name, filling, retry)
     except StantoolsError as problem:
         await filling.explain(problem)
         raise
     total = messages.count + (filling.besides or 0)
     fillers = filling.loader.filled
-    return Appended(name, mark, messages.count, filling.found, fillers, total, patient.interruptions)
+    return Appended(name, mark, messages.count, filling.found, fillers, total, retry.interruptions)
 
 
 async def extend_stream(
@@ -187,17 +187,17 @@ async def extend_stream(
     check_fillers(name, missing(part), how.filler_limit)
     filling = Filling(js, name, config, part, how, progress)
     filling.writes_part(str(config.get("description") or ""), held)
-    patient = Patience(js.connection, how.patience)
-    await _fill(js, name, filling, patient)
+    retry = Retry(js.connection, how.patience)
+    await _fill(js, name, filling, retry)
     fillers = filling.loader.filled
-    return Appended(name, None, part.count, filling.found, fillers, held + part.count, patient.interruptions)
+    return Appended(name, None, part.count, filling.found, fillers, held + part.count, retry.interruptions)
 
 
-async def _fill(js: JetStream, name: str, filling: Filling, patient: Patience) -> None:
+async def _fill(js: JetStream, name: str, filling: Filling, retry: Retry) -> None:
     """Sends what a stream lacks, as often as it takes."""
     acks = Acks.open(js.connection, name)
     try:
-        await patient.repeat(lambda: filling.fill(acks), lambda: filling.told)
+        await retry.repeat(lambda: filling.fill(acks), lambda: filling.reported)
     finally:
         acks.close()
 

@@ -89,9 +89,9 @@ class Filling:
         return self.needs_update and not self._complete and bool(self.loader.messages + self.loader.filled)
 
     @property
-    def told(self) -> int:
+    def reported(self) -> int:
         """How far it is: the last sequence that is known to be stored."""
-        return self.loader.told
+        return self.loader.reported
 
     def writes_part(self, description: str, besides: int | None) -> None:
         """Says that the source is a part of what is written (see `appending`), and that others finish the stream.
@@ -156,7 +156,7 @@ class Filling:
         """Adds to an error what has become of the stream. One that was created for nothing is removed."""
         if not self._created and not self._examined:
             return
-        reached = self.told
+        reached = self.reported
         try:
             info = await self._js.stream_info(self._name)
             if info is None:
@@ -166,7 +166,7 @@ class Filling:
                 return
             reached = int(info["state"]["last_seq"])
         except NatsError:
-            if self._created and not self.told:
+            if self._created and not self.reported:
                 _say(problem, f"the stream {self._name} was created and may be left", "remove it, or run again")
                 return
         what = f"stream {self._name} is filled up to sequence {reached} of {self._source.last}"
@@ -259,10 +259,10 @@ class Filling:
             raise NotOursError(f"stream {self._name} begins at sequence {first}, expected {self._first}", REMEDY)
         if not self._examined:
             await self._examine(first, until)
-        elif until != self.told:
+        elif until != self.reported:
             await self._look_again(first, until)
         self._examined = True
-        self.loader.told = until
+        self.loader.reported = until
         return until
 
     def _note_complete(self) -> None:
@@ -270,7 +270,7 @@ class Filling:
             self.found = self._source.count
             self._progress(self.found)
         self._complete = self._examined = True
-        self.loader.told = self._source.last
+        self.loader.reported = self._source.last
 
     async def _lead(self, acks: Acks, state: Mapping[str, Any]) -> None:
         """Fills the sequences before the first message, and removes what fills them."""
@@ -299,8 +299,8 @@ class Filling:
                 f"stream {self._name} has been emptied: its last sequence is {last}, expected {want}", REMEDY
             )
         self._examined = True
-        self.loader.told = min(last, self._source.last)
-        return self.loader.told
+        self.loader.reported = min(last, self._source.last)
+        return self.loader.reported
 
     async def _examine(self, first: int, until: int) -> None:
         """Looks at what an earlier run has left."""
@@ -316,12 +316,12 @@ class Filling:
         """Looks at what is stored after something has failed."""
         loader, source = self.loader, self._source
         before = None
-        if until < self.told:
+        if until < self.reported:
             # A server that was killed may have lost what it had said to be stored.
             before = extent(source, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES)
-        reach = max(first - 1, before.reach if before else self.told)
+        reach = max(first - 1, before.reach if before else self.reported)
         compared = await compare(self._js, self._name, source, reach, until, self._how.generation)
-        more = before.messages - extent(source, self.told).messages if before else compared.messages
+        more = before.messages - extent(source, self.reported).messages if before else compared.messages
         loader.messages += more
         self._progress(more)
         known = {each for each in loader.fillers if each <= until}

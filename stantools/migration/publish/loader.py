@@ -166,7 +166,7 @@ class Loader:
     messages: int = 0  #: how many were stored by this run
     fillers: list[int] = field(default_factory=list)  #: sequences at which there are fillers
     filled: int = 0  #: how many fillers were stored by this run
-    told: int = 0  #: the last sequence that is counted in all this
+    reported: int = 0  #: the last sequence that is counted in all this
     replicated: bool = False  #: the stream has more than one replica
 
     _leading = False
@@ -358,7 +358,7 @@ class Loader:
             while self._chunks and self._chunks[0].end <= self._acks.expected:
                 chunk = self._chunks.popleft()
                 self._bytes -= chunk.size
-                self.told = chunk.end - 1
+                self.reported = chunk.end - 1
                 if chunk.fillers:
                     if not self._leading:
                         self.fillers += range(chunk.end - chunk.messages, chunk.end)

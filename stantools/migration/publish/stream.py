@@ -25,7 +25,7 @@ from stantools.migration.publish.consumers import Consumer, Consumers, Standing
 from stantools.migration.publish.filling import Filling, probe
 from stantools.migration.publish.loader import Acks, Publishing
 from stantools.migration.publish.resume import check_fillers
-from stantools.migration.tasks import Patience
+from stantools.migration.tasks import Retry
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream
@@ -93,12 +93,12 @@ async def publish_stream(
         )
     if there is None:
         await probe(js, name, filling, consumers=bool(consumers))
-    patient = Patience(js.connection, how.patience)
+    retry = Retry(js.connection, how.patience)
     makers = Consumers(js, name, source, consumers)
     acks = Acks.open(js.connection, name)
     try:
-        await patient.repeat(lambda: filling.fill(acks), lambda: filling.told)
-        state = await patient.repeat(partial(_complete, filling, makers, acks))
+        await retry.repeat(lambda: filling.fill(acks), lambda: filling.reported)
+        state = await retry.repeat(partial(_complete, filling, makers, acks))
     except StantoolsError as problem:
         await filling.explain(problem)
         raise
@@ -106,7 +106,7 @@ async def publish_stream(
         acks.close()
     seconds = time.monotonic() - began
     done = filling.loader
-    return Published(state, done.messages, filling.found, done.filled, makers.made, patient.interruptions, seconds)
+    return Published(state, done.messages, filling.found, done.filled, makers.made, retry.interruptions, seconds)
 
 
 async def _complete(filling: Filling, makers: Consumers, acks: Acks) -> dict[str, Any]:

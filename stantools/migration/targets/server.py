@@ -26,7 +26,7 @@ from stantools.migration.publish.loader import Publishing
 from stantools.migration.publish.stream import SETTLING
 from stantools.migration.server.preflight import Access, StreamDemand, preflight
 from stantools.migration.targets.loading import ApplyOptions, Existing, apply_streams, config_differences, prove
-from stantools.migration.tasks import Patience, in_parallel, run
+from stantools.migration.tasks import Retry, in_parallel, run
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import DEFAULT_SERVER, ConnectOptions
@@ -128,7 +128,7 @@ class FollowingStreams:
             result = StreamResult(stream.name, Outcome.COMPLETE)
             try:
                 with self._watch.stage(stream.name, Stage.PROVE, 0):
-                    await Patience(self._js.connection, self._how.patience).repeat(
+                    await Retry(self._js.connection, self._how.patience).repeat(
                         lambda: self._finish(stream, proven, result)
                     )
             except StantoolsError as problem:

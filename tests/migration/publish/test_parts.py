@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings as configurations
 from stantools.migration.publish.resume import extent, gaps, missing, wanted_messages
-from stantools.migration.tasks import Patience
+from stantools.migration.tasks import Retry
 from stantools.nats.errors import ApiError, ConnectionLostError, NoAnswerError, PermissionDeniedError
 from stantools.streamfiles import headers
 from tests.migration.publish.conftest import FakeSource, Item
@@ -166,9 +166,9 @@ class _Connected:
         assert timeout > 0
 
 
-def test_patience() -> None:
+def test_retry() -> None:
     async def work() -> None:
-        patience = Patience(_Connected(), 0.2)  # type: ignore[arg-type]
+        retry = Retry(_Connected(), 0.2)  # type: ignore[arg-type]
         reached = [0]
         tries = 0
 
@@ -181,14 +181,14 @@ def test_patience() -> None:
                 raise NoAnswerError("not yet")
             return "done"
 
-        assert await patience.repeat(slow_but_steady, lambda: reached[0]) == "done"
-        assert patience.interruptions == 5
+        assert await retry.repeat(slow_but_steady, lambda: reached[0]) == "done"
+        assert retry.interruptions == 5
 
         async def never() -> None:
             raise NoAnswerError("never")
 
         with pytest.raises(NoAnswerError, match="never"):
-            await patience.repeat(never)
+            await retry.repeat(never)
 
         async def refused() -> None:
             nonlocal tries
@@ -197,7 +197,7 @@ def test_patience() -> None:
 
         tries = 0
         with pytest.raises(RefusedError):
-            await patience.repeat(refused)
+            await retry.repeat(refused)
         assert tries == 1
 
     asyncio.run(work())
