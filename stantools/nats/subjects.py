@@ -64,19 +64,6 @@ def matches(pattern: bytes, subject: bytes) -> bool:
     return all(want in (b"*", token) for want, token in zip(wanted, tokens, strict=False))
 
 
-def covers(pattern: bytes, other: bytes) -> bool:
-    """Returns whether a pattern matches every subject that another pattern matches."""
-    wanted, tokens = pattern.split(b"."), other.split(b".")
-    for i, want in enumerate(wanted):
-        if want == b">" and i == len(wanted) - 1:
-            return len(tokens) > i
-        if i >= len(tokens) or (tokens[i] == b">" and i == len(tokens) - 1):
-            return False
-        if want != b"*" and want != tokens[i]:
-            return False
-    return len(wanted) == len(tokens)
-
-
 def overlap(one: AnyStr, other: AnyStr) -> bool:
     """Returns whether there can be a subject that both patterns match."""
     dot, rest, any_token = _SIGNS[type(one)]
