@@ -76,7 +76,7 @@ _REMEDIES = {
 
 #: A message expects another last sequence of the stream than there is, which the server's words name.
 WRONG_LAST: Final = 10071
-#: A cluster has no leader, or not enough servers for a stream; another last sequence is asked for then; too many requests.
+#: No leader, too few servers for a stream, another last sequence (which is asked for then), too many requests.
 _RETRIABLE: Final = frozenset({10008, 10118, WRONG_LAST, 10167})
 _UNAVAILABLE: Final = 503
 _LAST_SEQUENCE: Final = re.compile(r"last sequence: (\d+)")

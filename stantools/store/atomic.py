@@ -377,6 +377,7 @@ def _finish(content: Path, target: Path, backup: Path, old: object) -> Path | No
 
 
 def identity(path: Path) -> list[int]:
+    """Returns what stays the same when a directory is renamed: its device and its inode."""
     status = path.stat()
     return [status.st_dev, status.st_ino]
 

@@ -65,7 +65,7 @@ def read_clients(buffer: Buffer, crc: Crc) -> ClientsState:
 
 
 def salvage_clients(buffer: Buffer, crc: Crc) -> ClientsState:
-    """Folds every intact record of a clients.dat, whatever is between them, and damaged ones whose payload proves itself.
+    """Folds the intact records of a clients.dat, whatever lies between them, and damaged ones whose payload is proven.
 
     Args:
         buffer: The file.

@@ -315,7 +315,7 @@ def read_subs(buffer: Buffer, crc: Crc) -> SubsState:
 
 
 def salvage_subs(buffer: Buffer, crc: Crc) -> SubsState:
-    """Folds every intact record of a subs.dat, whatever is between them, and damaged ones whose payload proves itself.
+    """Folds the intact records of a subs.dat, whatever is between them, and damaged ones whose payload proves itself.
 
     A record of unknown type that says "message sent" or "message acknowledged" is only applied where it must be the
     former: taken for the wrong one it could lose a delivery.

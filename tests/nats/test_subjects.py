@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stantools.nats.subjects import Taken, matches, overlap, valid_pattern, valid_subject
+from stantools.nats.subjects import Taken, is_literal, matches, overlap, valid_pattern, valid_subject
 
 BOTH = [b"foo", b"foo.bar", b"f*o", b"a>b.c", b"**", b">>", b"$SYS.x", b"a.\xff\x00.b", b"x." * 100 + b"x"]
 PATTERNS = [b"*", b">", b"foo.*", b"foo.>", b"*.*.>", b"*.x.*", b"foo.>>", b"a.b*.>"]

@@ -60,9 +60,7 @@ class FileStream(KeptConsumers):
         StorageError: It cannot be opened or made; the message says why.
     """
 
-    def __init__(
-        self, directory: Path, name: str, files: Descriptors, next_sequence: int | None = None
-    ) -> None:
+    def __init__(self, directory: Path, name: str, files: Descriptors, next_sequence: int | None = None) -> None:
         self._directory, self._messages, self._name = directory, directory / MESSAGES, name
         self._files = files
         self._blocks: dict[int, Block] = {}

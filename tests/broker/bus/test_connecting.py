@@ -175,7 +175,7 @@ def test_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         await barrier(bus)  # with nobody there it is reached as well
         async with our_server(port):
             async with asyncio.timeout(60):
-                while not all([bus.publish(role, b"nobody", b"") for role in ROLES]):
+                while not all(bus.publish(role, b"nobody", b"") for role in ROLES):
                     await asyncio.sleep(0.01)
             await barrier(bus)
             assert bus.publish(Role.SEND, b"a", b"found")

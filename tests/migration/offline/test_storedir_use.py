@@ -93,7 +93,9 @@ def test_a_server_whose_place_cannot_be_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], reason: str
 ) -> None:
     # Not a real one: while it ran, it would stop whoever else is looking.
-    monkeypatch.setattr("stantools.migration.targets.in_use.running_servers", lambda: iter([RunningServer(os.getpid(), arguments)]))
+    monkeypatch.setattr(
+        "stantools.migration.targets.in_use.running_servers", lambda: iter([RunningServer(os.getpid(), arguments)])
+    )
     assert list(find_server(tmp_path / "jetstream", quiet=0)) == []
     (tmp_path / "jetstream").mkdir()
     found = list(find_server(tmp_path / "jetstream", quiet=0))
