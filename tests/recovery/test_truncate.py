@@ -306,18 +306,19 @@ class TestApply:
 
         from stantools.errors import StoreUnwritableError
 
-        before = tree(torn)
+        before, opened = tree(torn), Path.open
 
-        opened = Path.open
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-        def full(path: Path, *given: Any, **named: Any) -> Any:
+        def open_unless_full(path: Path, *given: Any, **named: Any) -> Any:
             if tmp_path / "backups" in path.parents and "files" in path.parts:
-                raise OSError(errno.ENOSPC, "No space left on device")
+                full()
             return opened(path, *given, **named)
 
         plan = plan_truncation(open_datastore(torn))
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "open", full)
+            patch.setattr(Path, "open", open_unless_full)
             with pytest.raises(StoreUnwritableError, match="No space left"):
                 apply_truncation(plan, tmp_path / "backups", quiet=0)
         assert tree(torn) == before and not (tmp_path / "backups").exists()

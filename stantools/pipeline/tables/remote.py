@@ -318,11 +318,14 @@ def sampled(place: Place, url: str, entries: Sequence[Entry]) -> Iterator[str]:
 
     Yields:
         The directory of the copy.
+
+    Raises:
+        StoreUnwritableError: The copy cannot be written.
     """
     with temporary_directory() as copy:
         files = [entry for entry in entries if entry.name in (SERVER_FILE, CLIENTS_FILE) and not entry.directory]
         for entry in files:
-            (copy / entry.name).write_bytes(place.head(place.join(url, entry.name), _SAMPLE))
+            _sample(place, place.join(url, entry.name), copy / entry.name)
         if not any(entry.size > _HEADER for entry in files):
             for entry in [entry for entry in entries if entry.directory][:_CHANNELS_SAMPLED]:
                 _sample_channel(place, place.join(url, entry.name), copy / entry.name)
@@ -334,9 +337,17 @@ _HEADER = 4
 
 
 def _sample_channel(place: Place, url: str, copy: Path) -> None:
-    copy.mkdir()
     entries = [entry for entry in place.entries(url) if not entry.directory]
     chosen = [entry for entry in entries if entry.name == SUBS_FILE]
     chosen += [entry for entry in entries if entry.name.startswith("msgs.")][-4:]
     for entry in chosen:
-        (copy / entry.name).write_bytes(place.head(place.join(url, entry.name), _SAMPLE))
+        _sample(place, place.join(url, entry.name), copy / entry.name)
+
+
+def _sample(place: Place, url: str, copy: Path) -> None:
+    head = place.head(url, _SAMPLE)
+    try:
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(head)
+    except OSError as error:
+        raise _no_room(copy, error) from error
