@@ -20,6 +20,7 @@ from stantools.pipeline.tables.model import (
     Mode,
     Part,
     Piece,
+    ReadCounter,
     Split,
     StorePart,
     StoreRef,
@@ -60,11 +61,12 @@ class Plan:
     stores: list[StoreRef]  #: the stores and directories of slices that were found
 
 
-def plan(options: TableOptions) -> Plan:
+def plan(options: TableOptions, counter: ReadCounter | None = None) -> Plan:
     """Plans how a table is read.
 
     Args:
         options: Which table of which stores, which part of it, and how big tasks are to be.
+        counter: Counts what is read of slices for this.
 
     Raises:
         StoreUnreadableError: Nothing at all was found, or with mode FAILFAST something cannot be read.
@@ -83,7 +85,7 @@ def plan(options: TableOptions) -> Plan:
     if options.mode is Mode.DROPMALFORMED:
         parts = [part for part in parts if not isinstance(part, Failed)]
     if options.table is Table.MESSAGES:
-        parts = _cut(parts, options)
+        parts = _cut(parts, options, counter)
     groups = grouped(parts, [_weight(part, options.table) for part in parts], options)
     return Plan([Split(tuple(group)) for group in groups], unreadable, [store.ref for store in stores])
 
@@ -200,7 +202,7 @@ def _record_files(store: FoundStore, channel: FoundChannel, options: TableOption
     return sorted(files, key=lambda entry: kind_of(entry.name) is not FileKind.SUBS)
 
 
-def _cut(parts: list[Part], options: TableOptions) -> list[Part]:
+def _cut(parts: list[Part], options: TableOptions, counter: ReadCounter | None) -> list[Part]:
     """Cuts large slices, and leaves out what the bounds leave out."""
     pieces = [part for part in parts if isinstance(part, Piece)]
     total = sum(_weight(piece, Table.MESSAGES) for piece in pieces)
@@ -216,7 +218,7 @@ def _cut(parts: list[Part], options: TableOptions) -> list[Part]:
         if part.cost <= (min(_SMALL_SLICE, size) if bounded else size):
             return (part,)
         try:
-            return split_slice(part.slice, how)
+            return split_slice(part.slice, how, counter)
         except StoreUnreadableError:
             return (part,)  # said where it is read
 
