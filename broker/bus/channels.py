@@ -26,7 +26,7 @@ class ChannelStreams:
 
     Args:
         server: The streams.
-        clock: Tells the time.
+        clock: Where the time comes from.
         store_dir: Where streams are kept, and the consumers of channels beside them; None if channels do not outlive
             the process.
     """

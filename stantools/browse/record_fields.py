@@ -1,6 +1,6 @@
 """What every byte of a record means: size, type, CRC, and each field of its payload, good or damaged.
 
-Any bytes whatsoever can be looked at. What is told covers them all, in order, without a gap and without overlap.
+Any bytes whatsoever can be looked at. The parts cover them all, in order, without a gap and without overlap.
 Facts: filestore.md sections 2 and 3.
 """
 

@@ -85,7 +85,7 @@ def describe_node(ctx: click.Context, text: str) -> str:
 def node_at(path: Path, *, history: bool = False) -> NodeFiles | None:
     """Returns the clustered node that has its directories at or below a path; None if that is a store, or nothing.
 
-    A view of a running node is told to be one: what its server is writing may look damaged.
+    A view of a running node is said to be one: what its server is writing may look damaged.
 
     Args:
         path: The path.

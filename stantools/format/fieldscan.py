@@ -186,7 +186,7 @@ def message(payload: Bytes, max_fields: int = 1 << 62) -> Message:
 
 
 def is_message(payload: Bytes) -> bool:
-    """Whether a payload is certainly a stored message: decodes, and has a sequence and a subject."""
+    """Returns whether a payload is certainly a stored message: decodes, and has a sequence and a subject."""
     try:
         decoded = message(payload, MAX_FIELDS)
     except DecodeError:
@@ -218,7 +218,7 @@ def update(payload: Bytes, *, with_sequence: bool) -> tuple[int, int]:
 
 
 def is_fields(payload: Bytes) -> bool:
-    """Whether a payload is a sequence of protobuf fields that fill it exactly."""
+    """Returns whether a payload is a sequence of protobuf fields that fill it exactly."""
     position = 0
     budget = [MAX_FIELDS]
     try:

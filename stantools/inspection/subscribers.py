@@ -1,7 +1,7 @@
 """Subscriptions and clients as people and programs want to see them: folded state, status, lag.
 
 Facts: filestore.md sections 4.1 to 4.4. The state is the one that the server recovers; where it would
-refuse the file, whatever is intact in it is folded instead and the problem is told.
+refuse the file, whatever is intact in it is folded instead and the problem is reported.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def _in_parts(item: ChannelRef | Task[Any], most: int) -> ChannelRef | Task[Any]
         return item
     files, error = item.listed()
     if error:
-        return item  # which is told in its survey
+        return item  # its survey says so
     slices = files.all_slices
     size = sum(each.data_size + each.index_size for each in slices)
     return _Parts(item, files) if len(slices) > 1 and size > most else replace(item, files=files, size=size)

@@ -109,7 +109,7 @@ class Target(Protocol):
 
 @dataclass
 class Ending:
-    """Decides when a store is not written any more, by what is told of it at every look."""
+    """Decides when a store is not written any more, by what is seen of it at every look."""
 
     cutover: bool = False  #: it ends when the server has stopped
     idle: float | None = None  #: it ends when nothing was written for so many seconds, too
@@ -331,7 +331,7 @@ class Following:
             raise again[0]
 
     def _fail(self, channel: str, result: StreamResult) -> None:
-        """Takes note of a stream that cannot be loaded: it is told once."""
+        """Takes note of a stream that cannot be loaded: it is reported once."""
         if channel not in self.failed:
             why = result.error.message if result.error else "; ".join(each.detail for each in result.findings)
             self._watch.note(f"stream {result.stream} is not followed: {why}")
@@ -365,7 +365,7 @@ class Following:
                 self.delays.append(self._clock() - stored)
 
     def _tell_removed(self, followed: Followed, last: int) -> None:
-        """Tells of messages behind the last one that was read which are not in the channel any more."""
+        """Reports messages behind the last one that was read which are not in the channel any more."""
         ((channel, _),) = followed.stream.source.parts
         if channel.first > last + 1:
             lost = Ranges.of([(last + 1, channel.first - 1)]) - followed.removed

@@ -99,7 +99,7 @@ class Watch:
 
     @contextmanager
     def stage(self, stream: str, stage: Stage, messages: int) -> Iterator[StageProgress]:
-        """A stage of a stream, which lasts as long as the block; yields what is told the messages that are done."""
+        """A stage of a stream, which lasts as long as the block; yields what counts the messages that are done."""
         self.begin(stream, stage, messages)
         try:
             yield StageProgress(self, stream)
@@ -115,7 +115,7 @@ class StageProgress:
     """Reports to a watch how many messages of a stream are done, and remembers it, so that it can be taken back.
 
     Args:
-        watch: Who is told.
+        watch: What learns of it.
         stream: The stream's name.
     """
 

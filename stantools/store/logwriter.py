@@ -73,7 +73,7 @@ class ClientsLog(AppendLog):
         self.flush()
 
     def due(self, live: int, *, now: float | None = None) -> bool:
-        """Tells, after a delete, whether a compaction is due.
+        """Returns whether a compaction is due, after a delete.
 
         Args:
             live: Clients that are connected.
@@ -230,7 +230,7 @@ class SubsLog(AppendLog):
         self._add(records)
 
     def due(self, *, now: float | None = None) -> bool:
-        """Tells, after a delete or an acknowledgement, whether a compaction is due.
+        """Returns whether a compaction is due, after a delete or an acknowledgement.
 
         Args:
             now: Seconds of a monotonic clock; by default the system's.

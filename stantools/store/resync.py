@@ -264,7 +264,7 @@ class Resync:
         return False
 
     def _is_good(self, offset: int) -> bool:
-        """Tells, as long as the allowance lasts, whether a record is good that there is little reason to expect."""
+        """Returns whether a record is good that there is little reason to expect, as long as the allowance lasts."""
         if self._limit - offset <= RECORD_HEADER_SIZE:
             return False
         size, _ = RECORD_HEADER.unpack_from(self._buffer, offset)

@@ -144,7 +144,7 @@ async def open_link(
 
 
 def is_nobody(message: Msg) -> bool:
-    """Whether the NATS server says that nobody listened to a message with this reply subject."""
+    """Returns whether the NATS server says that nobody listened to a message with this reply subject."""
     return not message.data and (message.headers or {}).get("Status") == "503"
 
 

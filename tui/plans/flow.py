@@ -4,7 +4,7 @@
        ▲         │         │           │                  │
        └─────────┴─────────┴───────────┴──────────────────┘  back; from CONFIRM to PREVIEW
 
-LOOK and RUN are jobs; a job that failed, or was cancelled, is told in the step behind it.
+LOOK and RUN are jobs; a job that failed, or was cancelled, is reported by the step behind it.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Pace:
 
     Args:
         unit: What it counts: `bytes`, or anything else by its name.
-        clock: Tells the time in seconds; for tests.
+        clock: Returns the time in seconds; for tests.
     """
 
     def __init__(self, job: Job[Any], unit: str, clock: Callable[[], float] = time.monotonic) -> None:

@@ -225,7 +225,7 @@ class ViewScreen(Screen[None]):
             name: What, for people.
             work: Does it.
             done: Takes the result, in the user interface.
-            otherwise: Called if it was cancelled, or has failed, which is told.
+            otherwise: Called if it was cancelled, or has failed, which the user sees.
             total: How much there is to do, if that is known.
         """
         job: Job[_T] = Job(name, work, total=total)

@@ -36,7 +36,7 @@ class AccountRows(RowSource[Any]):
     """The table of an account, below it what cannot be a row.
 
     Args:
-        account: What is told.
+        account: What is said.
         width: Columns of the screen that paragraphs may have.
     """
 

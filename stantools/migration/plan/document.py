@@ -1,4 +1,4 @@
-"""Reading YAML that people have edited: every mistake is told with file, line and what was expected.
+"""Reading YAML that people have edited: every mistake is reported with file, line and what was expected.
 
 Values are read from the text that stands in the file, not from what YAML 1.1 makes of it: a stream may be named `on`,
 and `10:30` is not a number.

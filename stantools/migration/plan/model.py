@@ -158,7 +158,7 @@ class Position:
         """Returns it in sequences of a stream that numbers its messages anew.
 
         Args:
-            position: Gives for rising sequences of the channel those in the stream, for one that is not there the
+            position: Returns for rising sequences of the channel those in the stream, for one that is not there the
                 one of the message before it; 0 where there is none.
         """
         delivered, *pending = position([self.delivered, *self.pending])

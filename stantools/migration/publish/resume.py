@@ -233,7 +233,7 @@ class Wanted:
     data: bytes = b""
 
     def is_met(self, stored: Stored | None, generation: int) -> bool:
-        """Whether it is there; it may have been published, or restored, with origin headers or without."""
+        """Returns whether it is there; it may have been published, or restored, with origin headers or without."""
         if stored is None or self.subject is None:
             return stored is None and self.subject is None
         subject, block, data = stored

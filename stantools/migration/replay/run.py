@@ -151,7 +151,7 @@ class Replay:
         file: Where to remember how far it is.
         pace: How fast.
         stop: Set when the user wants to stop.
-        say: Tells the user something at once.
+        say: Called with what the user is to know at once.
         progress: Called with the bytes of payload that were sent.
     """
 
@@ -359,7 +359,7 @@ async def replay(
         file: How far it is, and where to remember that.
         pace: How fast.
         stop: Set when the user wants to stop.
-        say: Tells the user something at once.
+        say: Called with what the user is to know at once.
         progress: Called with the bytes of payload that were sent.
 
     Raises:

@@ -46,7 +46,7 @@ def store_setting(
 
     Args:
         path: The file.
-        environment: Gives the server's environment variables, empty for one that is not set.
+        environment: Returns the server's environment variables, empty for one that is not set.
         root: Where the server's root directory is, seen from here.
         jetstream: JetStream is enabled by an option.
     """

@@ -218,7 +218,7 @@ class Follower:
         """Returns a position of every channel. What cannot be read is left to the first batch, which reports it.
 
         Args:
-            position: Gives that of a channel.
+            position: Returns that of a channel.
             skipping: What is there now is skipped on purpose, with all data files there are.
         """
         offsets = Offsets()

@@ -65,7 +65,7 @@ class Logged(Rewrite):
         sequences: Which of their messages.
         size: Bytes of their payloads.
         largest: Bytes of the largest one.
-        note: What is told of them.
+        note: What is said of them.
         key: The encryption key; with it, what was encrypted in the log is encrypted in the store.
     """
 

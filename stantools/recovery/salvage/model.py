@@ -95,7 +95,7 @@ class Rewrite(ABC):
 
     path: Path
     sequences: Ranges
-    #: What is told of them.
+    #: What is said of them.
     note: str
     size: int
     payload: int
