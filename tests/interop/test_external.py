@@ -364,7 +364,7 @@ def test_messages_as_large_as_the_server_takes(tmp_path: Path) -> None:
             subscription = client.subscribe(b"a", ack_wait_in_secs=1)
             until(lambda: 'Channel "a": message 1 cannot be delivered' in broker.said())
             server.stop()
-            server._settings["max_payload"] = 8192
+            server.settings["max_payload"] = 8192
             server.start()
         with Talker(server.port) as nats:
             client.move(nats)
