@@ -7,8 +7,8 @@ import os
 import random
 import shutil
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -86,6 +86,22 @@ class LoopDisk:
         self._done.append((conclusion, problem))
         if self.wake is not None:
             self.wake()
+
+    def sync_aside(self, descriptor: int, conclusion: Callable[[Exception | None], None]) -> bool:
+        """No kernel syncs here."""
+        return False
+
+    def sync_files(self, paths: Iterable[Path], conclusion: Callable[[Exception | None], None]) -> None:
+        def sync() -> None:
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    descriptor = os.open(path, os.O_RDONLY)
+                    try:
+                        os.fsync(descriptor)
+                    finally:
+                        os.close(descriptor)
+
+        self.run(sync, conclusion)
 
     def take_turns(self, begin: Callable[[], tuple[Callable[[], None], Callable[[Exception | None], None]]]) -> None:
         self.run(*begin())
