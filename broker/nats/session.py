@@ -205,10 +205,10 @@ class Session(Client):
         NATS.error("%s - %s", self, problem.log)
         self.close(_REASONS.get(problem.closed, Reason.VIOLATION), problem.answer)
 
-    def unauthorized(self, text: str = "Authorization Violation") -> None:
+    def unauthorized(self) -> None:
         """Ends the connection: the client is not who it says, or said nothing."""
         NATS.error("%s - authentication error%s", self, self._claim())
-        self.close(Reason.AUTHENTICATION_FAILURE, text)
+        self.close(Reason.AUTHENTICATION_FAILURE, "Authorization Violation")
 
     def _claim(self) -> str:
         said = self.credentials

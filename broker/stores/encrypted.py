@@ -162,7 +162,7 @@ class EncryptedStore:
         return self._wrap(name, self._inner.create_channel(name))
 
     def __getattr__(self, name: str) -> Any:
-        """As of the store inside: all that has nothing to do with messages, also of a `Remote` or `Maintained` one."""
+        """As of the store inside: all that has nothing to do with messages, also of a `Remote` one."""
         return getattr(self._inner, name)
 
     @property

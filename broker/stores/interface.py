@@ -353,10 +353,3 @@ class Remote(Protocol):
 
     async def finish(self) -> None:
         """Waits for what is under way, some seconds at most; called before `close`."""
-
-
-class Maintained(Protocol):
-    """A store that wants to be called from time to time, to sync what nobody flushes."""
-
-    def maintain(self) -> int | None:
-        """Does what is due. Returns when to call again (monotonic nanoseconds), None for never. Raises nothing."""

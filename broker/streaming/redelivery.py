@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: What is due a little later goes along (rule 1).
 _TOLERANCE: Final = 15_000_000
 #: How soon what a member of a group leaves behind is sent to others (streaming-protocol.md section 18.8).
-LEFT_BEHIND: Final = 100_000_000
+_LEFT_BEHIND: Final = 100_000_000
 #: Messages and bytes that are looked up at a time.
 _BLOCK: Final = 1024
 _READ_SIZE: Final = 1 << 20
@@ -49,9 +49,9 @@ class Redelivery:
         if subscription.timer is None:
             subscription.timer = self._timers.after(subscription.ack_wait, partial(self._fire, subscription))
 
-    def arm_within(self, subscription: Subscription, delay: int) -> None:
-        """Lets a subscription's timer fire after a while at the latest."""
-        time = self._clock.monotonic() + delay
+    def arm_soon(self, subscription: Subscription) -> None:
+        """Lets the timer of a subscription that got what another left behind fire soon."""
+        time = self._clock.monotonic() + _LEFT_BEHIND
         if subscription.timer is None or subscription.timer.time > time:
             self._timers.cancel(subscription.timer)
             subscription.timer = self._timers.at(time, partial(self._fire, subscription))

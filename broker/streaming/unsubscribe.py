@@ -11,7 +11,6 @@ from broker.streaming.errors import RefusedError
 from broker.streaming.inflight import store_sent
 from broker.streaming.names import durable_key, text
 from broker.streaming.ports import Role
-from broker.streaming.redelivery import LEFT_BEHIND
 from broker.streaming.requests import Request, decode
 from broker.streaming.state import told
 from stantools.format import gogo
@@ -230,7 +229,7 @@ class Unsubscribing:
                 member.pending.update(dict.fromkeys(share, now))
                 member.last_sent = max(member.last_sent, *share)
                 member.settle()
-                self._redelivery.arm_within(member, LEFT_BEHIND)
+                self._redelivery.arm_soon(member)
 
     def delete(self, channel: Channel, state: pb.SubState) -> None:
         """Removes a subscription from the store."""

@@ -146,8 +146,8 @@ class StreamConfig:
             if name in found and found[name] not in words:
                 raise ApiError(400, 10025, f'invalid JSON: can not unmarshal "\\"{found[name][:40]}\\""')
         if "mirror" in found:
-            found["mirror"] = read_origin(found["mirror"], "StreamSource")
-        found["sources"] = tuple(read_origin(each, "StreamSource") for each in found.get("sources", ()))
+            found["mirror"] = read_origin(found["mirror"])
+        found["sources"] = tuple(read_origin(each) for each in found.get("sources", ()))
         copies = bool(found.get("mirror") or found["sources"])
         found["subjects"] = tuple(found.get("subjects", ())) or (() if copies else (found.get("name", ""),))
         limits = members(found.get("consumer_limits", {}), _CONSUMER_LIMITS, "consumer_limits", strict=True)

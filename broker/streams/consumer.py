@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 #: Sequences that are looked up at a time.
 _AHEAD: Final = 1024
-_MAX_SEQUENCE: Final = (1 << 62) - 1
 
 #: Gets the name of an event and what is to be said of it.
 Event = Callable[[str, dict[str, Any]], None]

@@ -31,16 +31,16 @@ _MIRROR: Final = (10142, 10150, 10152, (10151, 10154))
 _SOURCE: Final = (10141, 10144, 10147, (10145, 10146))
 
 
-def read_origin(values: Mapping[str, Any], what: str) -> dict[str, Any]:
+def read_origin(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the members of a mirror or source that say something.
 
     Raises:
         ApiError: One has another type, or is not known.
     """
-    found = members(values, _KINDS, what, strict=True)
+    found = members(values, _KINDS, "StreamSource", strict=True)
     if found.get("opt_start_time"):
         # Only its form is looked at here.
-        members(found, {"opt_start_time": TIME}, what)
+        members(found, {"opt_start_time": TIME}, "StreamSource")
     if transforms := found.get("subject_transforms"):
         found["subject_transforms"] = [
             {"src": "", "dest": "", **members(each, MAPPING, "subject_transforms", strict=True)} for each in transforms

@@ -55,14 +55,12 @@ class AppendLog:
         crc: Crc,
         rules: CompactionRules | None,
         *,
-        sync: bool,
         buffer_size: int,
     ) -> None:
         self.path = path  #: the file
         self._root = root
         self._crc = crc
         self._rules = rules or CompactionRules()
-        self._sync = sync
         self._buffer_size = buffer_size
         self._buffer: list[bytes] = []
         self._buffered = 0
@@ -73,13 +71,10 @@ class AppendLog:
         #: When it was compacted last, in seconds of the clock that compactions go by.
         self.compacted = float("-inf")
         with writing(path, "nothing was changed"):
-            created = create_whole(path, FILE_HEADER_BYTES)
+            create_whole(path, FILE_HEADER_BYTES)
             self.descriptor = os.open(path, _FLAGS, 0o666)  #: the open file
             try:
                 self._begin()
-                if created and self._sync:
-                    os.fsync(self.descriptor)
-                    fsync_directory(path.parent)
             except BaseException:
                 os.close(self.descriptor)
                 raise
@@ -89,9 +84,6 @@ class AppendLog:
         if size == 0:
             try:
                 write_all(self.descriptor, FILE_HEADER_BYTES)
-                if self._sync:
-                    os.fsync(self.descriptor)
-                    fsync_directory(self.path.parent)
             except BaseException:
                 self.path.unlink()  # without its header it would keep a server from starting (weakness W15)
                 raise
@@ -109,20 +101,6 @@ class AppendLog:
         if kind is not None:
             self._forget()
         self.close()
-
-    def flush(self, *, sync: bool | None = None) -> None:
-        """Writes what is gathered.
-
-        Args:
-            sync: Also make it durable; by default as the log was opened.
-
-        Raises:
-            StoreUnwritableError: It cannot be written. The file ends with the last record that was written before.
-        """
-        self.write_out()
-        if self._sync if sync is None else sync:
-            with writing(self.path, _NOT_DURABLE):
-                os.fsync(self.descriptor)
 
     def syncing(self) -> Callable[[], None]:
         """Returns what makes durable what is written now: to be called once, by any thread, also if the log is closed.
@@ -143,13 +121,13 @@ class AppendLog:
         return sync
 
     def close(self) -> None:
-        """Flushes and closes.
+        """Writes what is gathered, and closes.
 
         Raises:
-            StoreUnwritableError: As from `flush`.
+            StoreUnwritableError: As from `write_out`.
         """
         try:
-            self.flush()
+            self.write_out()
         finally:
             os.close(self.descriptor)
 
@@ -174,7 +152,7 @@ class AppendLog:
         """Writes what is gathered, without syncing it.
 
         Raises:
-            StoreUnwritableError: As from `flush`.
+            StoreUnwritableError: It cannot be written. The file ends with the last record that was written before.
         """
         if not self._buffered:
             return

@@ -34,23 +34,20 @@ Live = tuple[pb.SubState, Collection[int]]
 
 
 class ClientsLog(AppendLog):
-    """The clients.dat of a store; every record is written at once.
+    """The clients.dat of a store; every record is written at once, and as in the server not synced.
 
     Args:
         root: The store's root directory.
         crc: The store's CRC.
         rules: When to compact.
-        sync: Make every record durable (the server does not).
         deletes: Delete records in the file, as counted when it was read.
 
     Raises:
         StoreUnwritableError: It cannot be opened or created, or has a bad version header.
     """
 
-    def __init__(
-        self, root: Path, crc: Crc, rules: CompactionRules | None = None, *, sync: bool = True, deletes: int = 0
-    ) -> None:
-        super().__init__(root / CLIENTS_FILE, root, crc, rules, sync=sync, buffer_size=0)
+    def __init__(self, root: Path, crc: Crc, rules: CompactionRules | None = None, *, deletes: int = 0) -> None:
+        super().__init__(root / CLIENTS_FILE, root, crc, rules, buffer_size=0)
         self.deletes = deletes
 
     def add(self, client: pb.ClientInfo) -> None:
@@ -60,7 +57,7 @@ class ClientsLog(AppendLog):
             StoreUnwritableError: It cannot be written; the file is as it was.
         """
         self._add(encode_client(client, self._crc))
-        self.flush()
+        self.write_out()
 
     def delete(self, client_id: bytes) -> None:
         """Writes that a client is gone.
@@ -70,7 +67,7 @@ class ClientsLog(AppendLog):
         """
         self._add(encode_client_delete(client_id, self._crc))
         self.deletes += 1
-        self.flush()
+        self.write_out()
 
     def due(self, live: int, *, now: float | None = None) -> bool:
         """Returns whether a compaction is due, after a delete.
@@ -109,14 +106,13 @@ class ClientsLog(AppendLog):
 
 
 class SubsLog(AppendLog):
-    """The subs.dat of a channel; records are gathered and written at a flush.
+    """The subs.dat of a channel; records are gathered until `write_out`.
 
     Args:
         directory: The channel's directory.
         root: The store's root directory, for temporary files.
         crc: The store's CRC.
         rules: When to compact.
-        sync: Make every flush durable.
         buffer_size: Bytes that are gathered before they are written.
         records: Live records in the file, as counted when it was read (`sublog.SubsState`).
         dead: Dead records in the file.
@@ -132,13 +128,11 @@ class SubsLog(AppendLog):
         crc: Crc,
         rules: CompactionRules | None = None,
         *,
-        sync: bool = True,
         buffer_size: int = 2 * 1024 * 1024,
         records: int = 0,
         dead: int = 0,
     ) -> None:
-        path = directory / SUBS_FILE
-        super().__init__(path, root, crc, rules, sync=sync, buffer_size=buffer_size)
+        super().__init__(directory / SUBS_FILE, root, crc, rules, buffer_size=buffer_size)
         self.records = records
         self.dead = dead
 

@@ -41,11 +41,10 @@ class Retention:
     """Keeps a channel within its limits.
 
     Args:
-        writer: The channel's writer.
+        writer: The channel's writer; its list of finished slices is emptied, so that it does not grow for ever.
         limits: What the channel may hold.
         slices: Slices that were there before, by number, without the one that the writer goes on with.
         drop: Called with the number of each slice whose files are to go, in order.
-        consume: Empty the writer's list of finished slices, so that it does not grow for ever.
 
     Attributes:
         first_sequence: First sequence that is left; one more than the last if none is; 0 before the first message.
@@ -59,14 +58,11 @@ class Retention:
         slices: Iterable[SliceState] = (),
         *,
         drop: Callable[[int], None],
-        consume: bool = False,
     ) -> None:
         self.limits = limits
         self._writer = writer
         self._drop = drop
-        self._consume = consume
         self.slices = deque(slices)  #: what there is, the oldest first
-        self._seen = len(writer.finished)
         # How much of the oldest slice is removed, and what all but the last slice hold.
         self._row = self._row_bytes = 0
         self._before = [sum(each.count for each in self.slices), sum(each.bytes for each in self.slices)]
@@ -129,15 +125,13 @@ class Retention:
     def catch_up(self) -> None:
         """Learns of the slices that the writer has begun since the last time."""
         known = self.slices[-1].number if self.slices else None
-        new = [*self._writer.finished[self._seen :], *([self._writer.current] if self._writer.current else [])]
+        new = [*self._writer.finished, *([self._writer.current] if self._writer.current else [])]
         for each in new:
             if known is None or each.number > known:
                 if self.slices:
                     self._count_before(self.slices[-1], 1)
                 self.slices.append(each)
-        if self._consume:
-            self._writer.finished.clear()
-        self._seen = len(self._writer.finished)
+        self._writer.finished.clear()
 
     def _next(self, now_ns: int) -> tuple[int, int]:
         """Returns how many of the next messages of the oldest slice go, and their bytes."""

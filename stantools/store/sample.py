@@ -233,7 +233,7 @@ def _identifier(rng: random.Random) -> bytes:
 def _write_clients(root: Path, options: SampleOptions, crc: Crc) -> None:
     """Writes the clients: two that are connected, and two that have come and gone."""
     rng = random.Random(f"{options.seed}:clients")
-    with ClientsLog(root, crc, sync=False) as log:
+    with ClientsLog(root, crc) as log:
         if not options.subscriptions:
             return
         for name in (b"publisher", b"app-1", b"app-2", b"app-3"):
@@ -246,7 +246,7 @@ def _write_clients(root: Path, options: SampleOptions, crc: Crc) -> None:
 
 def _write_subscriptions(root: Path, options: SampleOptions, number: int, channel: _Channel, crc: Crc) -> None:
     directory = root / channel.name.decode()
-    with SubsLog(directory, root, crc, sync=False) as log:
+    with SubsLog(directory, root, crc) as log:
         if options.subscriptions:
             history = _History(log, random.Random(f"{options.seed}:{number}:subs"), channel.sequences)
             history.durables()

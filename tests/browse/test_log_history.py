@@ -121,7 +121,7 @@ def test_any_log_and_any_damage(
 
 def _write(path: Path, steps: list[tuple[str, int, int]]) -> None:
     path.unlink(missing_ok=True)
-    with SubsLog(path.parent, path.parent, CRC, sync=False) as log:
+    with SubsLog(path.parent, path.parent, CRC) as log:
         for what, number, sequence in steps:
             if what in ("new", "update"):
                 state = pb.SubState(id=number, client_id=b"c", inbox=b"i", ack_inbox=b"a", last_sent=sequence)
@@ -136,7 +136,7 @@ def _write(path: Path, steps: list[tuple[str, int, int]]) -> None:
 
 def test_many_records_are_taken_from_columns(tmp_path: Path) -> None:
     path = tmp_path / "subs.dat"
-    with SubsLog(path.parent, path.parent, CRC, sync=False) as log:
+    with SubsLog(path.parent, path.parent, CRC) as log:
         for number in (1, 2):
             log.new(pb.SubState(id=number, client_id=b"c", inbox=b"i", ack_inbox=b"a"))
         for begin in range(1, 60_001, 10_000):

@@ -48,7 +48,7 @@ def test_rewriting_golden_clients(golden, tmp_path, case):
     wanted = (golden / case / "datastore" / "clients.dat").read_bytes()
     crc = crc_of(case)
     found = Records(memoryview(wanted), 4, len(wanted), typed=True, crc=crc)
-    with ClientsLog(tmp_path, crc, sync=False) as log:
+    with ClientsLog(tmp_path, crc) as log:
         for record in found:
             if record.type == ClientRecord.ADD:
                 log.add(gogo.decode(pb.ClientInfo, record.payload))
@@ -80,7 +80,7 @@ def write(log: SubsLog, buffer: bytes, crc: Crc) -> None:
 def test_rewriting_golden_subscriptions(golden, tmp_path, case, channel):
     wanted = (golden / case / "datastore" / channel / "subs.dat").read_bytes()
     crc = crc_of(case)
-    with SubsLog(tmp_path, tmp_path, crc, sync=False) as log:
+    with SubsLog(tmp_path, tmp_path, crc) as log:
         write(log, wanted, crc)
         assert log.size == len(wanted) - 4
     assert (tmp_path / "subs.dat").read_bytes() == wanted
@@ -231,7 +231,7 @@ def test_subscription_records_wait_for_the_flush_client_records_do_not(tmp_path)
         subs.new(subscription(1))
         assert (tmp_path / "clients.dat").stat().st_size > 4
         assert (tmp_path / "subs.dat").stat().st_size == 4
-        subs.flush()
+        subs.write_out()
         assert (tmp_path / "subs.dat").stat().st_size == 4 + subs.size
 
 
@@ -280,7 +280,7 @@ def test_a_full_disk_leaves_whole_records(tmp_path, monkeypatch, part):
     clients.add(pb.ClientInfo(id=b"one", hb_inbox=b"h"))
     subs = SubsLog(tmp_path, tmp_path, IEEE)
     subs.new(subscription(1))
-    subs.flush()
+    subs.write_out()
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     sizes = clients.size, subs.size
     disk_full(monkeypatch, part=part)
@@ -288,7 +288,7 @@ def test_a_full_disk_leaves_whole_records(tmp_path, monkeypatch, part):
         clients.add(pb.ClientInfo(id=b"two", hb_inbox=b"h"))
     subs.new(subscription(2))
     with pytest.raises(StoreUnwritableError):
-        subs.flush()
+        subs.write_out()
     with pytest.raises(StoreUnwritableError, match="as it was"):
         subs.compact([])
     monkeypatch.undo()

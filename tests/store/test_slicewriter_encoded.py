@@ -136,7 +136,7 @@ def test_going_back_may_fail_and_be_tried_again(tmp_path, monkeypatch):
 def test_finished_slices_are_consumed(tmp_path):
     limits, remove = SliceLimits(2, 0), lambda number: pytest.fail(f"slice {number} is full of messages")
     with SliceWriter(tmp_path, NAME, CRC, Writing(limits, sync=False)) as writer:
-        retention = Retention(writer, UNLIMITED, drop=remove, consume=True)
+        retention = Retention(writer, UNLIMITED, drop=remove)
         for first in range(1, 20, 3):
             writer.append_encoded(*encoded(first, [b"x"] * 3))
             writer.flush()

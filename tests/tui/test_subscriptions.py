@@ -311,7 +311,7 @@ def hostile(tmp_path: Path) -> Path:
     write_sample(store, SampleOptions(seed=7))
     for channel in [each for each in store.iterdir() if each.is_dir()]:
         (channel / "subs.dat").unlink(missing_ok=True)
-        with SubsLog(channel, store, CRC, sync=False) as log:
+        with SubsLog(channel, store, CRC) as log:
             for number, group, durable in ((1, b"", HOSTILE), (2, HOSTILE, b""), (3, b"", b"")):
                 log.new(
                     pb.SubState(
@@ -320,7 +320,7 @@ def hostile(tmp_path: Path) -> Path:
                     )
                 )  # fmt: skip
                 log.sent([number, number], [1, 2])
-    with ClientsLog(store, CRC, sync=False) as clients:
+    with ClientsLog(store, CRC) as clients:
         clients.add(pb.ClientInfo(id=HOSTILE, hb_inbox=HOSTILE, conn_id=HOSTILE, protocol=1))
     return store
 

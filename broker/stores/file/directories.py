@@ -91,7 +91,7 @@ class ChannelDirectory:
         if not create_whole(path / SUBS_FILE, FILE_HEADER_BYTES):
             # It is there, or cannot be made; what is in it belongs to another channel.
             cut_behind(path / SUBS_FILE, FILE_HEADER_SIZE)
-            SubsLog(path, services.options.directory, services.crc, sync=False).abandon()
+            SubsLog(path, services.options.directory, services.crc).abandon()
 
     def conclude(self) -> None:
         """Completes `making` if it is known what became of it. Called by the loop."""

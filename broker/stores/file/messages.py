@@ -100,7 +100,7 @@ class FileMessages:
             current=found.current,
         )
         old = [each for each in found.slices if each is not found.current]
-        self._retention = Retention(self._writer, limits, old, drop=directory.slices.append, consume=True)
+        self._retention = Retention(self._writer, limits, old, drop=directory.slices.append)
         self._reader = SliceReader(self._directory, name, services.crc, services.open_files, found.odd_paths)
         self._ahead = ReadAhead(name, self._reader, self._retention, options.read_buffer_size)
         self._recent = BlockList()

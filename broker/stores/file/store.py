@@ -188,7 +188,7 @@ class FileStore:
             cut_behind(self._root / CLIENTS_FILE, self._clients_end)
             # As in the original a client costs no sync; the automatic one and the end of the server make it durable.
             self._clients_log = ClientsLog(
-                self._root, self._services.crc, self._options.compaction, sync=False, deletes=self._deletes
+                self._root, self._services.crc, self._options.compaction, deletes=self._deletes
             )
         return self._clients_log
 

@@ -352,7 +352,6 @@ class FileSubscriptions:
                     options.directory,
                     services.crc,
                     options.compaction,
-                    sync=False,
                     buffer_size=options.buffer_size,
                     records=records,
                     dead=dead,

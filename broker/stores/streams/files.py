@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -47,6 +47,8 @@ _SPARSE: Final = 4
 #: Bytes of a record with headers besides what the message has.
 _HEADED: Final = EMPTY_RECORD_SIZE + HEADER_LENGTH_SIZE
 MESSAGES: Final = "msgs"
+
+_Parts = TypeVar("_Parts", bound=tuple[bytes, ...])
 
 
 class FileStream(KeptConsumers):
@@ -120,14 +122,9 @@ class FileStream(KeptConsumers):
             StorageError: Its record cannot be read, or is damaged.
         """
         found = self.contents.locate(sequence)
-        if found is None:
-            return None
-        segment, row = found
-        block = self._blocks[segment.block]
-        parts = kernels.decode_record(block.read(segment.places[row], segment.sizes[row]), block.key)
-        if parts is None:
-            raise _no_record(block, sequence, segment.places[row])
-        return Stored(sequence, segment.times[row], *parts)
+        return found and Stored(
+            sequence, found[0].times[found[1]], *self._decoded(sequence, found, kernels.decode_record)
+        )
 
     def direct(self, sequence: int, stream: bytes) -> tuple[bytes, bytes] | None:
         """Returns header block and payload of a message, if it is there, as a direct get is answered.
@@ -136,13 +133,16 @@ class FileStream(KeptConsumers):
             StorageError: Its record cannot be read, or is damaged.
         """
         found = self.contents.locate(sequence)
-        if found is None:
-            return None
+        return found and self._decoded(sequence, found, kernels.direct_answer, stream)
+
+    def _decoded(
+        self, sequence: int, found: tuple[Segment, int], decode: Callable[..., _Parts | None], *more: bytes
+    ) -> _Parts:
         segment, row = found
         block = self._blocks[segment.block]
-        parts = kernels.direct_answer(block.read(segment.places[row], segment.sizes[row]), block.key, stream)
+        parts = decode(block.read(segment.places[row], segment.sizes[row]), block.key, *more)
         if parts is None:
-            raise _no_record(block, sequence, segment.places[row])
+            raise StorageError(f"{block.path} has no good record for message {sequence} at byte {segment.places[row]}")
         return parts
 
     def append_rows(self, time: int, buffer: Buffer, frames: Frames, begin: int, end: int) -> int:
@@ -399,7 +399,3 @@ class FileStream(KeptConsumers):
 def _places(frames: Frames) -> Places:
     """The columns of a table that say where messages are."""
     return Places(*(frames[:, column] for column in (SUBJECT, SUBJECT_SIZE, HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE)))
-
-
-def _no_record(block: Block, sequence: int, place: int) -> StorageError:
-    return StorageError(f"{block.path} has no good record for message {sequence} at byte {place}")
