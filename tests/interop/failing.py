@@ -22,7 +22,12 @@ CALLS = ("write", "writev", "fsync", "ftruncate", "open", "mkdir")
 def _path_of(first: Any) -> str:
     if isinstance(first, int):
         with contextlib.suppress(OSError):
-            return str(Path(f"/proc/self/fd/{first}").readlink())
+            path = Path(f"/proc/self/fd/{first}").readlink()
+            if path.name.startswith("#"):
+                # It was made without a name, and may have got one.
+                number = os.fstat(first).st_ino
+                return next((each.path for each in os.scandir(path.parent) if each.inode() == number), str(path))
+            return str(path)
         return ""
     return os.fsdecode(first)
 

@@ -607,14 +607,23 @@ class TestSubscriptionsThatAreDurableLater:
             world.connect()
 
 
-@pytest.mark.parametrize("level", [logging.INFO, TRACE])
-def test_a_commit_that_is_cut_acknowledges_what_it_has_flushed(caplog: pytest.LogCaptureFixture, level: int) -> None:
-    """The rest follows with the next commit, in the order of arrival; each is acknowledged, and traced, once."""
+@pytest.mark.parametrize(
+    ("level", "lone", "cuts"), [(logging.INFO, False, 5), (logging.INFO, True, 2), (TRACE, True, 5)]
+)
+def test_a_commit_that_is_cut_acknowledges_what_it_has_flushed(
+    caplog: pytest.LogCaptureFixture, level: int, lone: bool, cuts: int
+) -> None:
+    """The rest follows with the next commit, in the order of arrival; each is acknowledged, and traced, once.
+
+    What comes alone to its channel is stored with the first one, unless it is traced.
+    """
     world = World()
     world.connect(b"me")
     channels = [b"c%d" % number for number in (0, 1, 0, 2, 3, 1, 4)]
     for channel in set(channels):
         world.publish(channel, b"x")
+        if not lone:
+            world.channel(channel).lone = None
     caplog.set_level(level, STREAMING.name)
     caplog.clear()
     world.bus.sent.clear()
@@ -637,7 +646,7 @@ def test_a_commit_that_is_cut_acknowledges_what_it_has_flushed(caplog: pytest.Lo
         told += [int(protocol.PubAck.FromString(ack).guid) for ack in acks]
         for number in told:
             assert world.channel(channels[number]).visible == world.channel(channels[number]).messages.last
-    assert commits == 5
+    assert commits == cuts
     assert told == sorted(told) == list(range(7))
     traced = [each.message.rpartition("guid=")[2] for each in caplog.records if "Acking Publisher" in each.message]
     assert traced == ([str(number) for number in range(7)] if level == TRACE else [])
