@@ -124,6 +124,8 @@ class Client(ABC):
     rtt: int = 0  #: last round trip in ns; 0 if there was none yet
     #: Who sends no more until this one has caught up, or a while has passed.
     stalled: set[Client] = field(default_factory=set)
+    #: Set by a handler that can take no more now of what it was given: whoever has sent it has to wait.
+    full: bool = False
 
     @property
     def closed(self) -> bool:
@@ -173,15 +175,23 @@ class Client(ABC):
         """Returns whether it got a message with this reply subject and may answer it; counts the answer."""
         return False
 
-    @abstractmethod
     def take(
         self, subscription: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
     ) -> float:
-        """Takes rows of a table; `size` is the sum of their payloads. Buffer and table are good for this call only.
+        """Takes rows of a table, for a subscription without a handler; they are good for this call only.
+
+        Args:
+            subscription: Whose messages.
+            buffer: Where the frames are.
+            frames: The table.
+            begin: The first row.
+            end: The row behind the last one.
+            size: Bytes of their payloads.
 
         Returns:
             How long (seconds) whoever sent them should wait, at most until `release_stalled`; 0 for not at all.
         """
+        raise NotImplementedError
 
     @abstractmethod
     def take_block(self, subscription: NatsSubscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:

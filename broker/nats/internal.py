@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from broker.nats.session import Hub
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler, Payloads, Taker
-
-#: Seconds that a client waits which sends more than can be taken: then it may send as much as one read takes.
-_STALL: Final = 1.0
 
 #: Gets the payload of an answer, or None and whether nobody was there (else the time was up).
 Callback = Callable[[bytes | None, bool], None]
@@ -48,8 +45,6 @@ class InternalClient(Client):
     mailbox: Mailbox = field(kw_only=True)  #: what it was sent from within this process
     #: Called if the server ends the connection: after a reload it may not stay.
     on_closed: Callable[[], None] | None = None
-    #: Set by a handler that can take no more now of what it was given: whoever has sent it has to wait.
-    full: bool = False
     _sids: int = 0
     _inbox: bytes = b""
     _requests: dict[bytes, _Request] = field(default_factory=dict)
@@ -243,15 +238,6 @@ class InternalClient(Client):
         self.become(identity)
 
     # Messages for it
-
-    def take(
-        self, subscription: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
-    ) -> float:
-        """Hands rows of a table to the handler. It may ask to wait a while, or until `release_stalled` is called."""
-        assert subscription.handler is not None
-        self.full = False
-        subscription.handler(buffer, frames, begin, end)
-        return _STALL if self.full else 0
 
     def take_block(self, subscription: NatsSubscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
         """Puts payloads into the mailbox."""

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _LONG: Final = 0.004
 _SHORT: Final = 0.002
 _MOST_ROWS: Final = 4096
+#: Seconds that a client waits which sends more than a handler can take: then it may send as much as one read takes.
+_STALL: Final = 1.0
 #: Fewer rows than these are handed to a handler without a look at the clock.
 _FEW_ROWS: Final = 4
 
@@ -294,9 +296,14 @@ class Router:
 
     @staticmethod
     def _take(to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> float:
-        """Has a client take messages. Returns how long (seconds) those who sent them should wait."""
+        """Has a handler or a client take messages. Returns how long (seconds) those who sent them should wait."""
+        client, handler = to.client, to.handler
         try:
-            return to.client.take(to, buffer, frames, begin, end, size)
+            if handler is None:
+                return client.take(to, buffer, frames, begin, end, size)
+            client.full = False
+            handler(buffer, frames, begin, end)
+            return _STALL if client.full else 0
         except Exception as problem:
             _report(to, problem)
             return 0

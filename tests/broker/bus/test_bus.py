@@ -16,7 +16,7 @@ from broker.bus import external
 from broker.bus.embedded import EmbeddedBus
 from broker.bus.external import ExternalBus
 from broker.config.options import ConnectionOptions
-from broker.nats import internal
+from broker.nats import router
 from broker.nats.options import NatsOptions
 from broker.nats.server import NatsServer
 from broker.streaming.ports import Answer, Outcome, Role
@@ -254,7 +254,7 @@ def test_much_at_once(run: Run) -> None:
 
 def test_who_publishes_too_much_is_read_more_slowly(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the rules say otherwise, or a while has passed; others are served meanwhile."""
-    monkeypatch.setattr(internal, "_STALL", 3600)
+    monkeypatch.setattr(router, "_STALL", 3600)
     monkeypatch.setattr(external, "_PAUSE", 3600)
     count, payload = 400, bytes(64 << 10)
 

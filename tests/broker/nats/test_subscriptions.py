@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
@@ -90,8 +91,11 @@ class Receiver:
 
     def take(self, to: NatsSubscription, buffer: Any, frames: Any, begin: int, end: int, size: int) -> float:
         assert size == sum(len(each[3]) for each in rows(buffer, frames, begin, end))
-        self.got += [(to.sid, subject) for subject, _, _, _ in rows(buffer, frames, begin, end)]
+        self.handle(to.sid, buffer, frames, begin, end)
         return 0
+
+    def handle(self, sid: bytes, buffer: Any, frames: Any, begin: int, end: int) -> None:
+        self.got += [(sid, subject) for subject, _, _, _ in rows(buffer, frames, begin, end)]
 
 
 HERE = (b"a.b.>", b"a.>", b"x.>", b"x.y.>", b"a.b.c.>")
@@ -147,8 +151,9 @@ def test_messages_to_subjects_that_come_once_go_to_all_who_want_them(todo: list[
             if what < len(present):
                 table.remove(present.pop(what))
         else:
-            handler: Any = receiver.take if step == "here" else None
-            present.append(NatsSubscription(receiver, b"%d" % number, what, b"", handler, pace=pace))  # type: ignore[arg-type]
+            sid = b"%d" % number
+            handler = partial(receiver.handle, sid) if step == "here" else None
+            present.append(NatsSubscription(receiver, sid, what, b"", handler, pace=pace))  # type: ignore[arg-type]
             table.add(present[-1])
 
 
