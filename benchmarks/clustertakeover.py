@@ -11,20 +11,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 from brokerruns import Options
 from clusternodes import Node, Nodes, running
 from measure import table, verdict
 
 from stantools.streaming.client import Client, ClientOptions, Message, Start, SubscriptionOptions, connect
+from stantools.streaming.errors import NoServerError
 
 _CLUSTER = "test-cluster"
 #: Seconds between two publishes, before the fault, from the first acknowledgement after it until everything that comes
-#: again has come, and until a node that was started again has all that the others have.
+#: again has come, and until a node that was started again has all that the others have. A node that is ended in order
+#: serves for a moment more: only what was published after that shows that another one does.
 _EACH = 0.004
 _BEFORE = 3.0
 _AFTER = 6.0
 _WHOLE = 6.0
+_SURE = 1.0
 _PATIENCE = 60.0
 _ACK_WAIT = 2
 #: Seconds and parts of the deliveries that the study has measured for the original's three nodes (high-availability.md
@@ -63,7 +67,7 @@ class Seen:
     """What came of a fault.
 
     Attributes:
-        seconds: From the fault until a message is acknowledged that was published after it.
+        seconds: The longest time without an acknowledgement, from the last one before the fault on.
         deliveries: Messages that subscribers got, from before the fault until some seconds after it.
         repeated: Those among them that a subscription or queue group had had before.
         lost: Messages that were acknowledged, and that a durable did not get.
@@ -100,8 +104,9 @@ class _Writer:
     client: Client
     channel: str
     acked: list[bytes] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)  #: when
     fault: float | None = None  #: when something was done to the node that leads
-    again: float | None = None  #: when something was acknowledged that was published after that
+    again: bool = False  #: something was acknowledged that was published a while after that
 
     async def run(self) -> None:
         due = time.perf_counter()
@@ -118,8 +123,14 @@ class _Writer:
         if problem is not None:
             return
         self.acked.append(text)
-        if self.fault is not None and self.again is None and begun > self.fault:
-            self.again = time.perf_counter()
+        self.times.append(time.perf_counter())
+        self.again |= self.fault is not None and begun > self.fault + _SURE
+
+    @property
+    def longest(self) -> float:
+        """The longest time between two acknowledgements, the later of which came after the fault."""
+        assert self.fault is not None
+        return max(after - before for before, after in pairwise(self.times) if after > self.fault)
 
 
 async def _watched(node: Node, others: list[Node], fault: Callable[[Node], None], channel: str) -> Seen:
@@ -130,8 +141,13 @@ async def _watched(node: Node, others: list[Node], fault: Callable[[Node], None]
     clients: list[Client] = []
 
     async def joined(name: str) -> Client:
-        clients.append(await connect(urls, _CLUSTER, f"{channel}-{name}", options))
-        return clients[-1]
+        # All NATS servers know who leads a moment after it does.
+        async with asyncio.timeout(_PATIENCE):
+            while True:
+                with contextlib.suppress(NoServerError):
+                    clients.append(await connect(urls, _CLUSTER, f"{channel}-{name}", options))
+                    return clients[-1]
+                await asyncio.sleep(0.05)
 
     first = Start.first()
     for number, reader in enumerate(durables):
@@ -146,7 +162,7 @@ async def _watched(node: Node, others: list[Node], fault: Callable[[Node], None]
     writer.fault = time.perf_counter()
     fault(node)
     async with asyncio.timeout(_PATIENCE):
-        while writer.again is None:
+        while not writer.again:
             await asyncio.sleep(0.01)
     await asyncio.sleep(_AFTER)
     publishing.cancel()
@@ -157,7 +173,7 @@ async def _watched(node: Node, others: list[Node], fault: Callable[[Node], None]
                 await asyncio.sleep(0.1)
     readers = [*durables, group]
     seen = Seen(
-        writer.again - writer.fault,
+        writer.longest,
         sum(reader.deliveries for reader in readers),
         sum(reader.repeated for reader in readers),
         sum(len(acked - reader.texts) for reader in durables),
@@ -179,6 +195,10 @@ def _once(nodes: Nodes, fault: Callable[[Node], None], channel: str) -> Seen:
     return seen
 
 
+def _repeated(all_seen: list[Seen]) -> float:
+    return sum(seen.repeated for seen in all_seen) / sum(seen.deliveries for seen in all_seen)
+
+
 def takeover(options: Options) -> str:
     """Faults of the node that leads, one after the other."""
     found: dict[str, list[Seen]] = {name: [] for name in _FAULTS}
@@ -189,18 +209,21 @@ def takeover(options: Options) -> str:
     rows = []
     for name, all_seen in found.items():
         seconds = sorted(seen.seconds for seen in all_seen)
-        repeated = sum(seen.repeated for seen in all_seen) / sum(seen.deliveries for seen in all_seen)
         rows.append(
             (
                 f"the node leads, and {name}",
                 f"{statistics.median(seconds):.2f} ({seconds[0]:.2f}-{seconds[-1]:.2f})",
                 "" if name == "it is ended in order" else _ORIGINAL,
                 verdict(f"< {_GOAL:.0f} s", seconds[-1] < _GOAL) if name == "its broker is killed" else "",
-                f"{repeated:.2%}",
-                f"{_REPEATED:.1%}",
-                verdict("≤ half", repeated <= _REPEATED / 2),
+                f"{_repeated(all_seen):.2%} (≤ {max(_repeated([seen]) for seen in all_seen):.2%})",
+                *("", ""),
                 str(sum(seen.lost for seen in all_seen)),
             )
         )
-    headers = ("250 messages/s, 2 durables, a group", "acknowledged again after s", "original s", "target")
+    # The original's share is that of all its faults.
+    every = [seen for all_seen in found.values() for seen in all_seen]
+    share, lost = _repeated(every), str(sum(seen.lost for seen in every))
+    wanted = verdict("≤ half", share <= _REPEATED / 2)
+    rows.append(("all of them", "", "", "", f"{share:.2%}", f"{_REPEATED:.1%}", wanted, lost))
+    headers = ("250 messages/s, 2 durables, a group", "nothing acknowledged for s", "original s", "target")
     return table((*headers, "delivered again", "original", "target ", "acknowledged and not delivered"), rows)

@@ -22,7 +22,7 @@ from typing import Any
 from stantools.errors import StantoolsError
 from stantools.nats.serverprocess import find_server
 from stantools.streaming.client import Client, ClientOptions, Message, Start, SubscriptionOptions, connect
-from stantools.streaming.errors import StreamingError
+from stantools.streaming.errors import NoServerError, StreamingError
 
 OUT = Path("demo-cluster-out")
 FILES = Path(__file__).with_name("broker")
@@ -88,6 +88,18 @@ def leader(nodes: list[Node]) -> Node:
     raise SystemExit(f"demo: no node leads; see {OUT}/*.log")
 
 
+async def connected(nodes: list[Node], client_id: str) -> Client:
+    """Connects as soon as clients are answered: a moment after somebody leads, when all NATS servers know about it."""
+    begin = time.monotonic()
+    while True:
+        try:
+            return await connect([node.url for node in nodes], CLUSTER, client_id, ClientOptions(ack_timeout=AGAIN))
+        except NoServerError:
+            if time.monotonic() - begin > PATIENCE:
+                raise
+        await asyncio.sleep(0.1)
+
+
 async def publish(client: Client, numbers: range) -> list[bytes]:
     """Publishes numbers, each again until it is acknowledged."""
     longest = 0.0
@@ -106,7 +118,7 @@ async def everything(nodes: list[Node], client_id: str, count: int) -> list[byte
     """Returns what a new subscriber gets: the channel from its first message, each content once."""
     got: asyncio.Queue[Message] = asyncio.Queue()
     seen: dict[bytes, int] = {}
-    async with await connect([node.url for node in nodes], CLUSTER, client_id) as client:
+    async with await connected(nodes, client_id) as client:
         await client.subscribe(CHANNEL, got.put, SubscriptionOptions(start=Start.first()))
         while len(seen) < count:
             message = await asyncio.wait_for(got.get(), PATIENCE)
@@ -119,7 +131,7 @@ async def play(nodes: list[Node]) -> int:
     title("2. A client publishes")
     first = leader(nodes)
     others = [node for node in nodes if node is not first]
-    client = await connect([node.url for node in others], CLUSTER, "publisher", ClientOptions(ack_timeout=AGAIN))
+    client = await connected(others, "publisher")
     stored = await publish(client, range(500))
 
     title("3. The machine of the leader dies; the client goes on")
