@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from broker.driver import LoopDriver, Rounds, SystemClock
 from broker.log import NATS
 from broker.stores import open_store
-from broker.streaming.context import new_id
+from broker.streaming.context import Context, new_id
 from broker.streaming.server import StreamingServer
 from stantools.errors import StantoolsError
 from stantools.notation import format_size
@@ -93,17 +93,8 @@ class Parts:
         member: Member | None = None,
     ) -> StreamingServer:
         """Returns the streaming server, which the driver calls from now on; see there for the rest."""
-        driver.server = server = StreamingServer(
-            self.options.streaming,
-            store,
-            bus,
-            SystemClock(),
-            driver,
-            server_id=self.server_id,
-            lock=lock,
-            audience=audience,
-            member=member,
-        )
+        context = Context(self.options.streaming, store, bus, SystemClock(), driver, audience)
+        driver.server = server = StreamingServer(context, server_id=self.server_id, lock=lock, member=member)
         return server
 
     def serve_streams(

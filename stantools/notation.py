@@ -58,6 +58,30 @@ def format_duration(nanoseconds: int) -> str:
     return "".join(parts) or "0s"
 
 
+def format_go_duration(nanoseconds: int) -> str:
+    """Formats a duration as Go does, and so the servers: `1h0m30s`, `1.5s`, `250ms`, `0s`."""
+    sign, rest = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
+    if rest == 0:
+        return "0s"
+    for unit, size in (("ns", 1), ("µs", 1_000), ("ms", 1_000_000)):
+        if rest < size * 1000:
+            return f"{sign}{_decimal(rest, size)}{unit}"
+    minutes, seconds = divmod(rest, 60 * _SECOND)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{_decimal(seconds, _SECOND)}s"
+    if hours or minutes:
+        text = f"{minutes}m{text}"
+    if hours:
+        text = f"{hours}h{text}"
+    return sign + text
+
+
+def _decimal(value: int, unit: int) -> str:
+    whole, fraction = divmod(value, unit)
+    digits = str(fraction).rjust(len(str(unit)) - 1, "0").rstrip("0") if fraction else ""
+    return f"{whole}.{digits}" if digits else str(whole)
+
+
 def _scaled(number: str, unit: int) -> int:
     whole, _, fraction = number.partition(".")
     return int(whole) * unit + (int(fraction) * unit // 10 ** len(fraction) if fraction else 0)

@@ -31,8 +31,9 @@ from broker.stores.options import EncryptionOptions, FileOptions
 from broker.streaming.options import StreamingOptions
 from broker.streams.options import StreamsOptions
 from stantools.errors import UsageError
+from stantools.notation import format_go_duration
 from stantools.store.compactionrules import CompactionRules
-from stantools.store.limits import ChannelLimits, SliceLimits, StoreLimits, format_duration
+from stantools.store.limits import ChannelLimits, SliceLimits, StoreLimits
 
 if TYPE_CHECKING:
     from stantools.nats.login import Server
@@ -419,8 +420,8 @@ def server_problem(options: NatsOptions) -> str:
     if options.max_payload > options.max_pending:
         return f"max_payload ({options.max_payload}) cannot be higher than max_pending ({options.max_pending})"
     if options.lame_duck_grace_period >= options.lame_duck_duration:
-        grace = format_duration(round(options.lame_duck_grace_period * _SECOND))
-        duration = format_duration(round(options.lame_duck_duration * _SECOND))
+        grace = format_go_duration(round(options.lame_duck_grace_period * _SECOND))
+        duration = format_go_duration(round(options.lame_duck_duration * _SECOND))
         return f"lame duck grace period ({grace}) should be strictly lower than lame duck duration ({duration})"
     if options.tls is not None:
         from broker.config.nats import check_files

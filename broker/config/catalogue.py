@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from stantools.format.crc import IEEE
+from stantools.notation import format_go_duration
 from stantools.store.limits import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_CHANNELS,
     DEFAULT_MAX_MSGS,
     DEFAULT_MAX_SUBS,
     DEFAULT_SLICE_MAX_BYTES,
-    format_duration,
 )
 
 #: What a setting may be; durations are nanoseconds.
@@ -77,7 +77,7 @@ class Option:
             case Kind.BOOL:
                 return "true" if value else "false"
             case Kind.DURATION:
-                return format_duration(int(str(value or 0)))
+                return format_go_duration(int(str(value or 0)))
             case Kind.SIZE if isinstance(value, int):
                 return f"{value / _MB:.2f}".rstrip("0").rstrip(".") + "MB"
             case Kind.INT | Kind.SIZE:

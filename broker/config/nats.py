@@ -17,7 +17,7 @@ from broker.config.settings import NatsFile
 from broker.config.values import ConfigurationError, Node, Problems, go_type, parse_go_duration, reason, text
 from broker.nats.options import DEFAULT_TIMEOUT, TLSOptions
 from stantools.format.quoting import quote
-from stantools.store.limits import format_duration
+from stantools.notation import format_go_duration
 
 _SECOND: Final = 1_000_000_000
 _TOP: Final = NATS.keys | NATS_LOGS.keys
@@ -129,7 +129,7 @@ def _duration(problems: Problems, name: str, node: Node, *, seconds_too: bool) -
             return None
         duration = value * _SECOND
     if name == "lame_duck_duration" and duration < _SHORTEST_LAME_DUCK:
-        problems.error(node, f"invalid lame_duck_duration of {format_duration(duration)}, minimum is 30 seconds")
+        problems.error(node, f"invalid lame_duck_duration of {format_go_duration(duration)}, minimum is 30 seconds")
     if name == "lame_duck_grace_period" and duration < 0:
         problems.error(node, "invalid lame_duck_grace_period, needs to be positive")
     return duration

@@ -26,7 +26,7 @@ from stantools.nats import encoding
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, Stop
 from stantools.nats.kernels import encode_block, encode_message, encode_messages, parse_publishes
 from stantools.nats.operations import Malformed, NeedMore, parse_operation, payload_too_large
-from stantools.store.limits import format_duration
+from stantools.notation import format_go_duration
 
 if TYPE_CHECKING:
     from broker.nats.session import Hub
@@ -445,7 +445,7 @@ class Connection(Session, asyncio.BufferedProtocol):
             NATS.info(
                 "%s - Slow Consumer Detected: WriteDeadline of %s exceeded with %d chunks of %d total bytes.",
                 self,
-                format_duration(deadline),
+                format_go_duration(deadline),
                 1,
                 waiting,
             )

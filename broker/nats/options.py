@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from stantools.store.limits import format_duration
+from stantools.notation import format_go_duration
 
 #: The version of NATS whose protocol is spoken.
 VERSION: Final = "2.9.24"
@@ -204,7 +204,7 @@ def _authorization(before: NatsOptions, options: NatsOptions) -> list[str]:
 
 def _shown(name: str, value: Any) -> str:
     if name in SECONDS:
-        return format_duration(round(value * 1e9))
+        return format_go_duration(round(value * 1e9))
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.nats.connection import Connection
 from stantools.format.quoting import quote
 from stantools.nats import subjects
-from stantools.notation import format_moment, format_uptime
-from stantools.store.limits import format_duration
+from stantools.notation import format_go_duration, format_moment, format_uptime
 
 if TYPE_CHECKING:
     from broker.nats.client import Client, NatsSubscription
@@ -169,7 +168,7 @@ def _connection(client: Client, auth: bool, listed: bool, details: bool) -> Docu
         found |= {"stop": format_moment(stop), "reason": str(socket.reason)}
     counters = client.counters
     found |= {
-        "rtt": format_duration(client.rtt),
+        "rtt": format_go_duration(client.rtt),
         "uptime": format_uptime(until - client.start),
         "idle": format_uptime(until - client.last_activity),
         "pending_bytes": client.pending,
@@ -254,7 +253,7 @@ def _route(server: NatsServer, link: Link, *, listed: bool) -> Document:
         "ip": link.host,
         "port": link.port,
         "start": format_moment(link.start),
-        "rtt": format_duration(link.rtt),
+        "rtt": format_go_duration(link.rtt),
         "uptime": format_uptime(now - link.start),
         "pending_size": link.pending,
         "in_msgs": counters.in_msgs,

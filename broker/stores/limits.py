@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from stantools.format.quoting import quote
+from stantools.notation import format_go_duration
 from stantools.store.directory import subject_matches
 from stantools.store.limits import (
     DEFAULT_MAX_CHANNELS,
     ChannelLimits,
     StoreLimits,
-    format_duration,
 )
 
 _UNITS: Final = "KMGTPE"
@@ -79,7 +79,7 @@ def _shown(name: str, value: int) -> str:
         return "unlimited"
     if name == "max_bytes":
         return friendly_bytes(value)
-    return format_duration(value) if name.endswith("_ns") else str(value)
+    return format_go_duration(value) if name.endswith("_ns") else str(value)
 
 
 def _channel_lines(limits: StoreLimits) -> list[str]:

@@ -159,14 +159,17 @@ class Statistics:
 
 @dataclass(slots=True)
 class Context:
-    """The world of the rules: options, store, bus, time, who calls again, and who else reads the channels."""
+    """The world of the rules."""
 
     options: StreamingOptions
-    store: Store
-    bus: Bus
-    clock: Clock
-    driver: Driver
-    timers: Timers
-    audience: Audience | None = None
+    store: Store  #: a store that nobody has used yet
+    bus: Bus  #: NATS
+    clock: Clock  #: the time
+    driver: Driver  #: calls `commit` and `run_timers` as asked
+    audience: Audience | None = None  #: who else reads the channels, if somebody does
+    timers: Timers = field(init=False)
     statistics: Statistics = field(default_factory=Statistics)
     nuids: Nuids = field(default_factory=Nuids)
+
+    def __post_init__(self) -> None:
+        self.timers = Timers(self.clock, self.driver)

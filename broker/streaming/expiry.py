@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from broker import log
 from broker.stores.interface import StorageError
 from stantools.format.quoting import quote
-from stantools.store.limits import format_duration
+from stantools.notation import format_go_duration
 
 if TYPE_CHECKING:
     from broker.streaming.context import Context
@@ -54,7 +54,7 @@ class Expiry:
         if limit > 0 and not channel.active:
             self._arm(channel, limit)
             log.STREAMING.debug(
-                "Channel %s delete timer set to fire in %s", quote(channel.name), format_duration(limit)
+                "Channel %s delete timer set to fire in %s", quote(channel.name), format_go_duration(limit)
             )
 
     def used(self, channel: Channel) -> None:
@@ -101,7 +101,7 @@ class Expiry:
             log.STREAMING.debug(
                 "Channel %s cannot be deleted now, reset timer to fire in %s",
                 quote(channel.name),
-                format_duration(rest),
+                format_go_duration(rest),
             )
             return
         log.STREAMING.debug("Channel %s is being deleted", quote(channel.name))

@@ -10,7 +10,7 @@ from broker import log
 from broker.stores.interface import StorageError
 from broker.streaming.commits import SHARE, Commits
 from broker.streaming.connect import Connecting, Heartbeats
-from broker.streaming.context import Context, Statistics, Timers, new_id
+from broker.streaming.context import Context, Statistics, new_id
 from broker.streaming.delivery import Serving
 from broker.streaming.inflight import Acknowledgements, Ready, Sender
 from broker.streaming.names import Subjects
@@ -25,12 +25,10 @@ from broker.streaming.unsubscribe import Unsubscribing
 from stantools.nats.subjects import valid_subject
 
 if TYPE_CHECKING:
-    from broker.ports import Clock
-    from broker.stores.interface import Lock, Store
+    from broker.stores.interface import Lock
     from broker.streaming.faulttolerance import FaultTolerance
-    from broker.streaming.options import StreamingOptions
     from broker.streaming.partitioning import Partitions
-    from broker.streaming.ports import Audience, Bus, Driver, Member
+    from broker.streaming.ports import Member
     from broker.streaming.requests import Request
 
 
@@ -41,13 +39,9 @@ class StreamingServer:
     when there is nothing more to hand over at the moment.
 
     Args:
-        store: A store that nobody has used yet.
-        bus: NATS.
-        clock: The time.
-        driver: Calls `commit` and `run_timers` as asked.
+        context: Its world.
         server_id: What this server calls itself; a new id if empty.
         lock: Of the store, if this server belongs to a fault-tolerant group.
-        audience: Who else reads the channels, if somebody does.
         member: What it is among others, if it is a node of a cluster. It is started when it leads, and stopped when it
             does not any more; then there is another one.
 
@@ -59,25 +53,19 @@ class StreamingServer:
 
     def __init__(
         self,
-        options: StreamingOptions,
-        store: Store,
-        bus: Bus,
-        clock: Clock,
-        driver: Driver,
+        context: Context,
         *,
         server_id: str = "",
         lock: Lock | None = None,
-        audience: Audience | None = None,
         member: Member | None = None,
     ) -> None:
-        timers = Timers(clock, driver)
-        self._context = context = Context(options, store, bus, clock, driver, timers, audience)
-        self._bus = bus
-        self._timers = timers
-        self.options = options
-        self.store = store
-        store.wake = driver.wake
-        self.clock = clock
+        self._context = context
+        self._bus = context.bus
+        self._timers = context.timers
+        self.options = options = context.options
+        self.store = context.store
+        self.store.wake = context.driver.wake
+        self.clock = context.clock
         self.member = member
         self.server_id = server_id or new_id()  #: what this server calls itself
         self.started_at = 0  #: when it was started (ns since the epoch), 0 before

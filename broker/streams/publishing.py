@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.streams.errors import ApiError, wrong_last_sequence
 from broker.streams.origins import HEADER
-from stantools.notation import parse_duration
-from stantools.store.limits import format_duration
+from stantools.notation import format_go_duration, parse_duration
 
 if TYPE_CHECKING:
     from broker.stores.streams.contents import Contents
@@ -178,7 +177,7 @@ def marker(life: int) -> bytes:
     Args:
         life: How long (ns) the marker is kept.
     """
-    text = format_duration(life).encode()
+    text = format_go_duration(life).encode()
     return b"NATS/1.0\r\n%b: MaxAge\r\n%b: %b\r\n%b: sub\r\n\r\n" % (_MARKER, _LIFETIME, text, ROLLUP)
 
 

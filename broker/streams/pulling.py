@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from broker.streams.delivery import ALONE, MOST, MOST_BYTES, Delivery
 from broker.streams.headers import status
 from broker.streams.pullrequests import Priorities, RefusedError, Request
-from stantools.store.limits import format_duration
+from stantools.notation import format_go_duration
 
 if TYPE_CHECKING:
     from broker.streams.consumer import Consumer
@@ -80,7 +80,7 @@ class PullDelivery(Delivery):
         if 0 < config.max_batch < request.batch:
             raise RefusedError(f"409 Exceeded MaxRequestBatch of {config.max_batch}")
         if request.expires and 0 < config.max_expires < request.expires - now:
-            raise RefusedError(f"409 Exceeded MaxRequestExpires of {format_duration(config.max_expires)}")
+            raise RefusedError(f"409 Exceeded MaxRequestExpires of {format_go_duration(config.max_expires)}")
         if request.room is not None and 0 < config.max_bytes < request.room:
             raise RefusedError(f"409 Exceeded MaxRequestMaxBytes of {config.max_bytes}")
         self.priorities.admit(request, now)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from stantools.errors import UsageError
+from stantools.notation import format_go_duration
 from stantools.options import LimitOptions, SliceOptions
 from stantools.store.directory import subject_matches
 
@@ -55,8 +56,8 @@ class ChannelLimits:
             ("subscriptions", str(self.max_subs)),
             ("messages", str(self.max_msgs)),
             ("bytes", str(self.max_bytes)),
-            ("age", format_duration(self.max_age_ns)),
-            ("inactivity", format_duration(self.max_inactivity_ns)),
+            ("age", format_go_duration(self.max_age_ns)),
+            ("inactivity", format_go_duration(self.max_inactivity_ns)),
         ):
             if value.startswith("-"):
                 raise UsageError(f"max {name} limit cannot be negative ({value})", "use 0 for no limit")
@@ -221,30 +222,6 @@ def is_channel_name(name: str, *, wildcards: bool = False) -> bool:
         if ">" in token and not (wildcards and token == ">" and position == len(tokens) - 1):
             return False
     return True
-
-
-def format_duration(nanoseconds: int) -> str:
-    """Formats a duration as the server's messages do: `1h0m30s`, `1.5s`, `250ms`, `0s`."""
-    sign, rest = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
-    if rest == 0:
-        return "0s"
-    for unit, size in (("ns", 1), ("µs", 1_000), ("ms", 1_000_000)):
-        if rest < size * 1000:
-            return f"{sign}{_decimal(rest, size)}{unit}"
-    minutes, seconds = divmod(rest, 60 * _SECOND)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{_decimal(seconds, _SECOND)}s"
-    if hours or minutes:
-        text = f"{minutes}m{text}"
-    if hours:
-        text = f"{hours}h{text}"
-    return sign + text
-
-
-def _decimal(value: int, unit: int) -> str:
-    whole, fraction = divmod(value, unit)
-    digits = str(fraction).rjust(len(str(unit)) - 1, "0").rstrip("0") if fraction else ""
-    return f"{whole}.{digits}" if digits else str(whole)
 
 
 def narrowness(pattern: str) -> tuple[int, ...]:

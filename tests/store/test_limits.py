@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stantools.errors import UsageError
+from stantools.notation import format_go_duration
 from stantools.store.limits import (
     ONE_SLICE,
     UNLIMITED,
@@ -13,7 +14,6 @@ from stantools.store.limits import (
     PatternLimits,
     SliceLimits,
     StoreLimits,
-    format_duration,
     is_channel_name,
 )
 
@@ -156,7 +156,7 @@ def test_channel_names(name, plain, pattern):
     ],
 )
 def test_durations(nanoseconds, text):
-    assert format_duration(nanoseconds) == text
+    assert format_go_duration(nanoseconds) == text
 
 
 @pytest.mark.parametrize(

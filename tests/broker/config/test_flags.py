@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from broker.config.catalogue import SECTIONS, Kind
 from broker.config.flags import FlagError, parse_flags, parse_size
 from broker.config.values import UNITS, ConfigurationError, parse_go_duration
-from stantools.store.limits import format_duration
+from stantools.notation import format_go_duration
 
 ALL = [option for section in SECTIONS for option in section.options if option.flags]
 
@@ -107,7 +107,7 @@ def test_integers_and_sizes_round_trip(number: int) -> None:
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1))
 def test_durations_round_trip(nanoseconds: int) -> None:
-    assert parse_go_duration(format_duration(nanoseconds)) == nanoseconds
+    assert parse_go_duration(format_go_duration(nanoseconds)) == nanoseconds
 
 
 @pytest.mark.parametrize(

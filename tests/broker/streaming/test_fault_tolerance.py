@@ -15,7 +15,7 @@ import pytest
 from broker.stores.interface import Attempt
 from broker.stores.memory import MemoryStore
 from broker.streaming import views
-from broker.streaming.context import Context, Timers
+from broker.streaming.context import Context
 from broker.streaming.faulttolerance import BEAT, MISSED, FaultTolerance, decode_time, encode_time
 from broker.streaming.options import StreamingOptions
 from broker.streaming.ports import Bus, Role
@@ -337,9 +337,8 @@ class Node:
     handlers: list[Handler] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        timers = Timers(self, self)  # type: ignore[arg-type]
         options = StreamingOptions(ft_group=b"pair")
-        self.context = Context(options, MemoryStore(), cast(Bus, self), self, self, timers)
+        self.context = Context(options, MemoryStore(), cast(Bus, self), self, self)  # type: ignore[arg-type]
         chance = self.group.chance
         self.rules = FaultTolerance(self.context, b"%d" % self.number, self, random.Random(chance.random()))
         self.rules.start(self._activated, lambda reason: pytest.fail(reason))

@@ -10,6 +10,7 @@ from typing import Any
 
 from broker.stores.interface import Lock, Store
 from broker.stores.memory import MemoryStore
+from broker.streaming.context import Context
 from broker.streaming.options import StreamingOptions
 from broker.streaming.ports import Answer, Outcome, Role
 from broker.streaming.server import StreamingServer
@@ -283,7 +284,7 @@ class World:
         self.driver = Wishes()
         self.store = store or MemoryStore()
         self.options = options or StreamingOptions(**more)
-        self.server = StreamingServer(self.options, self.store, self.bus, self.time, self.driver, lock=lock)
+        self.server = StreamingServer(Context(self.options, self.store, self.bus, self.time, self.driver), lock=lock)
         self.began = self.time.now
         self.started = False
         self.failure: str | None = None

@@ -23,6 +23,7 @@ from broker.stores.file import FileStore
 from broker.stores.interface import StorageError
 from broker.stores.jetstream.store import Backing, JetStreamStore
 from broker.stores.options import FileOptions
+from broker.streaming.context import Context
 from broker.streaming.names import leader_subject, new_server
 from broker.streaming.options import StreamingOptions
 from broker.streaming.ports import Answer as Answered
@@ -180,7 +181,7 @@ class Node:
             LIMITS,
         )
         streaming = StreamingOptions(cluster_id=b"c")
-        server = driver.server = StreamingServer(streaming, store, bus, self.time, driver, member=self.group)
+        server = driver.server = StreamingServer(Context(streaming, store, bus, self.time, driver), member=self.group)
 
         def stop() -> None:
             server.stop()

@@ -24,6 +24,7 @@ from broker.stores.file import FileStore
 from broker.stores.interface import StorageError
 from broker.stores.jetstream.store import Backing, JetStreamStore
 from broker.stores.options import FileOptions
+from broker.streaming.context import Context
 from broker.streaming.options import StreamingOptions
 from broker.streaming.ports import Answer as Answered
 from broker.streaming.ports import Role
@@ -151,7 +152,9 @@ class Broker:
     async def start(self) -> None:
         await self.store.prepare()
         options = StreamingOptions(cluster_id=b"c", detect=False)
-        self.server = self.driver.server = StreamingServer(options, self.store, self.bus, self.time, self.driver)
+        self.server = self.driver.server = StreamingServer(
+            Context(options, self.store, self.bus, self.time, self.driver)
+        )
         failures: list[str] = []
         self.server.start(lambda: None, failures.append)
         assert not failures, failures
