@@ -279,7 +279,7 @@ class Group:
             await asyncio.sleep(_ASKED * self._chance.uniform(0.5, 1.5))
 
     async def _nobody_leads(self) -> bool:
-        """Asks whether somebody leads; returns whether NATS says that nobody would answer."""
+        """Asks who leads; returns whether NATS says that nobody would answer."""
         outcome: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Answer) -> None:
@@ -287,7 +287,10 @@ class Group:
                 outcome.set_result(answer)
 
         self._term.bus.request(Role.GENERAL, self._subject, b"", round(_ANSWERED * _SECOND), answered)
-        return (await outcome).outcome is Outcome.NO_RESPONDERS
+        heard = await outcome
+        if heard.outcome is Outcome.REPLY:
+            self._term.store.heard(heard.payload)
+        return heard.outcome is Outcome.NO_RESPONDERS
 
     async def _last_record(self) -> int:
         """Returns where the stream of the state ends, -1 if that cannot be determined."""
@@ -310,7 +313,7 @@ class Group:
         self.role = CANDIDATE
 
         def answer(request: Request) -> None:
-            term.bus.publish(Role.GENERAL, request.reply, self.node_id.encode())
+            term.bus.publish(Role.GENERAL, request.reply, term.store.lease or self.node_id.encode())
 
         # From now on nobody else is to try, however long it takes to read the streams.
         term.bus.listen(Role.GENERAL, self._subject, one_by_one(answer))

@@ -333,7 +333,16 @@ class Lock(Protocol):
 
 
 class Remote(Protocol):
-    """A store whose content is somewhere else."""
+    """A store whose content is somewhere else.
+
+    Attributes:
+        lease: What is said of the lease to whoever asks who leads; empty before it is taken.
+    """
+
+    lease: bytes
+
+    def heard(self, record: bytes) -> None:
+        """Takes note of what whoever leads says of its lease. Raises StorageError."""
 
     async def check(self) -> None:
         """Makes sure that `prepare` can be called some time, where there are several servers. Raises StorageError."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -28,6 +29,8 @@ TTL: Final = 2.0
 #: The part of it that whoever has the lease counts on, and how often he writes it again in the whole.
 _CERTAIN: Final = 0.6
 RENEWALS: Final = 4
+#: How many leases before it a lease remembers.
+_REMEMBERED: Final = 32
 #: Renewals behind the certain part that nothing came of, after which the lease is given up.
 _MISSED: Final = 3
 
@@ -38,6 +41,17 @@ class Lease:
 
     node: str = ""  #: who has it; empty for nobody
     epoch: int = 0  #: how many have had it so far
+    line: tuple[
+        str, ...
+    ] = ()  #: ids of the last leases before it, and its own; epochs come again where streams are lost
+
+    def taken_by(self, node: str) -> Lease:
+        """Returns the lease of a server that takes it over."""
+        return Lease(node, self.epoch + 1, (*self.line[-_REMEMBERED:], secrets.token_hex(4)))
+
+    def follows(self, other: Lease) -> bool:
+        """Returns whether a lease is this one or one before it, as far as this one remembers."""
+        return other.line[-1] in self.line if other.line else other.epoch <= self.epoch
 
     @property
     def subject(self) -> bytes:
@@ -46,14 +60,14 @@ class Lease:
 
     def encode(self) -> bytes:
         """Returns the record."""
-        return json.dumps({"node": self.node, "epoch": self.epoch}).encode()
+        return json.dumps({"node": self.node, "epoch": self.epoch, "line": self.line}).encode()
 
     @classmethod
     def decode(cls, record: bytes) -> Lease:
         """Reads a record. Raises ValueError if it is none."""
         try:
             fields = json.loads(record)
-            return cls(str(fields["node"]), int(fields["epoch"]))
+            return cls(str(fields["node"]), int(fields["epoch"]), tuple(map(str, fields.get("line", ()))))
         except (KeyError, TypeError) as problem:
             raise ValueError(f"it is not a lease: {problem!r}") from problem
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -43,8 +42,8 @@ _LOOK: Final = 0.01
 _AT_ONCE: Final = 16
 #: Seconds until the state is read again that was not read to its end.
 _AGAIN: Final = 0.25
-#: In the copy, where it has to be durable: the epoch of the last lease with which it was written.
-_LED: Final = "led.json"
+#: In the copy, where it has to be durable: the last lease that this server knows of, be it its own or another's.
+_LEASE: Final = "lease.json"
 #: How much longer than the time between two of its records whoever has the lease is given to write another one.
 _MORE: Final = 1.5
 
@@ -80,6 +79,7 @@ class JetStreamStore:
         crc: That of the copy.
         led: The copy is durable, and nobody else has led since it was written: what the streams do not have, they
             have lost.
+        lease: The record of the lease that this server has taken; empty before, and for a single one.
     """
 
     kind = "JETSTREAM"
@@ -91,6 +91,7 @@ class JetStreamStore:
         self.writer = secrets.token_hex(6).encode()
         self.streams = streams = backing.streams
         self.led = False
+        self.lease = b""
         self._wake: Callable[[], None] | None = None
         self._durable = backing.durable
         self._failed = backing.failed
@@ -102,6 +103,7 @@ class JetStreamStore:
         self.crc: Crc | None = self._copy.crc
         self._copies: dict[bytes, ChannelStore] = {}
         self._opened = False  # the copy
+        self._known: Lease | None = None  # the last lease, as far as the copy knows
         self._followed: dict[bytes, Copy] = {}
         self._channels: dict[bytes, tuple[JetStreamMessages, JetStreamSubscriptions]] = {}
         self._removals: dict[bytes, asyncio.Task[None]] = {}
@@ -172,11 +174,8 @@ class JetStreamStore:
             lease = self._next_lease(found.lease, before)
             before = found.lease
             self.led = self._led_since(found.lease)
-            if newcomer and self._durable and not self.led and found.lease.node not in ("", self._node):
-                raise StorageError(
-                    f'node "{found.lease.node}" led last, and its copy may have messages that the streams have lost: '
-                    "this node waits for it"
-                )
+            if newcomer and self._durable and not self.led:
+                self._wait_for_last(found.lease)
             if self.led:
                 self._take_lost_channels(found)
             # The state has to know all of it before it writes: what it does not know, it would remove.
@@ -187,8 +186,8 @@ class JetStreamStore:
             if await self._state.open(found.last, found.records, found.gone, lease):
                 break
             await asyncio.sleep(_AGAIN)
-        if self._durable:
-            self._write_led(lease)
+        self.lease = lease.encode() if lease else b""
+        self._note(lease or Lease())
         for name in found.channels:
             copy = self._followed.pop(name, None) or Copy(self._channel(name), self)
             self._channels[name] = JetStreamMessages(copy, self), subscribed[name]
@@ -218,21 +217,51 @@ class JetStreamStore:
         }
         self._recovered = Recovered(found.server or pb.ServerInfo(), found.clients, channels)
 
+    def heard(self, record: bytes) -> None:
+        """Takes note of the lease of whoever leads, as that one says.
+
+        Raises:
+            StorageError: The copy cannot be written.
+        """
+        try:
+            lease = Lease.decode(record)
+        except ValueError:
+            return
+        if self._known is None or not self._known.follows(lease):
+            self._note(lease)
+
+    def _wait_for_last(self, lease: Lease) -> None:
+        """Raises StorageError if another server may have what the streams have lost."""
+        known = self._known
+        if known is not None and known.line != lease.line and known.follows(lease):
+            # The streams have lost that one, too.
+            lease = known
+        if lease.node not in ("", self._node):
+            raise StorageError(
+                f'node "{lease.node}" led last, and its copy may have messages that the streams have lost: '
+                "this node waits for it"
+            )
+
     def _led_since(self, lease: Lease) -> bool:
         """Returns whether nobody has led since this server did, with a copy that is durable."""
-        if not self._durable:
-            return False
-        try:
-            return int(json.loads((self._directory / _LED).read_bytes())["epoch"]) >= lease.epoch
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
+        known = self._known
+        return known is not None and known.node in ("", self._node) and known.follows(lease)
 
-    def _write_led(self, lease: Lease | None) -> None:
-        epoch = 0 if lease is None else lease.epoch
+    def _note(self, lease: Lease) -> None:
+        """Makes the last lease durable, where the copy is."""
+        if not self._durable:
+            return
+        self._known = lease
         try:
-            replace_file(self._directory / _LED, json.dumps({"epoch": epoch}).encode())
+            replace_file(self._directory / _LEASE, lease.encode())
         except StantoolsError as problem:
             raise StorageError(problem.message) from problem
+
+    def _last_noted(self) -> Lease | None:
+        try:
+            return Lease.decode((self._directory / _LEASE).read_bytes()) if self._durable else None
+        except (OSError, ValueError):
+            return None
 
     def _take_lost_channels(self, found: Found) -> None:
         """Adds the channels of which only the copy is left."""
@@ -271,7 +300,7 @@ class JetStreamStore:
         if self._node:
             if before is not None and found.epoch > before.epoch:
                 raise FasterError(f'node "{found.node}" was faster')
-            return Lease(self._node, found.epoch + 1)
+            return found.taken_by(self._node)
         if found.node:
             raise StorageError(
                 f'cluster ID {self._names.cluster_id} belongs to a group of servers (node "{found.node}"): start this '
@@ -284,6 +313,7 @@ class JetStreamStore:
         if self._opened:
             return
         attempts = [self._set_copy_aside]
+        known = self._last_noted()
         if self._durable:
             attempts.insert(0, self._cut_copy)
         while True:
@@ -319,6 +349,10 @@ class JetStreamStore:
             except StantoolsError as problem:
                 raise StorageError(problem.message) from problem
         self._opened = True
+        self._known = self._last_noted()
+        if known is not None and self._known is None and known.node not in ("", self._node):
+            # What it knew of another one holds without the copy, too.
+            self._note(known)
 
     def _set_copy_aside(self) -> None:
         set_aside(self._directory)

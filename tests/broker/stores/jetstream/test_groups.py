@@ -124,7 +124,7 @@ class Wire(LoopBus):
         others = [wire for wire in self.nats.wires if not wire.node.apart and wire._listening(subject)]
         if self.node.name in self.nats.unlinked:
             others = []
-        outcome = Answered(Outcome.REPLY, b"x")
+        outcome = Answered(Outcome.REPLY, others[0].node.store.lease if others else b"")
         if self.node.apart or any(wire.process.stopped for wire in others):
             outcome = Answered(Outcome.TIMEOUT)
         elif not others:
@@ -174,7 +174,7 @@ class Node:
         driver = Driver()
         bus = Wire(self, driver)
         options = FileOptions(self.directory, sync=False, buffer_size=0)
-        store = JetStreamStore(
+        self.store = store = JetStreamStore(
             Backing(self.link, Names("c"), over, self.name, 2.0, durable=self.machine is not None),
             self.directory,
             lambda: on(self.machine, self.link, FileStore(options, LIMITS, wall=self.time.wall, cluster_id=b"c")),
