@@ -245,6 +245,10 @@ class Copies:
                 if not left:
                     return
 
+    def feeds(self, stream: Stream) -> bool:
+        """Returns whether others copy from a stream."""
+        return stream.name in self._from
+
     def changed(self, stream: Stream) -> None:
         """A stream has other messages than before, which are flushed."""
         for copy in self._from.get(stream.name, ()):

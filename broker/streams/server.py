@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 _SYNC: Final = 120_000_000_000
 #: Messages that come together and are fewer than this are stored one by one.
-_FEW: Final = 4
+_FEW: Final = 16
+#: How long (ns) nothing must have come for a message to be stored by itself, at once.
+_PAUSE: Final = 20_000
 #: Seconds that consumers have before the others have their turn.
 _TURN: Final = 0.004
 _NEXT: Final = PREFIX + b"CONSUMER.MSG.NEXT."
@@ -80,6 +82,7 @@ class StreamsServer:
         self._dirty: dict[Stream, None] = {}
         self._acks = PubAcks(bus, preview=preview)
         self._synced = self._looked = clock.monotonic()
+        self._published_at = 0
         self._wake_time = 0
         self._stopped = False
 
@@ -171,7 +174,7 @@ class StreamsServer:
             NATS.error("Stream %r: %s", stream.name, error.message)
 
     def changed(self, stream: Stream) -> None:
-        """Such a stream has other messages than before."""
+        """A stream has other messages than before: they are to be flushed, and those who wait for them to learn of it."""
         self._dirty[stream] = None
         self._driver.commit_soon()
 
@@ -179,8 +182,11 @@ class StreamsServer:
 
     def _published(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         now, name = self._clock.wall(), stream.json_name
-        self._dirty[stream] = None
-        self._driver.commit_soon()
+        # Nothing else is under way: it need not wait for others.
+        alone = end - begin == 1 < _FEW and not self._dirty and now - self._published_at > _PAUSE
+        self._published_at = now
+        if not alone:
+            self.changed(stream)
         silent = stream.config.no_ack
         if end - begin >= _FEW:
             try:
@@ -200,7 +206,10 @@ class StreamsServer:
         for start, size, reply, reply_size, header, at, length, _ in frames[begin:end].tolist():
             subject, payload = bytes(view[start : start + size]), bytes(view[at + header : at + length])
             try:
-                sequence, known = stream.publish(subject, bytes(view[at : at + header]), payload, now)
+                block = bytes(view[at : at + header]) if header else b""
+                sequence, known = stream.publish(subject, block, payload, now)
+                if alone:
+                    stream.flush()
                 answer = b'{"stream":%b,"seq":%d%b}' % (name, sequence, b',"duplicate": true' if known else b"")
             except ApiError as error:
                 answer = _refused(error, name)
@@ -209,6 +218,10 @@ class StreamsServer:
                 answer = _refused(store_failed(error.message), name)
             if reply_size and not silent:
                 self._acks.add(stream, bytes(view[reply : reply + reply_size]), answer)
+        if alone:
+            self._acks.send()
+            if stream.echoes or stream.followers or self.copies.feeds(stream):
+                self.changed(stream)
 
     def commit(self) -> None:
         """Flushes what was published, acknowledges it, and sends consumers what there is."""

@@ -84,18 +84,17 @@ class Block:
         Raises:
             StorageError: It cannot be written.
         """
-        data = memoryview(self.waiting)
+        data = self.waiting
         try:
             descriptor = self._files.get(self._name)
-            written = 0
+            written = os.pwrite(descriptor, data, self.size)
             while written < len(data):
-                written += os.pwrite(descriptor, data[written:], self.size + written)
+                with memoryview(data)[written:] as rest:
+                    written += os.pwrite(descriptor, rest, self.size + written)
         except OSError as error:
             raise StorageError(f"{self.path} cannot be written: {error.strerror}") from error
-        finally:
-            data.release()
         self.size += written
-        self.waiting.clear()
+        data.clear()
         self.unsynced = True
 
     def overwrite(self, place: int, data: bytes) -> None:

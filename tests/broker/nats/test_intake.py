@@ -453,3 +453,22 @@ def test_each_connection_sees_what_it_saw_without(turn: float, plan: list[tuple[
     for number, (one, other) in enumerate(zip(together, alone, strict=True)):
         assert asks_alone(one[0], number) == asks_alone(other[0], number)
         assert one[1:] == other[1:]
+
+
+def test_who_is_gone_when_publishes_are_handed_over_does_not_answer() -> None:
+    async def play() -> None:
+        world = await World.of(2)
+        for connection in world.connections:
+            connection.no_responders = True
+        await world.feed(1, b"SUB _INBOX.1.* 7\r\n")
+        world.server.intake.run()
+        await world.feed(0, b"PUB pub.0 2\r\nhi\r\n")
+        await world.feed(1, b"PUB pub.1 _INBOX.1.a 2\r\nhi\r\n")
+        for subscription in list(world.inner.subscriptions.values()):
+            world.inner.unsubscribe(subscription)
+        world.server.intake.run()
+        await world.settle()
+        assert not world.calls
+        assert [wire.written for wire in world.wires] == [b"", b"HMSG _INBOX.1.a 7 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"]
+
+    asyncio.run(play())

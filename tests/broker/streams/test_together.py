@@ -218,15 +218,16 @@ def test_a_damaged_message_is_skipped_among_others(tmp_path: Path) -> None:
     assert [payload for _, payload, said in found if not said] == [b"message %d" % i for i in range(20) if i != 11]
 
 
+@pytest.mark.parametrize("count", [1, 9, 30])
 @pytest.mark.parametrize("preview", [False, True])
-def test_what_was_published_together_is_refused_together(tmp_path: Path, preview: bool) -> None:
+def test_what_was_published_together_is_refused_together(tmp_path: Path, preview: bool, count: int) -> None:
     world = World(tmp_path, preview=preview)
     world.create("S", subjects=["s"])
     world.bus.said.clear()
     with mock.patch.object(Block, "flush", side_effect=StorageError("no space")):
-        publish(world, [(b"s", TO[0], b"", b"%d" % i) for i in range(9)])
+        publish(world, [(b"s", TO[0], b"", b"%d" % i) for i in range(count)])
     errors = [json.loads(payload)["error"]["err_code"] for to, _, payload, _, _ in world.bus.said if to == TO[0]]
-    assert errors == [10077] * 9 and not world.state("S")["messages"]
+    assert errors == [10077] * count and not world.state("S")["messages"]
     world.bus.said.clear()
     publish(world, [(b"s", TO[0], b"", b"%d" % i) for i in range(9)])
     assert [json.loads(each[2])["seq"] for each in world.bus.said] == list(range(1, 10))
