@@ -28,6 +28,8 @@ class StreamsBus:
     def __init__(self, server: NatsServer) -> None:
         self._server = server
         self._client: SystemClient = server.system_client("JETSTREAM")
+        #: Publishes as the server itself.
+        self.publish: Final = self._client.publish_anything
 
     @property
     def id(self) -> str:
@@ -47,10 +49,6 @@ class StreamsBus:
         """Unsubscribes."""
         assert isinstance(subscription, NatsSubscription)
         self._client.unsubscribe(subscription)
-
-    def publish(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
-        """Publishes as the server itself."""
-        self._client.publish_anything(subject, payload, reply, header)
 
     def deliver(
         self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""

@@ -265,10 +265,11 @@ class InternalClient(Client):
 class SystemClient(InternalClient):
     """The server itself: it needs no permission, and no view shows it."""
 
-    def publish_anything(self, subject: bytes, payload: bytes, reply: bytes, header: bytes) -> None:
+    def publish_anything(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
         """Publishes one message, of any size, to any subject."""
-        self._sent(1, len(header) + len(payload))
-        self.server.router.publish_one(self, subject, reply, header + payload, len(header))
+        if header:
+            payload = header + payload
+        self.server.router.answer(self, subject, reply, payload, len(header))
 
     def send(self, to: bytes, subject: bytes, payload: bytes, reply: bytes, header: bytes, group: bytes) -> None:
         """Hands a message to those who have subscribed to `to`.

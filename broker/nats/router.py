@@ -174,11 +174,11 @@ class Router:
                         if origin.no_responders:
                             origin.nobody_there(reply)
                 continue
-            self._account(to, count, size)
             if to.taker is not taker:
                 self._take_each(taker, alone, buffer, frames, places)
                 taker, alone, places = to.taker, [], []
             if taker is not None and count == 1:
+                self._account(to, count, size)
                 alone.append(to)
                 places.append(begin)
                 continue
@@ -289,14 +289,13 @@ class Router:
     def _hand_over(
         self, origin: Client, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
     ) -> None:
-        self._account(to, end - begin, size)
         wait = self._take(to, buffer, frames, begin, end, size)
         if wait and origin is not to.client:
             origin.stall(to.client, wait)
 
-    @staticmethod
-    def _take(to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> float:
+    def _take(self, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> float:
         """Has a handler or a client take messages. Returns how long (seconds) those who sent them should wait."""
+        self._account(to, end - begin, size)
         client, handler = to.client, to.handler
         try:
             if handler is None:
@@ -395,6 +394,19 @@ class Router:
 
     # Messages from this process
 
+    def answer(self, origin: Client, subject: bytes, reply: bytes, payload: bytes, header_size: int) -> None:
+        """Hands over one message of the server itself: mostly to one who has asked, at a subject that is known."""
+        size, counters = len(payload), self.counters
+        counters.in_msgs += 1
+        counters.in_bytes += size
+        route = self._subscriptions.known.values.get(subject)
+        only = route.only if route is not None else None
+        if only is None or only.limit or only.closed:
+            self.publish_one(origin, subject, reply, payload, header_size)
+            return
+        self._account(only, 1, size)
+        only.client.take_one(only, subject, reply, payload, header_size)
+
     def publish_one(
         self,
         origin: Client,
@@ -406,7 +418,7 @@ class Router:
         keep: bool = False,
     ) -> int:
         """Hands over one message. Returns the number of receivers, another server being one."""
-        route = self._subscriptions.known.values.get(subject) or self._subscriptions.route(subject, keep=keep)
+        route = self._subscriptions.route(subject, keep=keep)
         count = 0
         if route.abroad is None:
             chosen = self._receivers(origin, route, route.queues)

@@ -174,7 +174,7 @@ class StreamsServer:
             NATS.error("Stream %r: %s", stream.name, error.message)
 
     def changed(self, stream: Stream) -> None:
-        """A stream has other messages than before: they are to be flushed, and those who wait for them to learn of it."""
+        """A stream has other messages: they are to be flushed, and those who wait for them to learn of it."""
         self._dirty[stream] = None
         self._driver.commit_soon()
 
