@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.migration.proof.stream import ExpectedStream
 from stantools.nats.options import ConnectOptions
 from tests import natsclient, servers
+from tests.brokers import Broker
 from tests.migration.proof.stores import fill, records, stored, with_js, write_store
 from tests.servers import free_port
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
@@ -46,10 +48,16 @@ class Place:
 
 
 @pytest.fixture
-def place(start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    place = Place(start_server(), tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return place
+def place(
+    request: pytest.FixtureRequest, start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
+    """With a real server, or with a broker of ours where a test asks for one."""
+    with ExitStack() as stack:
+        ours = getattr(request, "param", "") == "broker"
+        words = (tmp_path / "broker", "-js", "-sd", tmp_path / "streams")
+        place = Place(stack.enter_context(Broker(*words)) if ours else start_server(), tmp_path)
+        monkeypatch.chdir(tmp_path)
+        yield place
 
 
 def masks(app: Any, place: Place) -> dict[str, str]:
@@ -90,6 +98,7 @@ def test_golden(
     browse(None, look, size=size, connecting=place.connecting)
 
 
+@pytest.mark.parametrize("place", ["nats-server", "broker"], indirect=True)
 def test_figures(browse: Callable[..., None], place: Place) -> None:
     """Messages that come in, a message that is deleted, a consumer that does not acknowledge."""
 

@@ -26,6 +26,7 @@ from stantools.migration.targets.server import prove
 from stantools.pipeline.spark import jetstream_task
 from stantools.pipeline.spark.jetstream_task import Written, commit, write_rows
 from stantools.store.directory import open_datastore
+from tests.brokers import Broker
 from tests.migration.publish.conftest import run
 from tests.pipeline.spark.sinking import batches, description, expected, info, options, rows, stored
 
@@ -39,8 +40,17 @@ def write(server: Any, *parts: list[dict[str, Any]], **more: str) -> list[Writte
     return [pickle.loads(pickle.dumps(write_rows(given, batches(part)))) for part in parts]
 
 
-def test_a_job(start_server: Callable[..., Any]) -> None:
-    server = start_server()
+@pytest.fixture(params=["nats-server", "broker"])
+def server(request: pytest.FixtureRequest, start_server: Callable[..., Any], tmp_path: Path) -> Iterator[Any]:
+    """A real server, and a broker of ours."""
+    if request.param == "nats-server":
+        yield start_server()
+    else:
+        with Broker(tmp_path, "-js", "-sd", tmp_path / "streams") as broker:
+            yield broker
+
+
+def test_a_job(server: Any) -> None:
     parts = [[*chain(*OTHERS[::2])], [*chain(ORDERS, *OTHERS[1::2])], []]
     results = write(server, *parts, maxAge="9000h", streamPrefix="old-")
     assert sum(each.part.messages for result in results for each in result.channels) == sum(map(len, parts))
