@@ -116,8 +116,7 @@ class LoopDisk:
         """There are no threads."""
 
 
-def on(machine: Machine | None, link: Link, store: FileStore) -> FileStore:
-    """Returns a store that lies on a machine, if there is one."""
-    if machine is not None:
-        store._services.disk = LoopDisk(machine.chance, link)  # type: ignore[assignment]
+def on(chance: random.Random, link: Link, store: FileStore) -> FileStore:
+    """Returns a store whose disk is in simulated time."""
+    store._services.disk = LoopDisk(chance, link)  # type: ignore[assignment]
     return store

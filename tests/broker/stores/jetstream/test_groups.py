@@ -147,6 +147,7 @@ class Node:
     ) -> None:
         self.name = name
         self.machine = machine
+        self.chance = chance
         self.directory = directory
         self.nats = nats
         self.apart = False  #: from NATS
@@ -177,7 +178,7 @@ class Node:
         self.store = store = JetStreamStore(
             Backing(self.link, Names("c"), over, self.name, 2.0, durable=self.machine is not None),
             self.directory,
-            lambda: on(self.machine, self.link, FileStore(options, LIMITS, wall=self.time.wall, cluster_id=b"c")),
+            lambda: on(self.chance, self.link, FileStore(options, LIMITS, wall=self.time.wall, cluster_id=b"c")),
             LIMITS,
         )
         streaming = StreamingOptions(cluster_id=b"c")

@@ -144,7 +144,7 @@ class Broker:
         self.store = JetStreamStore(
             Backing(self.link, names, self.driver.fatal, durable=machine is not None),
             directory,
-            lambda: on(machine, self.link, FileStore(options, limits, wall=self.time.wall, cluster_id=b"c")),
+            lambda: on(servers.chance, self.link, FileStore(options, limits, wall=self.time.wall, cluster_id=b"c")),
             limits,
         )
         self.server: StreamingServer | None = None
