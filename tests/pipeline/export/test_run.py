@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -189,10 +190,12 @@ def test_what_cannot_be_read_is_a_row(sample: Read, tmp_path: Path, monkeypatch:
     assert targets.read_manifest(tmp_path / "out")["status"] == {"unreadable": 4}
 
 
+#: Forks an export for each line, [step, words], and prints how it ended; what it needs is loaded once.
 KILLED = """
-import os, signal, sys
+import json, os, signal, sys
 from pathlib import Path
-left = int(sys.argv[1])
+import stantools.cli.export, stantools.pipeline.export.run
+from stantools.cli.main import main
 def deadly(function):
     def call(*arguments, **named):
         global left
@@ -202,20 +205,40 @@ def deadly(function):
         return function(*arguments, **named)
     return call
 steps = ((os, "fsync"), (os, "mkdir"), (Path, "rename"), (Path, "replace"), (Path, "unlink"), (Path, "touch"))
-for place, name in steps:
-    setattr(place, name, deadly(getattr(place, name)))
-from stantools.cli.main import main
-sys.argv = ["stantools", *sys.argv[2:]]
-main()
+for line in sys.stdin:
+    left, words = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        for place, name in steps:
+            setattr(place, name, deadly(getattr(place, name)))
+        sys.argv = ["stantools", *words]
+        try:
+            main()
+        except SystemExit as end:
+            os._exit(end.code or 0)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-def killed_at(step: int, *arguments: object) -> bool:
+@pytest.fixture(scope="module")
+def killed_at() -> Iterator[Callable[..., bool]]:
     """Runs an export that is killed before its n-th step; returns whether it was."""
-    command = [sys.executable, "-c", KILLED, str(step), *map(str, arguments)]
-    code = subprocess.run(command, capture_output=True, check=False).returncode
-    assert code in (0, -signal.SIGKILL), code
-    return code != 0
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        requests, answers = program.stdin, program.stdout
+        assert requests and answers
+
+        def killed(step: int, *words: object) -> bool:
+            print(json.dumps([step, list(map(str, words))]), file=requests, flush=True)
+            code = int(answers.readline())
+            assert code in (0, -signal.SIGKILL), code
+            return code != 0
+
+        yield killed
+        requests.close()
 
 
 @pytest.mark.parametrize(
@@ -230,7 +253,7 @@ def killed_at(step: int, *arguments: object) -> bool:
     ],
 )
 def test_killed_at_any_step_it_is_there_as_a_whole_or_not_at_all(
-    sample: Read, tmp_path: Path, name: str, first: int, step: int
+    sample: Read, killed_at: Callable[..., bool], tmp_path: Path, name: str, first: int, step: int
 ) -> None:
     target, rows = tmp_path / name, sample.rows.num_rows
     command = ("export", sample.options.paths[0], "--to", target)
