@@ -118,7 +118,7 @@ class Browser(App[None]):
         return self._screen(View.OVERVIEW if self.session else View.LIVE, Place())
 
     def on_mount(self) -> None:
-        """Begins to scan everything once there is something to see."""
+        """Scans everything once there is something to see."""
         for problem in self._setting_problems():
             self.notify(problem, title="settings", severity="warning", timeout=15, markup=False)
         if self.session is not None and self.session.job is None:

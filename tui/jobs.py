@@ -108,7 +108,7 @@ class Job(Generic[_T]):
 
     @property
     def seconds(self) -> float:
-        """For how long it has been running, or had."""
+        """For how long it has been running, or ran."""
         return (self.ended or time.monotonic()) - self.begun if self.begun else 0.0
 
     @property

@@ -36,7 +36,7 @@ class Mesh(Protocol):
         """Returns who gets a subject there; None if nobody does."""
 
     def interest(self, subject: bytes, queue: bytes, change: int) -> None:
-        """Learns that there are more or fewer subscriptions here."""
+        """Takes note that there are more or fewer subscriptions here."""
 
 
 def draw(

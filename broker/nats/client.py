@@ -29,7 +29,7 @@ class ClientState(enum.Enum):
     CHECKING = enum.auto()
     #: It may do what its permissions allow.
     OPEN = enum.auto()
-    #: It is no more.
+    #: It has ended.
     CLOSED = enum.auto()
 
 
@@ -85,7 +85,7 @@ class NatsSubscription:
     limit: int = 0  #: after how many messages it ends; 0 for never
     delivered: int = 0  #: messages so far
     narrowed: bool = False  #: some subjects that it matches are denied to the client
-    closed: bool = False  #: it is no more
+    closed: bool = False  #: it has ended
     pace: int = 64  #: how many rows the handler takes at a time; grows and shrinks with the time that it needs
 
 
@@ -129,7 +129,7 @@ class Client(ABC):
 
     @property
     def closed(self) -> bool:
-        """It is no more."""
+        """Whether it has ended."""
         return self.state is CLOSED
 
     def advance(self, state: ClientState) -> None:
@@ -155,7 +155,7 @@ class Client(ABC):
         """Stops reading, as it sends faster than a receiver takes, for a while or until `unstall`."""
 
     def unstall(self, receiver: Client) -> None:  # noqa: B027
-        """Reads again, as the receiver has caught up."""
+        """Reads again: the receiver has caught up."""
 
     def release_stalled(self) -> None:
         """Lets those read again who had to wait."""
@@ -163,13 +163,13 @@ class Client(ABC):
             origin.unstall(self)
 
     def recheck(self) -> None:  # noqa: B027
-        """Learns that permissions have changed."""
+        """Adapts to permissions that have changed."""
 
     def publish_denied(self, subject: bytes) -> None:  # noqa: B027
-        """Learns that it may not publish there."""
+        """Is refused a message that it may not publish there."""
 
     def nobody_there(self, reply: bytes) -> None:  # noqa: B027
-        """Learns that nobody got its request."""
+        """Is answered that nobody got its request."""
 
     def may_respond(self, subject: bytes) -> bool:
         """Returns whether it got a message with this reply subject and may answer it; counts the answer."""

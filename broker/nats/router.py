@@ -192,7 +192,7 @@ class Router:
     def _take_each(
         taker: Taker | None, to: list[NatsSubscription], buffer: Buffer, frames: Frames, places: list[int]
     ) -> None:
-        """Has somebody take one message for each of several handlers."""
+        """Hands one message to each of several handlers, by the one who takes for all of them."""
         if taker is None or not places:
             return
         try:

@@ -236,7 +236,7 @@ class NatsServer:
         self._port = sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Ends all connections and listens no more. Once more does nothing."""
+        """Ends all connections and listens no more. Stopping again does nothing."""
         if self._stopped:
             return
         self._stopped = True
@@ -422,7 +422,7 @@ class NatsServer:
         self._look_after_later()
 
     def ended(self, connection: Connection) -> None:
-        """A connection is no more."""
+        """A connection has ended."""
         if self._clients.pop(connection.cid, None) is None:
             return
         self._connections.pop(connection.cid, None)

@@ -73,7 +73,7 @@ class Hub(Protocol[C]):
         """A connection has something to be written."""
 
     def ended(self, connection: C) -> None:
-        """A connection is no more."""
+        """A connection has ended."""
 
     def forget(self, client: Client) -> None:
         """A part of this process has disconnected."""

@@ -340,7 +340,7 @@ class Subscriptions:
             self.known.keep(head + _ANY, route)
 
     def remember(self, table: SubjectTable, subject: bytes, route: Route) -> None:
-        """Has the parser know the route of a subject from now on, if it is one that is remembered."""
+        """Makes the parser know the route of a subject from now on, if it is one that is remembered."""
         if route.number > 0 and route.number < len(self.routes) and self.routes[route.number] is route:
             table.routes.add(subject, route.number)
             if table is not self._open:

@@ -52,7 +52,7 @@ class Heartbeats:
         self._close = unsubscribing.close_client
 
     def start(self, client: Client) -> None:
-        """Lets the first heartbeat to a client go out after the interval."""
+        """Sends a client its first heartbeat after the interval."""
         self._arm(client, self._options.heartbeat_interval)
 
     def receive_ping(self, request: Request) -> None:
@@ -107,7 +107,7 @@ class Connecting:
         subjects: What clients are told.
         heartbeats: Begin with the registration.
         unsubscribing: Ends clients.
-        commits: Tells when a client is stored.
+        commits: Calls back when a client is stored.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ _COUNTERS: Final = len(_DIGITS) ** _COUNTER_SIZE
 
 
 class Timer:
-    """Something that happens at a time, once."""
+    """An action that is run once, at a time."""
 
     __slots__ = ("_action", "queued", "time")
 
@@ -34,7 +34,7 @@ class Timer:
 
     @property
     def pending(self) -> bool:
-        """It will happen."""
+        """Whether it is still to be run."""
         return self._action is not None
 
     def _take(self) -> Callable[[], None] | None:
@@ -58,18 +58,18 @@ class Timers:
         return len(self._heap) - self._cancelled
 
     def at(self, time: int, action: Callable[[], None]) -> Timer:
-        """Lets something happen at a time; at the next occasion if that is past."""
+        """Runs an action at a time; at the next occasion if that is past."""
         timer = Timer(time, action)
         heapq.heappush(self._heap, (time, next(self._numbers), timer))
         self._tell()
         return timer
 
     def after(self, delay: int, action: Callable[[], None]) -> Timer:
-        """Lets something happen after a while."""
+        """Runs an action after a while."""
         return self.at(self._clock.monotonic() + delay, action)
 
     def cancel(self, timer: Timer | None) -> None:
-        """Lets a timer not happen; one that has happened, was cancelled or never was is fine as well."""
+        """Cancels a timer, if it is not None and still to be run."""
         if timer is None or timer._take() is None:
             return
         self._cancelled += timer.queued
@@ -111,7 +111,7 @@ class Timers:
         self._cancelled = 0
 
     def _tell(self) -> None:
-        """Wishes to be woken for the first timer, if that is earlier than what was wished before."""
+        """Asks to be woken for the first timer, if that is earlier than what was asked for before."""
         if self._running or not self._heap:
             return
         first = self._heap[0][0]

@@ -39,7 +39,7 @@ class Expiry:
         self._delete = delete
 
     def watch(self, channel: Channel) -> None:
-        """Begins with a channel that is new or recovered."""
+        """Watches a channel that is new or recovered from now on."""
         self.stored(channel)
         self.idle(channel)
 

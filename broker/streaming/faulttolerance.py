@@ -125,7 +125,7 @@ class FaultTolerance:
         self._wait_until(self._heard + self._missed)
 
     def stop(self) -> None:
-        """Gives the lock back; to be called when nothing writes to the store any more."""
+        """Releases the lock; to be called when nothing writes to the store any more."""
         self._stopped = True
         self._timers.cancel(self._timer)
         self._lock.release()

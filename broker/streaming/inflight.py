@@ -42,16 +42,16 @@ class Ready:
         return len(self._units)
 
     def add(self, subscription: Subscription) -> None:
-        """Lets a subscription be served soon, or the group that it is a member of."""
+        """Has a subscription served soon, or the group that it is a member of."""
         self.again(subscription.group or subscription)
 
     def again(self, unit: Subscription | QueueGroup) -> None:
-        """Lets go on with one for which there is more to do."""
+        """Has one served once more, for which there is more to do."""
         self._units[unit] = None
         self._driver.commit_soon()
 
     def later(self, unit: Subscription | QueueGroup) -> None:
-        """Lets go on with one after a pause."""
+        """Has one served after a pause."""
         self._paused[unit] = None
         if self._pause is None:
             self._pause = self._timers.after(_PAUSE, self._resume)

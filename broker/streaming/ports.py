@@ -126,7 +126,7 @@ class Audience(Protocol):
         """A channel is new, or has other messages that may be delivered than before."""
 
     def removed(self, channel: ChannelLog) -> None:
-        """A channel is no more."""
+        """A channel was deleted."""
 
 
 class Member(Protocol):

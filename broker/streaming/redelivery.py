@@ -50,7 +50,7 @@ class Redelivery:
             subscription.timer = self._timers.after(subscription.ack_wait, partial(self._fire, subscription))
 
     def arm_soon(self, subscription: Subscription) -> None:
-        """Lets the timer of a subscription that got what another left behind fire soon."""
+        """Has the timer of a subscription fire soon that got what another left behind."""
         time = self._clock.monotonic() + _LEFT_BEHIND
         if subscription.timer is None or subscription.timer.time > time:
             self._timers.cancel(subscription.timer)
@@ -122,7 +122,7 @@ class Redelivery:
         return all(self._bus.congested(each.inbox) for each in members or (subscription,))
 
     def _rearm(self, subscription: Subscription, now: int, pause: int = _SOON) -> None:
-        """Lets the timer fire for the next deadline, but not before a pause."""
+        """Sets the timer to the next deadline, but not before a pause."""
         self.stop(subscription)
         if subscription.pending:
             earliest = max(min(subscription.pending.values()), now + pause)

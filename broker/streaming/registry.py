@@ -33,7 +33,7 @@ class Slots(list[T]):
         self._free: list[int] = []
 
     def put(self, thing: T) -> int:
-        """Returns the number that the thing has from now on."""
+        """Adds an entry. Returns its number."""
         if self._free:
             number = self._free.pop()
             self[number] = thing
@@ -42,7 +42,7 @@ class Slots(list[T]):
         return len(self) - 1
 
     def take(self, number: int) -> None:
-        """Removes a thing; its number will be another's."""
+        """Removes an entry; its number is used again."""
         self[number] = None  # type: ignore[assignment]
         self._free.append(number)
 

@@ -213,7 +213,7 @@ class QueueGroup:
             member.latest_acks += count - 1
 
     def tick(self, now: int) -> None:
-        """Lets acknowledgements count whose time has come. To be called before members are picked."""
+        """Counts acknowledgements whose time has come. To be called before members are picked."""
         window = now // _WINDOW
         if window == self._window:
             return

@@ -199,7 +199,7 @@ class Subscribing:
         subscription.listener = listener
 
     def start(self, subscription: Subscription) -> None:
-        """Lets a subscription get messages, and the group with it that it is a member of."""
+        """Begins to send to a subscription, or to the group that it is a member of."""
         if subscription.active:
             subscription.started = True
             self._ready.add(subscription)

@@ -34,7 +34,7 @@ class Account:
 
     Args:
         place: Where they are kept.
-        clock: Tells the time.
+        clock: The time.
         limits: What they may take.
     """
 
@@ -174,7 +174,7 @@ class Account:
         return stream
 
     def lend(self, config: StreamConfig, created: int, store: StreamStore) -> Stream:
-        """Makes a stream of messages that are somebody else's.
+        """Makes a stream of messages that somebody else stores.
 
         Raises:
             ApiError: There is another one of that name, or with such subjects.

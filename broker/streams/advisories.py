@@ -31,11 +31,11 @@ _PAST: Final = {"create": "CREATED", "modify": "UPDATED", "delete": "DELETED"}
 
 
 class Advisories:
-    """Tells others.
+    """Publishes what happens: advisories and samples of acknowledgements.
 
     Args:
         bus: NATS.
-        clock: Tells the time.
+        clock: The time.
     """
 
     def __init__(self, bus: Bus, clock: Clock) -> None:

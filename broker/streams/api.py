@@ -57,8 +57,8 @@ class Api:
 
     Args:
         account: The streams.
-        clock: Tells the time.
-        advisories: Tells others.
+        clock: The time.
+        advisories: Where events are published.
         listen: Called with a stream whose subjects are new or others.
         forget: Called with a stream that is no more.
 

@@ -99,7 +99,7 @@ class Consumer:
         self.delivered = self.floor = (0, begin - 1)
 
     def release(self) -> None:
-        """Gives back what it uses of the stream."""
+        """Releases what it uses of the stream."""
         self.stream.store.contents.release(self._filter)
         self._filter = None
 
@@ -379,7 +379,7 @@ class Consumer:
     # What goes from the stream
 
     def removed(self, sequence: int, number: int) -> None:
-        """A message, whose subject has a number, is no more."""
+        """A message, whose subject has a number, is gone."""
         if self._position <= sequence <= self._known and (self._filter is None or self._filter.mask[number]):
             self._left -= 1
         self._lasts.pop(sequence, None)
@@ -388,7 +388,7 @@ class Consumer:
             self.changed = True
 
     def shrunk(self) -> None:
-        """Many messages are no more."""
+        """Many messages are gone."""
         contents = self.stream.store.contents
         self._ahead.clear()
         for sequence in [each for each in self._lasts if contents.locate(each) is None]:

@@ -49,8 +49,8 @@ class Consumers:
 
     Args:
         bus: NATS.
-        clock: Tells the time.
-        advisories: Tells others.
+        clock: The time.
+        advisories: Where events are published.
         wake: Called when something is to be sent: `run` is to be called soon.
         short: How subjects of acknowledgements begin, by dialect of the preview; none if that is not offered.
     """
@@ -241,7 +241,7 @@ class Consumers:
         self._advisories.consumer(consumer, "delete")
 
     def remove_all(self, stream: Stream) -> None:
-        """Takes the consumers of a stream away that is no more."""
+        """Removes the consumers of a stream that was deleted."""
         self._reviews.pop(stream, None)
         for consumer in self._by_stream.pop(stream, {}).values():
             self._stop(consumer).close("409 Consumer Deleted")
@@ -390,7 +390,7 @@ class Consumers:
                 heapq.heappush(self._alarms, (due, id(delivery), delivery))
 
     def ring(self) -> int:
-        """Lets those go on whose time has come. Returns when (ns since 1970) the next one is due; 0 for never."""
+        """Resumes those whose time has come. Returns when (ns since 1970) the next one is due; 0 for never."""
         now = self._clock.wall()
         while self._alarms and self._alarms[0][0] <= now:
             due, _, delivery = heapq.heappop(self._alarms)
@@ -445,7 +445,7 @@ def read_request(stream: Stream, tokens: list[str], durable: bool, values: Mappi
 
     Args:
         stream: The stream.
-        tokens: What stands behind it in the subject: a name, and perhaps a filter.
+        tokens: What follows it in the subject: a name, and perhaps a filter.
         durable: It is a request for a durable consumer, in the old form.
         values: The body.
 

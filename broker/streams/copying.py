@@ -1,7 +1,7 @@
 """Streams that copy others: mirrors, with the sequences and times of their origin, and streams with sources.
 
 Messages are read from the origin's store once they are flushed there, and acknowledged to it, where its retention
-cares, once the copies are flushed. How far a source is stands in the copies themselves, in their headers.
+cares, once the copies are flushed. How far a source is can be read in the copies themselves, in their headers.
 Facts: jetstream-server.md section 16.
 """
 
@@ -54,7 +54,7 @@ class Copy:
         self._filter: Filter | None = None
 
     def attach(self, stream: Stream | None) -> None:
-        """Goes on with a stream that has the origin's name; None if it is no more."""
+        """Goes on with a stream that has the origin's name; None if it was deleted."""
         if self._from is not stream:
             if self._from is not None:
                 self._from.store.contents.release(self._filter)
@@ -119,7 +119,7 @@ class Copy:
             self.target.copy(subject, header, message.payload, now)
 
     def settle(self) -> None:
-        """Tells the origin what is safe now."""
+        """Reports to the origin what is safe now."""
         moved, self.moved = self.moved, []
         self._settled = max(moved, default=self._settled)
         if self._from is not None:
@@ -132,10 +132,10 @@ class Copy:
         return sequence > self._settled and (self._filter is None or bool(self._filter.mask[number]))
 
     def removed(self, sequence: int, number: int) -> None:
-        """A message is no more: it will not be found."""
+        """A message is gone: it will not be found."""
 
     def shrunk(self) -> None:
-        """Messages are no more: they will not be found."""
+        """Messages are gone: they will not be found."""
 
     def renew(self) -> None:
         """The store of the origin is another one."""
@@ -163,7 +163,7 @@ class Copies:
 
     Args:
         streams: All streams, by name.
-        clock: Tells the time.
+        clock: The time.
         wake: Called when something is to be copied: `run` is to be called soon.
     """
 
@@ -202,7 +202,7 @@ class Copies:
         self._begin((*stream.copies, *self._from.get(stream.name, ())))
 
     def forget(self, stream: Stream) -> None:
-        """A stream is no more."""
+        """A stream was deleted."""
         self._drop(self._of.pop(stream, ()))
         left = self._from.get(stream.name, ())
         for copy in left:
@@ -276,7 +276,7 @@ class Copies:
                 break
 
     def settle(self) -> None:
-        """Tells origins whose retention cares what has been flushed elsewhere."""
+        """Reports to origins, whose retention cares, what has been flushed elsewhere."""
         while self._moving:
             copy, _ = self._moving.popitem()
             copy.settle()

@@ -65,7 +65,7 @@ class Delivery(ABC):
 
     @abstractmethod
     def close(self, reason: str) -> None:
-        """Tells those who wait that there will be nothing more."""
+        """Answers those who wait that there will be nothing more."""
 
     @property
     @abstractmethod

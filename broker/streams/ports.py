@@ -157,7 +157,7 @@ class Place(Protocol):
         """
 
     def sync(self) -> None:
-        """Has everything that was flushed survive a loss of power, some time later."""
+        """Makes everything that was flushed durable, some time later."""
 
     def close(self) -> None:
         """Closes everything."""

@@ -56,7 +56,7 @@ class PubAcks:
             self._waiting.append(_Many(stream, data, answers[:count]))
 
     def refuse(self, stream: Stream, answer: bytes) -> None:
-        """Has everything that waits for a stream answered so."""
+        """Answers everything that waits for a stream so."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if each.stream is not stream:

@@ -232,7 +232,7 @@ class PullDelivery(Delivery):
         return self._soonest(self._look_at, pinned) if self._requests else pinned
 
     def close(self, reason: str) -> None:
-        """Tells those who wait that there will be nothing more."""
+        """Answers those who wait that there will be nothing more."""
         for request in self._requests:
             self._say(request, status(reason))
         self._requests.clear()

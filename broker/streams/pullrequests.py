@@ -176,12 +176,12 @@ class Priorities:
         return self._heard + self._consumer.config.priority_timeout if self.pin else 0
 
     def expire(self, now: int) -> None:
-        """Lets a pinned client go that has not asked for too long."""
+        """Unpins a client that has not asked for too long."""
         if 0 < self.expires <= now:
             self.unpin("timeout")
 
     def unpin(self, reason: str) -> None:
-        """Lets the pinned client go, if there is one."""
+        """Unpins the pinned client, if there is one."""
         if self.pin:
             self._pin = ""
             self._since = 0

@@ -59,7 +59,7 @@ class StreamsServer:
     Args:
         bus: NATS.
         place: Where streams are kept.
-        clock: Tells the time.
+        clock: The time.
         driver: Who calls `commit` and `run_timers`.
         limits: What streams may take.
         preview: Clients of the preview are answered, too.
@@ -154,7 +154,7 @@ class StreamsServer:
         self.copies.forget(stream)
 
     def lend(self, config: StreamConfig, created: int, store: StreamStore) -> Stream:
-        """Makes a stream of messages that are somebody else's. Nothing is stored that is published to its subjects.
+        """Makes a stream of messages that somebody else stores. Nothing is stored that is published to its subjects.
 
         Raises:
             ApiError: There is another one of that name, or with such subjects.
@@ -362,7 +362,7 @@ class StreamsServer:
     # Time
 
     def _wake_later(self, time: int) -> None:
-        """Has the timers run at some time, or before."""
+        """Runs the timers at some time, or before."""
         if not self._wake_time or time < self._wake_time:
             self._wake_time = time
             self._driver.wake_at(time)

@@ -40,10 +40,10 @@ class Follower(Protocol):
     """Who learns what goes, and is asked what has to stay: a consumer."""
 
     def removed(self, sequence: int, number: int) -> None:
-        """A message, whose subject has a number, is no more."""
+        """A message, whose subject has a number, is gone."""
 
     def shrunk(self) -> None:
-        """Many messages are no more."""
+        """Many messages are gone."""
 
     def renew(self) -> None:
         """The store is another one."""

@@ -52,7 +52,7 @@ class Transfers:
     Args:
         bus: NATS.
         place: Where streams are kept.
-        clock: Tells the time.
+        clock: The time.
         driver: Does in a thread what takes long.
         account: The streams.
         adopt: Called with a stream that was restored.

@@ -122,7 +122,7 @@ class Endpoint:
             query: What is asked for.
 
         Raises:
-            MonitorError: It could not be had, and why.
+            MonitorError: It could not be read, and why.
         """
         target = f"{self.address.base}{path}" + (f"?{urlencode(query)}" if query else "")
         kept = self._connection is not None

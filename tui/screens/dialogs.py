@@ -63,7 +63,7 @@ class PromptScreen(ModalScreen[str | None]):
     Args:
         what: What is asked for, shown while the field is empty.
         hint: What can be typed.
-        value: What stands in the field at first.
+        value: The text in the field at first.
         hidden: Dots stand for what is typed.
         check: Says what is wrong with a text, or "" if it can be taken; without it everything can.
     """
@@ -144,7 +144,7 @@ class CommandsScreen(ModalScreen[None]):
         yield RowTable(ListRows([column], self._commands), classes="sheet")
 
     def on_mount(self) -> None:
-        """Begins with the newest."""
+        """Starts with the newest message."""
         table = self.query_one(RowTable)
         table.focus()
         table.cursor = len(self._commands) - 1

@@ -101,7 +101,7 @@ class FindingsScreen(FilteredView):
         yield TablePane(self.rows, id="find-body")
 
     def on_mount(self) -> None:
-        """Begins with the worst."""
+        """Starts with the worst finding."""
         self.table.focus()
         self.set_interval(_TAKE, self._take)
         self.note("stantools", "verify", str(self.session.named))

@@ -60,7 +60,7 @@ class PendingScreen(ViewScreen):
         yield RowTable(_pending_rows(self._one.pending))
 
     def on_mount(self) -> None:
-        """Begins with the first one."""
+        """Starts with the first one."""
         one = self._one
         self.query_one("#subject", Line).show(
             (f"subscription {one.state.id}", "strong"),

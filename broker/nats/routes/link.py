@@ -70,7 +70,7 @@ class Link(asyncio.Protocol):
     """A connection to another server.
 
     Args:
-        number: Tells links apart, in logs and views.
+        number: What it is called in logs and views.
         net: All links together.
         url: Where this server has connected to; None if the other one did.
         configured: The URL is one of the options', not one that another server told.

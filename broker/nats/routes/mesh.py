@@ -218,7 +218,7 @@ class Mesh:
             await asyncio.sleep(_RETRY * random.uniform(0.9, 1.3))
 
     def leave(self) -> None:
-        """Tells the other servers that this one is about to end."""
+        """Announces to the other servers that this one is about to end."""
         for link in self.links.values():
             if link.open:
                 link.send(wire.info(self.about(link) | {"ldm": True}))
@@ -336,7 +336,7 @@ class Mesh:
                     link.close("Duplicate Route")
 
     def _pass_on(self, newcomer: Link) -> None:
-        """Tells the other servers about a new one."""
+        """Announces a new server to the others."""
         told = {name: value for name, value in newcomer.remote.items() if name != "nonce"}
         if not told.get("ip"):
             told["ip"] = f"nats-route://{address(newcomer.host, int(told.get('port') or 0))}/"

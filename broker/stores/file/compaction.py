@@ -48,7 +48,7 @@ class Compaction:
         self._disk.run(self._replacement.fill, self._filled)
 
     def drop(self) -> None:
-        """Gives it up silently."""
+        """Abandons it silently."""
         self._log.give_up()
         self._dropped = True
         if self.caught_up:

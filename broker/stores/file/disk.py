@@ -81,7 +81,7 @@ class Disk:
         self._jobs.put((job, conclusion, awaited))
 
     def take_turns(self, begin: Callable[[], tuple[Job, Conclusion]]) -> None:
-        """Has a thread do a job of a kind of which there may be thousands: others do not wait behind them.
+        """Runs a job in a thread, one of a kind of which there may be thousands: others do not wait behind them.
 
         Args:
             begin: Called when it is its turn, maybe at once; returns the job and its conclusion, as for `run`.
@@ -394,7 +394,7 @@ class KernelSyncs:
         return done
 
     def close(self) -> None:
-        """Gives back what the kernel has lent, unless it would have to be waited for."""
+        """Releases what belongs to the kernel, unless it would have to be waited for."""
         if self._context is not None and not self.under_way:
             self._call(self._destroy, self._context)
             self._context = None

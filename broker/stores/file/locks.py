@@ -128,7 +128,7 @@ class GroupLock:
         return Attempt(taken=True)
 
     def release(self) -> None:
-        """Gives it back, if it was taken; the file stays, empty as the original leaves it."""
+        """Releases it, if it was taken; the file stays, empty as the original leaves it."""
         if self._descriptor >= 0:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, 0)

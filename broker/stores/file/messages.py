@@ -412,7 +412,7 @@ class FileMessages:
         return self._ahead.held(first, count, size) or self._read_files(first, count, size)
 
     def forget(self) -> None:
-        """Lets go of messages in memory."""
+        """Forgets messages in memory."""
         self._recent.clear()
         self._ahead.clear()
 

@@ -83,7 +83,7 @@ class Forgetful(Protocol):
     """Something that holds messages that can be read again."""
 
     def forget(self) -> None:
-        """Lets them go."""
+        """Forgets them."""
 
 
 class CacheBudget:

@@ -202,7 +202,7 @@ class StreamStore(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Makes all that was done outlive this process.
+        """Writes all that was done, so that it outlives this process.
 
         Raises:
             StorageError: It cannot be written; nothing since the last flush is certain.

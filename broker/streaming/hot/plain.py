@@ -57,7 +57,7 @@ def read_publishes(
         connections: Numbers of the connection ids.
         channels: Numbers of the channels that need no further look.
         table: Is filled, from row 0 on.
-        prefix: What stands in the NATS subject before the channel, in bytes; negative if the subject may be any.
+        prefix: What comes before the channel in the NATS subject, in bytes; negative if the subject may be any.
 
     Raises:
         ValueError: A row of the frames, or what it points to, lies outside.
