@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 START: Final = b"start"
 #: Seconds between two writings of progress, how many records they have at most, and how many may be under way then.
-_INTERVAL: Final = 0.25
-_MOST: Final = 64
+_INTERVAL: Final = 0.1
+_MOST: Final = 25
 _BACKLOG: Final = 256
 #: How often others may have written, and within how many seconds.
 _STRANGERS: Final = 8, 60.0
