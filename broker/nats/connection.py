@@ -185,7 +185,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         if self.waits:
             self.intake.run()
         if self._gathered:
-            return self.intake.room()
+            return self.intake.room
         if self._large is not None:
             return memoryview(self._large)[self._filled :]
         view = self.server.read_view

@@ -42,32 +42,32 @@ class Intake:
         server: Whose connections.
 
     Attributes:
+        room: Where the next bytes go.
         soon: Called when something begins to wait: `run` has to be called when the loop has read from all.
     """
 
     def __init__(self, server: Hub[Any]) -> None:
         self._server = server
-        self._view = memoryview(bytearray(_WAITING + _READ))
+        self._view = self.room = memoryview(bytearray(_WAITING + _READ))
         self._origins: list[Session] = []
         self._ends: list[int] = []
         self._filled = 0
         self._most = _PACE
         self.soon: Callable[[], None] = _nothing
 
-    def room(self) -> memoryview:
-        """Returns where the next bytes go."""
-        return self._view[self._filled :] if self._filled else self._view
-
     def put(self, origin: Session, count: int) -> None:
         """Keeps the bytes that a connection has just read there."""
-        if not self._ends:
+        ends = self._ends
+        if not ends:
             self.soon()
-        self._filled += count
+        self._filled = filled = self._filled + count
         self._origins.append(origin)
-        self._ends.append(self._filled)
+        ends.append(filled)
         origin.waits = True
-        if len(self._ends) >= self._most or self._filled > _WAITING:
+        if len(ends) >= self._most or filled > _WAITING:
             self.run()
+        else:
+            self.room = self._view[filled:]
 
     def take(self, count: int) -> bytes:
         """Returns the bytes that were just read there: they are not to wait."""
@@ -78,7 +78,7 @@ class Intake:
         origins, ends = self._origins, self._ends
         if not ends:
             return
-        self._origins, self._ends, self._filled = [], [], 0
+        self._origins, self._ends, self._filled, self.room = [], [], 0, self._view
         server, start, now = self._server, perf_counter(), time.time_ns()
         options, subscriptions = server.options, server.subscriptions
         shares, taken = parse_gathered(

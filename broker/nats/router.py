@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.nats.auth import Permit
     from broker.nats.subscriptions import Route, SubjectTable, Subscriptions
     from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Payloads, Share, Span, Taker
+    from stantools.nats.frames import Frames, Payloads, Share, Span
 
 #: What a handler in this process may take (seconds) until it is given fewer rows at a time, or more.
 _LONG: Final = 0.004
@@ -160,43 +160,54 @@ class Router:
         The counters of the clients are theirs to care for.
         """
         routes, counters = self._subscriptions.routes, self.counters
-        taker: Taker | None = None
         alone: list[NatsSubscription] = []
         places: list[int] = []
+        total = 0
         for number, begin, end, size in shares:
-            count = end - begin
-            counters.in_msgs += count
-            counters.in_bytes += size
             to = routes[number].only
+            if to is not None and to.taker is not None and end - begin == 1 and not to.closed:
+                if alone and (to.taker is not alone[0].taker or to.client is not alone[0].client):
+                    self._take_each(alone, buffer, frames, places, total)
+                    alone, places, total = [], [], 0
+                alone.append(to)
+                places.append(begin)
+                total += size
+                continue
+            counters.in_msgs += end - begin
+            counters.in_bytes += size
             if to is None or to.closed:
                 for _, reply, _, _ in rows(buffer, frames, begin, end):
                     for origin in origins if reply else ():
                         if origin.no_responders:
                             origin.nobody_there(reply)
                 continue
-            if to.taker is not taker:
-                self._take_each(taker, alone, buffer, frames, places)
-                taker, alone, places = to.taker, [], []
-            if taker is not None and count == 1:
-                self._account(to, count, size)
-                alone.append(to)
-                places.append(begin)
-                continue
+            if alone:
+                self._take_each(alone, buffer, frames, places, total)
+                alone, places, total = [], [], 0
             wait = self._take(to, buffer, frames, begin, end, size)
             if wait:
                 for origin in origins:
                     origin.stall(to.client, wait)
-        self._take_each(taker, alone, buffer, frames, places)
+        if alone:
+            self._take_each(alone, buffer, frames, places, total)
 
-    @staticmethod
     def _take_each(
-        taker: Taker | None, to: list[NatsSubscription], buffer: Buffer, frames: Frames, places: list[int]
+        self, to: list[NatsSubscription], buffer: Buffer, frames: Frames, places: list[int], size: int
     ) -> None:
-        """Hands one message to each of several handlers, by the one who takes for all of them."""
-        if taker is None or not places:
-            return
+        """Hands one message to each of several handlers of a client, by the one who takes for all of them."""
+        handlers = []
+        for each in to:
+            each.delivered += 1
+            handlers.append(each.handler)
+        count, taker = len(places), to[0].taker
+        assert taker is not None
+        for counters in (to[0].client.counters, self.counters):
+            counters.out_msgs += count
+            counters.out_bytes += size
+        self.counters.in_msgs += count
+        self.counters.in_bytes += size
         try:
-            taker.take_each(buffer, frames, [each.handler for each in to], places)
+            taker.take_each(buffer, frames, handlers, places)
         except Exception as problem:
             _report(to[0], problem)
 

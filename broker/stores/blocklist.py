@@ -233,10 +233,9 @@ def block_of(
 
 def together(records: list[Record]) -> Records:
     """Returns a block of messages that came alone, at least one."""
-    sizes = np.array([len(record.data) for record in records], np.uint32) - np.uint32(RECORD_HEADER_SIZE)
-    sequences = np.array([record.sequence for record in records], np.uint64)
-    timestamps = np.array([record.timestamp for record in records], np.int64)
-    return block_of(b"".join([record.data for record in records]), sizes, sequences, timestamps)
+    data, sequences, timestamps = zip(*records, strict=True)
+    sizes = np.array([*map(len, data)], np.uint32) - np.uint32(RECORD_HEADER_SIZE)
+    return block_of(b"".join(data), sizes, np.array(sequences, np.uint64), np.array(timestamps, np.int64))
 
 
 def decoded(block: Records, channel: bytes, crc: Crc) -> tuple[MessageColumns, NDArray[np.uint8]]:

@@ -106,6 +106,7 @@ class Commits:
     Attributes:
         staged: Messages that are staged.
         size: Bytes of them.
+        lone: Those that came alone (`Channel.alone`) and were added to their channels' stores.
     """
 
     def __init__(self, context: Context, channels: Channels, serving: Serving) -> None:
@@ -122,7 +123,7 @@ class Commits:
         self.staged = self.size = 0
         self._batches: list[Batch] = []
         self._touched: dict[Channel, list[Portion]] = {}
-        self._lone: list[tuple[Channel, Record]] = []
+        self.lone: list[tuple[Channel, Record]] = []
         self._flushes: dict[Flush, Channel] = {}
         self._followers: dict[Flush, list[Callable[[Flush], None]]] = {}
         self._under_way: dict[Channel, deque[_UnderWay]] = {}
@@ -170,10 +171,6 @@ class Commits:
         else:
             portions.append(portion)
 
-    def added(self, lone: Iterable[tuple[Channel, Record]]) -> None:
-        """Takes note of messages that came alone (`Channel.alone`) and were added to their channels' stores."""
-        self._lone.extend(lone)
-
     def touch(self, channel: Channel) -> None:
         """Has a channel looked at by the next commit, though nothing was published: its store may have more to do."""
         self._touched.setdefault(channel, [])
@@ -201,7 +198,7 @@ class Commits:
         self._committing = True
         self._now = self._clock.monotonic()
         try:
-            if self._lone:
+            if self.lone:
                 self._store_lone()
             self._flush_touched(share)
             self._complete()
@@ -301,7 +298,7 @@ class Commits:
 
     def _store_lone(self) -> None:
         """Does for messages that came alone what `_flush` does for others: they are stored at once."""
-        lone, self._lone = self._lone, []
+        lone, self.lone = self.lone, []
         now, audience = self._now, self._audience
         for channel, record in lone:
             channel.messages.flush()

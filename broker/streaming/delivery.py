@@ -259,18 +259,18 @@ class Serving:
         """Sends messages, the last that their receivers have pending, and forgets them."""
         if not parcels:
             return
-        late = set(self._bus.publish_each(Role.SEND, parcels))
-        size = 0
-        for place, subscription in enumerate(receivers):
-            if place in late:
-                subscription.last_sent -= 1
-                del subscription.pending[subscription.last_sent + 1]
-                self._serve(subscription)
-            else:
-                size += len(parcels[place][1])
-                self._delivery.note_sent(subscription, (subscription.last_sent,))
-        self._statistics.out_msgs += len(parcels) - len(late)
-        self._statistics.out_bytes += size
+        late = self._bus.publish_each(Role.SEND, parcels)
+        for place in reversed(late):
+            subscription = receivers.pop(place)
+            del parcels[place]
+            subscription.last_sent -= 1
+            del subscription.pending[subscription.last_sent + 1]
+            self._serve(subscription)
+        self._statistics.out_msgs += len(parcels)
+        self._statistics.out_bytes += sum([len(payload) for _, payload in parcels])
+        note = self._delivery.note_sent
+        for subscription in receivers:
+            note(subscription, (subscription.last_sent,))
         parcels.clear()
         receivers.clear()
 

@@ -72,7 +72,8 @@ class Bus(Protocol):
         """Publishes messages, each with its subject, to those who keep up.
 
         Returns:
-            The places of those that were not sent: much waits for who gets them (`congested`), or nobody is connected.
+            The places of those that were not sent, rising: much waits for who gets them (`congested`), or nobody is
+            connected.
         """
 
     def congested(self, subject: bytes) -> bool:

@@ -156,8 +156,7 @@ class Publishing:
         """Adds what came alone to its channel, where that may be. Returns the other groups."""
         numbered = self._channels.numbered
         others: list[Group] = []
-        channels: list[Channel] = []
-        stores: list[LoneMessages] = []
+        stores: list[tuple[Channel, LoneMessages]] = []
         wanted: list[tuple[int, bytes, int, int]] = []
         for group in groups:
             number, rows = group
@@ -168,17 +167,17 @@ class Publishing:
             if now > channel.timestamp:
                 channel.timestamp = now
             wanted.append((rows.item(), channel.name, store.last + 1, channel.timestamp))
-            channels.append(channel)
-            stores.append(store)
+            stores.append((channel, store))
         if not wanted:
             return groups
         try:
             records = encode_lone_records(buffer, self._table, wanted)
         except ValueError:
             return groups
-        for store, record in zip(stores, records, strict=True):
+        added = self._commits.lone
+        for (channel, store), record in zip(stores, records, strict=True):
             store.add(record)
-        self._commits.added(zip(channels, records, strict=True))
+            added.append((channel, record))
         return others
 
     def _append(self, buffer: Buffer, number: int, rows: Rows, now: int) -> Portion:

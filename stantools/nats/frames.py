@@ -60,9 +60,8 @@ class Payloads:
 
     def __iter__(self) -> Iterator[bytes]:
         """Iterates over copies of the payloads."""
-        data = self.data
-        for start, size in zip(self.starts.tolist(), self.sizes.tolist(), strict=True):
-            yield bytes(data[start : start + size])
+        data, places = self.data, zip(self.starts.tolist(), self.sizes.tolist(), strict=True)
+        return iter([bytes(data[start : start + size]) for start, size in places])
 
     def size(self, begin: int, end: int) -> int:
         """Returns the bytes of some payloads, at least one."""
