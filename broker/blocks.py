@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from stantools.nats.frames import Payloads
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+#: A stored message by itself, as columns for one would cost more than the message: its record (eight bytes of header,
+#: then the encoded MsgProto), its sequence, its timestamp in nanoseconds since the epoch.
+Record = tuple[bytes, int, int]
 
 
 @dataclass(slots=True)
@@ -27,11 +31,3 @@ class Records(Payloads):
     #: Bytes of all payloads, where it is known that the buffer holds their records and nothing else, one behind the
     #: other; otherwise -1.
     total: int = -1
-
-
-class Record(NamedTuple):
-    """A stored message by itself: columns for one would cost more than the message."""
-
-    data: bytes  #: its record: eight bytes of header, then the encoded MsgProto
-    sequence: int  #: its sequence
-    timestamp: int  #: its timestamp, nanoseconds since the epoch

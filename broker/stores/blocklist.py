@@ -102,7 +102,7 @@ class BlockList:
         """Makes a block of the messages that came alone."""
         if self._lone:
             lone, self._lone = self._lone, []
-            self._put(together(lone), lone[0].sequence)
+            self._put(together(lone), lone[0][1])
 
     def read(self, first: int, count: int, size: int) -> Records:
         """Returns messages from `first` on, which is here; at most one block.

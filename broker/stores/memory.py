@@ -46,9 +46,9 @@ class MemoryMessages:
         """Adds one message; see `LoneMessages.add`."""
         self.bytes += self._list.add(record)
         self.count += 1
-        self.last = record.sequence
+        self.last = self._list.last
         if self.count == 1:
-            self.first = record.sequence
+            self.first = self.last
 
     def flush(self) -> None:
         """Enforces the limits."""

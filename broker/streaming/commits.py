@@ -300,9 +300,9 @@ class Commits:
         """Does for messages that came alone what `_flush` does for others: they are stored at once."""
         lone, self.lone = self.lone, []
         now, audience = self._now, self._audience
-        for channel, record in lone:
+        for channel, (_, sequence, _) in lone:
             channel.messages.flush()
-            channel.visible = record.sequence
+            channel.visible = sequence
             channel.last_activity = now
         self._serving.lone(lone, now)
         for channel, _ in lone:

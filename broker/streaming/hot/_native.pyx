@@ -18,7 +18,7 @@ from stantools.format._fields cimport same_bytes, varint_size
 
 import numpy as np
 
-from broker.blocks import Payloads, Record, Records
+from broker.blocks import Payloads, Records
 from broker.streaming.hot.columns import Group, Publishes, Run, Status
 
 NAME = "native"
@@ -637,7 +637,7 @@ def encode_lone_records(buffer, table, list wanted not None):
         store32(record, <uint32_t>size)
         store32(record + 4, 0)
         put_message(record + HEADER_SIZE, base, row, &common, sequence)
-        found.append(named(Record, (data, numbered, timestamp)))
+        found.append((data, numbered, timestamp))
     return found
 
 

@@ -224,7 +224,7 @@ def encode_lone_records(buffer: Buffer, table: Table, wanted: Iterable[tuple[int
         if not 0 <= row < len(table):
             raise ValueError("a row lies outside of the table")
         block = encode_records(buffer, table, np.array([row], np.int32), name, sequence, timestamp, None)
-        found.append(Record(bytes(block.data), sequence, timestamp))
+        found.append((bytes(block.data), sequence, timestamp))
     return found
 
 

@@ -237,8 +237,8 @@ def test_lone_records_refuse_wrong_tables(kernel: ModuleType) -> None:
     server.read(publish(data=b"one"), publish(subject=b"bar", data=b"two"))
     wanted = [(1, b"bar", 7, TIME), (0, b"foo", 1, 0)]
     found = kernel.encode_lone_records(server.buffer, server.table, wanted)
-    assert [(record.sequence, record.timestamp) for record in found] == [(7, TIME), (1, 0)]
-    assert [MsgProto.FromString(record.data[8:]).data for record in found] == [b"two", b"one"]
+    assert [record[1:] for record in found] == [(7, TIME), (1, 0)]
+    assert [MsgProto.FromString(record[0][8:]).data for record in found] == [b"two", b"one"]
     for wrong in ((16, b"foo", 1, 0), (-1, b"foo", 1, 0), (0, b"foo", (1 << 64) - 1, 0), (0, b"foo", 1 << 64, 0),
                   (0, b"foo", -1, 0), (0, b"foo", 1, 1 << 63)):  # fmt: skip
         with pytest.raises(ValueError):

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.blocks import Record
 from broker.stores import blocklist
 from broker.stores.blocklist import BlockList, joined, part_of
 from tests.broker.stores.making import block, message
@@ -43,7 +42,7 @@ def test_against_a_list(steps, small, slack):
             elif kind == "add":
                 for sequence in range(following, following + value):
                     one = block(NAME, sequence, [b"%d" % sequence])
-                    size = found.add(Record(bytes(one.data), sequence, int(one.timestamps[0])))
+                    size = found.add((bytes(one.data), sequence, int(one.timestamps[0])))
                     assert size == one.sizes[0]
                 model += range(following, following + value)
                 following += value
