@@ -389,14 +389,18 @@ class Consumers:
                 delivery.alarm = due
                 heapq.heappush(self._alarms, (due, id(delivery), delivery))
 
-    def ring(self) -> int:
-        """Resumes those whose time has come. Returns when (ns since 1970) the next one is due; 0 for never."""
+    def ring(self) -> None:
+        """Resumes those whose time has come."""
         now = self._clock.wall()
         while self._alarms and self._alarms[0][0] <= now:
             due, _, delivery = heapq.heappop(self._alarms)
             if delivery.alarm == due:
                 delivery.alarm = 0
                 self._ready[delivery] = None
+
+    @property
+    def due(self) -> int:
+        """When (nanoseconds since 1970) the next one must go on, which may be past; 0 for never."""
         return self._alarms[0][0] if self._alarms else 0
 
     def look_after(self) -> None:

@@ -228,6 +228,7 @@ class StreamsServer:
         if self._stopped:
             return
         self._flush()
+        self.consumers.ring()
         if self.consumers.busy:
             self._dirty.update(dict.fromkeys(self.consumers.run(perf_counter() + _TURN)))
         if self.copies.busy:
@@ -236,7 +237,7 @@ class StreamsServer:
             self._flush()
         self.copies.settle()
         self.transfers.run()
-        due = self.consumers.ring()
+        due = self.consumers.due
         if due:
             self._wake_later(self._clock.monotonic() + max(due - self._clock.wall(), 0))
 
@@ -377,7 +378,6 @@ class StreamsServer:
             self._looked = now
             self._look_after(now)
         self._wake_later(self._looked + LOOK)
-        self.consumers.ring()
         self.commit()
 
     def _look_after(self, now: int) -> None:

@@ -37,6 +37,7 @@ class Time:
         return self.now
 
     def wall(self) -> int:
+        self.now += self.cost
         return START + self.now
 
 

@@ -220,6 +220,23 @@ def test_a_consumer_that_nobody_uses_goes_unless_it_is_durable(durable: bool) ->
     assert world.api("CONSUMER.NAMES.S")["consumers"] == (["c", "p"] if durable else [])
 
 
+@pytest.mark.parametrize("cost", range(0, 200_000_000, 5_000_000))
+def test_timers_on_a_busy_machine(cost: int) -> None:
+    """What falls due while something else is done is done as well, with nothing else to wake the server."""
+    world = World()
+    world.create("S", subjects=["s"])
+    world.publish("s")
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", ack_wait=SECOND // 3, max_deliver=1)
+    assert world.pull("S", "c")[0][2] == ""
+    asked = {"batch": 1, "idle_heartbeat": SECOND // 2, "expires": SECOND}
+    assert not world.pull("S", "c", asked)
+    world.time.cost = cost
+    world.pass_time(3 * SECOND)
+    world.time.cost = 0
+    assert [said for _, _, said in world.came()] == ["100 Idle Heartbeat", "408 Request Timeout"]
+    assert world.api("CONSUMER.INFO.S.c")["num_ack_pending"] == 0
+
+
 def test_push_with_heartbeats_and_flow_control() -> None:
     world = World()
     world.create("S", subjects=["s"], storage="memory")
