@@ -92,7 +92,7 @@ def test_a_heartbeat_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.localtime", lambda seconds: type("Zone", (), {"tm_gmtoff": 0}))
     world = member(Latch(FREE), start=False)
     world.time.wall = lambda: decode_time(bytes.fromhex("010000000ee294fedf20ea71ba0000"))  # type: ignore[method-assign]
-    group = FaultTolerance(world.server._context, b"I8z7y1431Us74RybhLAJX7", Latch(FREE))
+    group = FaultTolerance(world.context, b"I8z7y1431Us74RybhLAJX7", Latch(FREE))
     group.start(lambda: None, lambda reason: None)
     world.advance(MISSED / SECOND * SLOWEST)
     assert beats(world)[0].hex() == (

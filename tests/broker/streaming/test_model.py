@@ -129,7 +129,7 @@ class Plain:
         assert not again.error
         model.max_in_flight = in_flight
         model.resume(self.first, self.world.time.now)
-        again._messages = subscriber._messages
+        again.messages = subscriber.messages
         self.pairs[which] = (again, model, name)
         self.flow()
 
@@ -216,8 +216,8 @@ class Group:
     def ack(self, which: int, count: int) -> None:
         if self.members:
             member = self.members[which % len(self.members)]
-            seen = [each.sequence for each in member._messages[:count]]
-            del member._messages[:count]
+            seen = [each.sequence for each in member.messages[:count]]
+            del member.messages[:count]
             if seen:
                 member.ack(*seen)
             self.acked.update(seen)
@@ -232,7 +232,7 @@ class Group:
         else:
             self.world.server.stop()
         bus = self.world.bus
-        bus._listeners.clear()
+        bus.listeners.clear()
         self.world = World(store=self.store, time=self.world.time, bus=bus)
         for member in self.all:
             member.world = self.world
@@ -245,7 +245,7 @@ class Group:
             if (member := inboxes.get(sent.subject)) is None:
                 continue
             message = pb.MsgProto.FromString(sent.payload)
-            member._messages.append(message)
+            member.messages.append(message)
             if not message.redelivered:
                 self.first_seen.append(message.sequence)
             elif not self.crashed:

@@ -124,7 +124,7 @@ def test_servers_that_are_found_later() -> None:
     assert first.started
     assert second.started
     # Now they are on one bus.
-    bus._listeners |= {-number: each for number, each in other_bus._listeners.items()}
+    bus.listeners |= {-number: each for number, each in other_bus.listeners.items()}
     other_bus.publish, other_bus.publish_block = bus.publish, bus.publish_block  # type: ignore[method-assign]
     first.server.servers_discovered()
     together(first, second, 0.6)
@@ -213,7 +213,7 @@ def test_a_list_that_cannot_be_sent_now() -> None:
 
 def test_what_waits_has_a_bound() -> None:
     world = World()
-    waiting = Waiting(world.server._context)
+    waiting = Waiting(world.context)
     ended: list[bool] = []
     assert waiting.add(b"a", b"", 60 << 20, ended.append)
     assert not waiting.add(b"b", b"", 8 << 20, ended.append)

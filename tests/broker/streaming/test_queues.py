@@ -41,7 +41,7 @@ class TestSharing:
                 number(world, 1)
                 for each in members:
                     each.ack(*each.sequences())
-                    each._at = 0
+                    each.at = 0
         assert [each.sequences() for each in members] == [[1, 4, 7], [2, 5, 8], [3, 6, 9]]
 
     def test_a_burst_is_shared_though_one_member_is_read_first(self, world: World) -> None:

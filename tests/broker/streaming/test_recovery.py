@@ -149,9 +149,9 @@ class Restarted:
         else:
             self.world.server.stop()
         old = self.world
-        for subject, _ in tuple(old.bus._listeners.values()):
+        for subject, _ in tuple(old.bus.listeners.values()):
             assert subject
-        old.bus._listeners.clear()
+        old.bus.listeners.clear()
         old.time.now += round(later * 10**9)
         self.world = World(store=self.store, time=old.time, bus=old.bus, **self.options)
         return self.world

@@ -104,7 +104,7 @@ class Bus:
 
     def __init__(self, time: Time) -> None:
         self._time = time
-        self._listeners: dict[int, tuple[bytes, Handler]] = {}
+        self.listeners: dict[int, tuple[bytes, Handler]] = {}
         self._takers: dict[Handler, Taker] = {}
         self._numbers = itertools.count(1)
         self._queue: list[tuple[bytes, bytes, bytes]] = []
@@ -157,7 +157,7 @@ class Bus:
     ) -> None:
         self.requests.append((self._time.now, subject))
         reply = b"_INBOX.request.%d" % next(self._numbers)
-        if self._listening(subject):
+        if self.is_heard(subject):
             heapq.heappush(self._timeouts, _Timeout(self._time.now + timeout, next(self._numbers), answer, reply))
             self._route(subject, payload, reply)
         elif subject in self.responders:
@@ -173,14 +173,14 @@ class Bus:
         self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: Taker | None = None
     ) -> object:
         number = next(self._numbers)
-        self._listeners[number] = (subject, handler)
+        self.listeners[number] = (subject, handler)
         if taker is not None:
             self._takers[handler] = taker
         return number
 
     def unlisten(self, subscription: object) -> None:
         assert isinstance(subscription, int)
-        del self._listeners[subscription]
+        del self.listeners[subscription]
 
     def barrier(self, done: Callable[[], None]) -> None:
         if self.barriers is None:
@@ -189,11 +189,11 @@ class Bus:
             self.barriers.append(done)
 
     # The side of the test.
-    def _listening(self, subject: bytes) -> bool:
-        return any(matches(pattern, subject) for pattern, _ in self._listeners.values())
+    def is_heard(self, subject: bytes) -> bool:
+        return any(matches(pattern, subject) for pattern, _ in self.listeners.values())
 
     def listened(self) -> list[bytes]:
-        return [subject for subject, _ in self._listeners.values()]
+        return [subject for subject, _ in self.listeners.values()]
 
     def _route(self, subject: bytes, payload: bytes, reply: bytes) -> None:
         for timeout in self._timeouts:
@@ -202,7 +202,7 @@ class Bus:
                 heapq.heapify(self._timeouts)
                 self._answers.append((timeout.answer, Answer(Outcome.REPLY, payload)))
                 return
-        if self._listening(subject):
+        if self.is_heard(subject):
             self._queue.append((subject, payload, reply))
 
     def next_timeout(self) -> int | None:
@@ -225,7 +225,7 @@ class Bus:
             taker.take_each(buffer, frames, [handlers[row] for row in rows], rows)
 
     def _handlers(self, subject: bytes) -> tuple[list[int], list[Handler]]:
-        found = {number: handler for number, (pattern, handler) in self._listeners.items() if matches(pattern, subject)}
+        found = {number: handler for number, (pattern, handler) in self.listeners.items() if matches(pattern, subject)}
         return list(found), list(found.values())
 
     def run(self) -> bool:
@@ -285,7 +285,8 @@ class World:
         self.driver = Wishes()
         self.store = store or MemoryStore()
         self.options = options or StreamingOptions(**more)
-        self.server = StreamingServer(Context(self.options, self.store, self.bus, self.time, self.driver), lock=lock)
+        self.context = Context(self.options, self.store, self.bus, self.time, self.driver)
+        self.server = StreamingServer(self.context, lock=lock)
         self.began = self.time.now
         self.started = False
         self.failure: str | None = None
@@ -427,13 +428,13 @@ class Subscriber:
         self.request = request
         self.ack_inbox = ack_inbox
         self.error = error
-        self._at = 0
-        self._messages: list[Delivered] = []
+        self.at = 0
+        self.messages: list[Delivered] = []
 
     def new(self) -> list[Delivered]:
         """Returns what has come since the last call. Times are those of the call."""
-        fresh = self.world.bus.sent[self._at :]
-        self._at = len(self.world.bus.sent)
+        fresh = self.world.bus.sent[self.at :]
+        self.at = len(self.world.bus.sent)
         found = []
         for sent in fresh:
             if sent.subject == self.request.inbox:

@@ -121,7 +121,7 @@ class Wire(LoopBus):
         if subject != LEADING:
             super().request(role, subject, payload, timeout, answer)
             return
-        others = [wire for wire in self.nats.wires if not wire.node.apart and wire._listening(subject)]
+        others = [wire for wire in self.nats.wires if not wire.node.apart and wire.is_heard(subject)]
         if self.node.name in self.nats.unlinked:
             others = []
         outcome = Answered(Outcome.REPLY, others[0].node.store.lease if others else b"")
