@@ -103,7 +103,7 @@ class Link:
         self.delete_stream: Callable[[str], Any] = self._js.delete_stream
 
     async def connect(self) -> None:
-        """Connects.
+        """Connects, and checks that the server is new enough.
 
         Raises:
             StorageError: There is no server, it refuses us, or it is too old.

@@ -94,7 +94,7 @@ class SubjectTable:
 
 
 class Subscriptions:
-    """All subscriptions."""
+    """All subscriptions, and the routes of subjects that were looked up."""
 
     def __init__(self) -> None:
         self.mesh: Mesh | None = None  #: the other servers; None if there are none

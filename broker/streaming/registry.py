@@ -48,7 +48,7 @@ class Slots(list[T]):
 
 
 class Clients:
-    """All clients.
+    """All clients, by id and by connection.
 
     Args:
         context: The world.
@@ -127,7 +127,7 @@ class Clients:
 
 
 class Channels:
-    """All channels."""
+    """All channels, by name and by the numbers that the kernels know."""
 
     def __init__(self, context: Context) -> None:
         self._store = context.store

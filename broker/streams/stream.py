@@ -60,7 +60,7 @@ class Copied(Protocol):
 
 
 class Stream:
-    """A stream.
+    """A stream: its configuration, its messages, and what may be added to them.
 
     Args:
         room: What all streams take together.

@@ -20,7 +20,7 @@ _MASK64 = (1 << 64) - 1
 
 @dataclass
 class WireField:
-    """A field."""
+    """A field of a protobuf message, as it is encoded."""
 
     number: int
     wire: Wire  #: how it is stored; for bytes, what they probably are

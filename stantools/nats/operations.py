@@ -53,12 +53,12 @@ class Unsub:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """PING."""
+    """PING; the other side answers PONG."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """PONG."""
+    """PONG, the answer to PING."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """+OK."""
+    """+OK; sent only to clients that asked for it (verbose)."""
 
 
 @dataclass(frozen=True, slots=True)

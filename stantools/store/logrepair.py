@@ -82,7 +82,7 @@ SUBS_LOG = LogLayout(
 
 @dataclass(frozen=True, slots=True)
 class PayloadReading:
-    """What a payload is."""
+    """What a payload is by its fields, whatever the header says."""
 
     types: tuple[int, ...]  #: the record types it can have
     message: Message  #: the decoded payload

@@ -30,7 +30,7 @@ class SubKind(enum.StrEnum):
 
 @dataclass(eq=False)
 class ClusterSubscription:
-    """A subscription."""
+    """A subscription, as the log and the snapshots of a node leave it."""
 
     state: pb.SubState  #: its fields, named as in subs.dat: the name of a durable queue group is `durable:group`
     pending: set[int] = field(default_factory=set)  #: sequences that were sent and not acknowledged
@@ -60,7 +60,7 @@ class ClusterQueueGroup:
         return found
 
     def adopt(self) -> None:
-        """Gives what was pending on members that left to one that is there, and the group's position as well."""
+        """Hands what was pending on members that left to one that is there, and the group's position as well."""
         heir = self.members[0] if self.members else self.shadow
         if heir is None:
             return

@@ -45,7 +45,7 @@ def run_async(job: Job[_T], work: Coroutine[Any, Any, _T]) -> _T:
 
 
 class WatchedStream:
-    """A stream."""
+    """A stream of a running server, as it was last seen."""
 
     __slots__ = ("consumers", "facts", "meter")
 

@@ -56,7 +56,7 @@ class Watched:
 
 
 class WatchedChannel:
-    """A channel.
+    """A channel of a running server, as it was last seen.
 
     Attributes:
         facts: What the server said last.

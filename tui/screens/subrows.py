@@ -62,7 +62,7 @@ class GroupRow:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClientRow:
-    """A client."""
+    """A client, and the words by which the filter finds it."""
 
     client: ClientSummary
     words: str

@@ -395,7 +395,7 @@ class Contents:
         return found
 
     def release(self, used: Filter | None) -> None:
-        """Gives back a filter."""
+        """Releases a filter."""
         if used is not None:
             used.users -= 1
             if not used.users:

@@ -114,7 +114,7 @@ class MemoryStream(Unkept):
     delete = abandon = close
 
     def _tidy(self, end: int) -> None:
-        """Gives back the segments without messages that begin up to a sequence, except the last."""
+        """Releases the segments without messages that begin up to a sequence, except the last."""
         for segment in self.contents.segments[:-1]:
             if segment.first > end:
                 break

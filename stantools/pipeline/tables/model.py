@@ -57,7 +57,7 @@ class Mode(enum.StrEnum):
 
 @dataclass(frozen=True)
 class StoreRef:
-    """A store."""
+    """What a task has to know of a store."""
 
     root: str  #: its directory; the first part of every row
     polynomial: int  #: the CRC polynomial that its records were written with

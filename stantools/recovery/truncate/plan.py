@@ -19,7 +19,7 @@ from stantools.store.ranges import Ranges
 
 @dataclass(frozen=True)
 class FileCut:
-    """A file that is cut."""
+    """A file that the repair cuts, and what is cut off."""
 
     file: str  #: relative to the store
     size_before: int  #: its size now
