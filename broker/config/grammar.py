@@ -180,7 +180,7 @@ class _Scanner:
         if character == _END and not separated and not nested:
             at = self._node(self.position)
             raise ConfigurationError(f"config is invalid ({at.place})")
-        node.value = self._value(node, in_map=nested)
+        node.value = self._value(node)
         into[key] = node
 
     def _key(self, *, nested: bool) -> tuple[str, int]:
@@ -214,7 +214,7 @@ class _Scanner:
 
     # Values
 
-    def _value(self, node: Node, *, in_map: bool) -> str | bool | int | float | datetime | list[Node] | dict[str, Node]:
+    def _value(self, node: Node) -> str | bool | int | float | datetime | list[Node] | dict[str, Node]:
         character = self._peek()
         if character == "{":
             self.position += 1
@@ -243,7 +243,7 @@ class _Scanner:
         begin = self.position
         word = self._word()
         if word.startswith("$") and "\\" not in self.text[begin : self.position]:
-            return self._variable(word[1:], node)
+            return self._variable(word[1:])
         return _BOOLS.get(word.lower(), word)
 
     def _array(self) -> list[Node]:
@@ -262,7 +262,7 @@ class _Scanner:
             if character == _END:
                 raise self._no_end_of_array(character)
             node = self._node(self.position + (character in "\"'"))
-            node.value = self._value(node, in_map=False)
+            node.value = self._value(node)
             found.append(node)
             self._skip(_BLANKS)
             if not self._comment():
@@ -352,7 +352,7 @@ class _Scanner:
 
     # Variables and includes
 
-    def _variable(self, name: str, node: Node) -> str | bool | int | float | datetime | list[Node] | dict[str, Node]:
+    def _variable(self, name: str) -> str | bool | int | float | datetime | list[Node] | dict[str, Node]:
         if name.startswith("2a$"):
             return f"${name}"  # a bcrypt hash
         for scope in reversed(self.scopes):

@@ -146,11 +146,6 @@ class LogFiles:
         self._options = options
         self._attach(options)
 
-    @property
-    def file(self) -> str:
-        """The log file; empty if there is none."""
-        return self._options.file
-
     def reopen(self) -> None:
         """Opens the log file again, for a program that has moved it away."""
         if not isinstance(self._handler, LogFile):

@@ -14,7 +14,7 @@ from typing import Final
 from broker.config.catalogue import JETSTREAM, NATS, NATS_LOGS, NATS_PARTS, NATS_TLS, ROUTES, Kind, Option, Support
 from broker.config.natsauth import read_authorization
 from broker.config.settings import NatsFile
-from broker.config.values import ConfigurationError, Node, Problems, go_type, parse_go_duration, reason, text
+from broker.config.values import ConfigurationError, Node, Problems, go_type, parse_go_duration, reason, seconds, text
 from broker.nats.options import DEFAULT_TIMEOUT, TLSOptions
 from stantools.format.quoting import quote
 from stantools.notation import format_go_duration
@@ -329,16 +329,11 @@ def _entries(problems: Problems, node: Node) -> list[tuple[str, Node]]:
 
 
 def _timeout(problems: Problems, node: Node) -> float:
-    if isinstance(node.value, int | float) and not isinstance(node.value, bool):
-        return float(node.value)
-    if isinstance(node.value, str):
-        try:
-            return parse_go_duration(node.value) / _SECOND
-        except ConfigurationError as problem:
-            problems.error(node, f"error parsing tls config, 'timeout' {problem.message}")
-            return 0.0
-    problems.error(node, "error parsing tls config, 'timeout' wrong type")
-    return 0.0
+    try:
+        return seconds(node.value)
+    except ConfigurationError as problem:
+        problems.error(node, f"error parsing tls config, 'timeout' {problem.message}")
+        return 0.0
 
 
 def _choice(problems: Problems, node: Node, name: str, known: Mapping[str, str], unknown: str) -> tuple[str, ...]:

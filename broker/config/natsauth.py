@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from broker.config.catalogue import AUTHORIZATION, USER, Kind
-from broker.config.values import ConfigurationError, Node, Problems, go_type, kind, parse_go_duration, text
+from broker.config.values import ConfigurationError, Node, Problems, go_type, kind, parse_go_duration, seconds, text
 from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
 from stantools.format.quoting import quote
 from stantools.nats.subjects import valid_pattern
@@ -51,15 +51,11 @@ def read_authorization(problems: Problems, node: Node) -> Authorization:
 
 def _seconds(problems: Problems, node: Node) -> float:
     """Reads a number of seconds; 0 stands for the default."""
-    if isinstance(node.value, int | float) and not isinstance(node.value, bool):
-        return float(node.value)
-    if isinstance(node.value, str):
-        try:
-            return parse_go_duration(node.value) / _SECOND
-        except ConfigurationError:
-            pass
-    problems.warn(node, f"timeout is ignored: {text(node)} is not a number of seconds")
-    return 0.0
+    try:
+        return seconds(node.value)
+    except ConfigurationError:
+        problems.warn(node, f"timeout is ignored: {text(node)} is not a number of seconds")
+        return 0.0
 
 
 def _users(problems: Problems, node: Node) -> tuple[User, ...]:

@@ -52,10 +52,6 @@ class ConfigurationError(UsageError):
     """A file or an option is wrong. The text is for stderr, as the original has it, without a prefix."""
 
 
-#: A value without positions.
-Plain = str | bool | int | float | datetime | list["Plain"] | dict[str, "Plain"]
-
-
 @dataclass(slots=True, eq=False)
 class Node:
     """A value and its place."""
@@ -70,14 +66,6 @@ class Node:
     def place(self) -> str:
         """`<file>:<line>:<column>`."""
         return f"{self.source}:{self.line}:{self.column}"
-
-    def plain(self) -> Plain:
-        """Returns the value without positions."""
-        if isinstance(self.value, list):
-            return [each.plain() for each in self.value]
-        if isinstance(self.value, dict):
-            return {key: each.plain() for key, each in self.value.items()}
-        return self.value
 
 
 def kind(value: object) -> str:
@@ -252,6 +240,19 @@ def _date(text: str, begin: int) -> tuple[datetime, int]:
 
 def _cut(written: str) -> str:
     return written if len(written) <= _LONGEST_NUMBER else f"{written[:_LONGEST_NUMBER]}..."
+
+
+def seconds(value: object) -> float:
+    """Reads a number of seconds, or a duration as Go writes it.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str):
+        return parse_go_duration(value) / 1e9
+    raise ConfigurationError("wrong type")
 
 
 def parse_go_duration(text: str) -> int:

@@ -134,11 +134,6 @@ def written(value: Any) -> Iterator[str]:
     yield from _written(value, "\n")
 
 
-def encoded(value: Any) -> bytes:
-    """Writes a small document at once. Raises TypeError as `written` does."""
-    return "".join(written(value)).encode()
-
-
 def compact(value: Mapping[str, Any]) -> bytes:
     """Writes a flat object without blanks and line breaks. Raises TypeError as `written` does."""
     return f"{{{','.join(f'{_text(key)}:{_scalar(each)}' for key, each in value.items())}}}".encode()

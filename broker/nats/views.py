@@ -238,11 +238,11 @@ def routez(server: NatsServer, query: Mapping[str, str]) -> Document:
     detail = query.get("subs", "").lower() == "detail"
     listed = detail or _boolean(query, "subs")
     ways = [] if server.mesh is None else server.mesh.ways
-    routes = [_route(server, link, listed=listed) for link in ways]
+    routes = [_route(link, listed=listed) for link in ways]
     return {"server_id": server.id, "now": format_moment(time.time_ns()), "num_routes": len(routes), "routes": routes}
 
 
-def _route(server: NatsServer, link: Link, *, listed: bool) -> Document:
+def _route(link: Link, *, listed: bool) -> Document:
     now, counters = time.time_ns(), link.counters
     view: Document = {
         "rid": link.number,

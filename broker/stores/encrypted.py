@@ -31,7 +31,6 @@ class EncryptedMessages:
     def __init__(self, name: _Bytes, inner: MessageStore, key: _Bytes, cipher: Cipher, crc: Crc) -> None:
         self._name = name
         self._inner = inner
-        self._key = key
         self._cipher = cipher
         self._crc = crc
         self._crypt = ChannelCipher(key, name, last_sequence=inner.last)

@@ -294,9 +294,6 @@ class Store(Protocol):
             StorageError: It cannot be removed, and is there as before.
         """
 
-    def limits_of(self, name: bytes) -> ChannelLimits:
-        """Returns what a channel may hold, after inheritance (server-operations.md section 12)."""
-
     def completed(self) -> Sequence[Flush]:
         """Returns flushes that were under way and are not any more; waits for those that take a moment only."""
 

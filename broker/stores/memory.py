@@ -201,10 +201,6 @@ class MemoryStore:
         if self._channels.pop(name, None) is None:
             raise StorageError("not found")
 
-    def limits_of(self, name: bytes) -> ChannelLimits:
-        """Returns what a channel may hold."""
-        return self.limits.limits_for(os.fsdecode(name))
-
     def completed(self) -> Sequence[Flush]:
         """Returns nothing: flushes are complete at once."""
         return ()

@@ -140,11 +140,6 @@ class Commits:
         """More messages are waited for before a commit (`io_sleep_time`)."""
         return self._sleep is not None and self._sleep.pending
 
-    @property
-    def under_way(self) -> int:
-        """Flushes that the store has not completed."""
-        return len(self._flushes)
-
     def stage(self, batch: Batch, count: int, size: int) -> None:
         """Takes a batch, whose portions have been appended to the stores or refused."""
         self._batches.append(batch)

@@ -201,11 +201,7 @@ def _show_plan(export: Export) -> int:
             {
                 "written": False,
                 "target": exporting.to,
-                "table": layout.table.value,
-                "format": layout.format.value,
-                "compression": layout.compression.value,
-                "columns": list(layout.file_columns),
-                "by": list(layout.by),
+                **layout.as_json(),
                 "stores": [store.root for store in plan.stores],
                 "parts": len(plan.splits),
                 "bytes_to_read": size,

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import click
 
 from stantools.cli import console
-from stantools.cli.verbs import CONTEXT, QUESTIONS, LateGroup, module_of, summaries
+from stantools.cli.verbs import CONTEXT, QUESTIONS, LateGroup, summaries
 from stantools.errors import ExitCode, StantoolsError
 
 _EXIT_CODES = """\
@@ -49,10 +49,6 @@ class Program(LateGroup):
     def summaries(self) -> dict[str, str]:
         """Returns the verbs, and what each does."""
         return summaries()
-
-    def module_of(self, name: str) -> str:
-        """Returns a verb's module."""
-        return module_of(name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

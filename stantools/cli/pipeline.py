@@ -67,10 +67,6 @@ class Jobs(LateGroup):
         """Returns the jobs, and what each does."""
         return JOBS
 
-    def module_of(self, name: str) -> str:
-        """Returns a job's module, in which it is called `job`."""
-        return f"stantools.cli.{name}"
-
     def otherwise(self) -> str:
         """Names the jobs."""
         return f"; the jobs are {', '.join(JOBS)}"

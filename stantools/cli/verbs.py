@@ -65,7 +65,7 @@ def summaries() -> dict[str, str]:
 
 
 def module_of(name: str) -> str:
-    """Returns the module that a verb lives in."""
+    """Returns the module that a verb lives in, and the job of the same name."""
     return f"stantools.cli.{name.replace('-', '_')}"
 
 
@@ -81,10 +81,6 @@ class LateGroup(click.Group):
         """Returns what each command does in one line, in the order of the help page."""
         raise NotImplementedError
 
-    def module_of(self, name: str) -> str:
-        """Returns the module that a command lives in, under the name ATTRIBUTE."""
-        raise NotImplementedError
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the commands in the order of the help page."""
         return list(self.summaries())
@@ -93,7 +89,7 @@ class LateGroup(click.Group):
         """Imports a command's module."""
         if cmd_name not in self.summaries():
             return None
-        command: click.Command = getattr(importlib.import_module(self.module_of(cmd_name)), self.ATTRIBUTE)
+        command: click.Command = getattr(importlib.import_module(module_of(cmd_name)), self.ATTRIBUTE)
         return command
 
     def resolve_command(

@@ -100,7 +100,6 @@ class MessageReader:
         key: bytes | None = None,
         archived: bool = False,
     ) -> None:
-        self._files = files
         self._channel = files.raw_name
         self._crc = crc
         self._cipher = ChannelCipher(key, self._channel) if key else None

@@ -228,11 +228,6 @@ class History:
     duplicates: list[Piece] = field(default_factory=list)  #: records that are there a second time
     disordered: list[Piece] = field(default_factory=list)  #: records that lie behind records with higher sequences
 
-    @property
-    def current(self) -> Generation:
-        """The newest generation."""
-        return self.generations[-1] if self.generations else Generation()
-
 
 def arrange(runs: Iterable[RecordRun], crc: Crc) -> History:
     """Sorts runs of one subject, given in file order, into a history.

@@ -154,7 +154,7 @@ def verify_root(store: Datastore) -> RootReport:
     """Checks the root of a store: the names in it, server.dat and clients.dat."""
     server, server_size = _server_findings(store)
     clients, clients_size = _fold(store.clients, partial(salvage_clients, crc=store.crc))
-    findings = [*store_findings(store), *server, *_clients_findings(store, clients)]
+    findings = [*store_findings(store), *server, *_clients_findings(clients)]
     known = frozenset(clients.clients) if isinstance(clients, ClientsState) else frozenset()
     return RootReport(findings, known, server_size + clients_size)
 
@@ -267,7 +267,7 @@ def _fold(path: Path | None, fold: Callable[[Buffer], _State]) -> tuple[_State |
         return error.message, 0
 
 
-def _clients_findings(store: Datastore, clients: ClientsState | str | None) -> Iterator[Finding]:
+def _clients_findings(clients: ClientsState | str | None) -> Iterator[Finding]:
     if clients is None:
         yield finding("clients-missing", "there is no clients.dat", file="clients.dat")
     elif isinstance(clients, str):

@@ -117,14 +117,9 @@ class Planning:
             UsageError: They make no sense.
         """
         from stantools.migration.plan.model import Way
-        from stantools.migration.plan.options import (
-            Consumers,
-            OriginHeaders,
-            Override,
-            PlanOptions,
-            dotted,
-        )
+        from stantools.migration.plan.options import Consumers, OriginHeaders, Override, PlanOptions
         from stantools.nats.channel_streams import Names
+        from stantools.nats.stream_names import dotted
 
         broker = Names(self.for_broker) if self.for_broker else None
         if broker is not None:

@@ -32,6 +32,11 @@ _NO_SUBJECT = re.compile(r"[\x00-\x20\x7f*>\ud800-\udfff]")
 _NO_NAME = re.compile(r"[\x00-\x20\x7f.*>/\\\ud800-\udfff]")
 
 
+def dotted(prefix: str) -> str:
+    """Returns a prefix of subjects with the dot that separates it."""
+    return prefix if not prefix or prefix.endswith(".") else f"{prefix}."
+
+
 def digits(text: str, count: int = 8) -> str:
     """Returns the first hexadecimal digits of the SHA-256 of a name."""
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:count]

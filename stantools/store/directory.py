@@ -276,7 +276,7 @@ def list_channel(path: Path) -> ChannelFiles:
             number = slice_number(match[1])
             archived = match[2] is not None
             if number is not None:
-                data.setdefault((archived, number), []).append((entry_path, _size(entry)))
+                data.setdefault((archived, number), []).append((entry_path, size_of(entry)))
             elif archived:
                 channel.foreign.append(entry_path)
             else:
@@ -284,7 +284,7 @@ def list_channel(path: Path) -> ChannelFiles:
         elif entry.name == "msgs.dat":
             channel.misnamed.append(entry_path)
         elif match := INDEX_NAME.fullmatch(entry.name):
-            indexes[(match[2] is not None, match[1])] = (entry_path, _size(entry))
+            indexes[(match[2] is not None, match[1])] = (entry_path, size_of(entry))
         else:
             channel.foreign.append(entry_path)
     for (archived, number), files in sorted(data.items()):
@@ -335,8 +335,9 @@ def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _size(entry: os.DirEntry[str]) -> int:
+def size_of(file: Path | os.DirEntry[str]) -> int:
+    """Returns the bytes of a file; 0 if that cannot be known."""
     try:
-        return entry.stat().st_size
+        return file.stat().st_size
     except OSError:
         return 0

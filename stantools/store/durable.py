@@ -145,13 +145,13 @@ def create_temporary(directory: Path, prefix: str, mode: int = 0o600, flags: int
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | flags, mode), path
 
 
-def create_whole(path: Path, data: bytes, mode: int = 0o666) -> bool:
+def create_whole(path: Path, data: bytes) -> bool:
     """Creates a file that has its first bytes from the moment it has its name; see `open_whole`.
 
     Returns:
         Whether the file was made.
     """
-    descriptor = None if path.exists() else open_whole(path, data, mode)
+    descriptor = None if path.exists() else open_whole(path, data)
     if descriptor is None:
         return False
     os.close(descriptor)

@@ -51,11 +51,6 @@ class LogEnd:
         """The server does not read all of the file."""
         return bool(self.error) or self.offset < self.file_size
 
-    @property
-    def reported(self) -> bool:
-        """The server describes the bad record in its log (filestore.md section 7.8)."""
-        return self.torn or self.stop is Stop.BAD_CRC
-
     def size_after(self, *, truncate: bool) -> int:
         """Returns the file's size after a start, with or without the truncate option.
 

@@ -61,7 +61,6 @@ class ServerFile:
     reported: bool = False  #: the server logs two more lines about the corrupted file before it ends
     stop: Stop | None = None  #: what is wrong with the record, if the record is the problem
     record: Record | None = None  #: the record as far as it is there
-    expected_size: int | None = None  #: bytes that the file should have; None where that cannot be determined
 
     @property
     def rewritten(self) -> bool:
@@ -92,7 +91,7 @@ def read_server_info(buffer: Buffer | None, crc: Crc) -> ServerFile:
     if record.end != len(buffer):
         error = f"incorrect file size, expected {record.end} bytes, got {len(buffer)} bytes"
     outcome = ServerOutcome.REFUSED if error else ServerOutcome.RECOVERED
-    return ServerFile(outcome, info, error, record=record, expected_size=record.end)
+    return ServerFile(outcome, info, error, record=record)
 
 
 def _decode(record: Record) -> tuple[pb.ServerInfo | None, str]:

@@ -74,7 +74,7 @@ def test_swapped_slices(tmp_path: Path) -> None:
 def test_restart_in_the_same_file(tmp_path: Path) -> None:
     result = history(tmp_path, stretch(1, 10) + stretch(1, 4, DAY))
     assert shapes(result) == [([[1, 10]], False), ([[1, 4]], False)]
-    assert result.current.sequences.as_json() == [[1, 4]]
+    assert result.generations[-1].sequences.as_json() == [[1, 4]]
 
 
 def test_restart_that_outlives_the_first_generation(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_restart_below_everything_that_limits_left(tmp_path: Path) -> None:
 def test_forgotten_tail_is_superseded(tmp_path: Path) -> None:
     result = history(tmp_path, stretch(1, 12) + stretch(11, 20, DAY), stretch(21, 25, DAY))
     assert shapes(result) == [([[11, 12]], True), ([[1, 25]], False)]
-    taken = [p for p in result.current.pieces if 11 in p.sequences]
+    taken = [p for p in result.generations[-1].pieces if 11 in p.sequences]
     assert [p.run.first_timestamp for p in taken] == [DAY + 11]
 
 

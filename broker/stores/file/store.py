@@ -26,7 +26,7 @@ from stantools.format.quoting import quote
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE
 from stantools.store.durable import replace_file
-from stantools.store.limits import ChannelLimits, StoreLimits
+from stantools.store.limits import StoreLimits
 from stantools.store.logwriter import ClientsLog
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import encode_server_file
@@ -246,10 +246,6 @@ class FileStore:
             STREAMING.error("Unable to remove the files of channel %s: %s", quote(name), problem)
         elif self._leaving.get(name) is directory:
             del self._leaving[name]
-
-    def limits_of(self, name: bytes) -> ChannelLimits:
-        """Returns what a channel may hold."""
-        return self.limits.limits_for(os.fsdecode(name))
 
     @property
     def wake(self) -> Callable[[], None] | None:

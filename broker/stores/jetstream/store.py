@@ -180,7 +180,9 @@ class JetStreamStore:
                 self._take_lost_channels(found)
             # The state has to know all of it before it writes: what it does not know, it would remove.
             subscribed = {
-                name: JetStreamSubscriptions(name, self.limits_of(name), self._state, found.subscriptions.get(name, ()))
+                name: JetStreamSubscriptions(
+                    name, self._limits_of(name), self._state, found.subscriptions.get(name, ())
+                )
                 for name in found.channels
             }
             if await self._state.open(found.last, found.records, found.gone, lease):
@@ -445,12 +447,11 @@ class JetStreamStore:
         if name not in self._channels:
             self._state.put(CHANNEL + name, b"")
 
-    def limits_of(self, name: bytes) -> ChannelLimits:
-        """Returns what a channel may hold."""
+    def _limits_of(self, name: bytes) -> ChannelLimits:
         return self.limits.limits_for(os.fsdecode(name))
 
     def _channel(self, name: bytes) -> Channel:
-        limits = self.limits_of(name)
+        limits = self._limits_of(name)
         names = self._names
         return Channel(name, names.stream(name), names.subject(name), names.channel_config(name, limits), limits)
 

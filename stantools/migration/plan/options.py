@@ -29,7 +29,7 @@ from stantools.migration.plan.fields import STREAM_FIELDS, read_fields
 from stantools.migration.plan.model import ConsumerKind, TargetRef, Way
 from stantools.nats.stream_names import name_problem, subject_problem
 from stantools.store.directory import subject_matches
-from stantools.store.limits import StoreLimits, is_channel_name
+from stantools.store.limits import StoreLimits, is_channel_name, narrowness
 
 
 class OriginHeaders(enum.StrEnum):
@@ -123,7 +123,7 @@ class PlanOptions:
         settings: dict[str, Any] = {}
         origin = ""
         # Widest first; of two that are as wide the later one counts.
-        for each in sorted(matching, key=lambda override: _narrowness(override.pattern)):
+        for each in sorted(matching, key=lambda override: narrowness(override.pattern)):
             settings |= each.settings
             for member in fields(each):
                 value = getattr(each, member.name)
@@ -186,12 +186,3 @@ def _override(pattern: str, section: Section) -> Override:
         if error.message.startswith(f"{section.file}, line"):
             raise
         raise section.fail(error.message, error.remedy) from error
-
-
-def dotted(prefix: str) -> str:
-    """Returns a prefix of subjects with the dot that separates it."""
-    return prefix if not prefix or prefix.endswith(".") else f"{prefix}."
-
-
-def _narrowness(pattern: str) -> tuple[int, ...]:
-    return tuple({">": 0, "*": 1}.get(token, 2) for token in pattern.split("."))

@@ -70,7 +70,6 @@ class File:
     def __init__(self, path: Path, layout: Layout) -> None:
         self.path = path
         self.rows = self.pending = 0
-        self._layout = layout
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_rows = 0
         self._size: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stantools.errors import UsageError
 from stantools.pipeline.tables.model import Failed, Table
@@ -120,6 +120,16 @@ class Layout:
     def file_columns(self) -> tuple[str, ...]:
         """The columns that are in the files."""
         return tuple(name for name in self.columns or self._all_columns() if name not in self.by)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as a plan and a manifest say it."""
+        return {
+            "table": self.table.value,
+            "format": self.format.value,
+            "compression": self.compression.value,
+            "columns": list(self.file_columns),
+            "by": list(self.by),
+        }
 
     @property
     def read_columns(self) -> tuple[str, ...]:

@@ -211,11 +211,7 @@ def manifest(result: Result, options: TableOptions) -> dict[str, Any]:
     layout, bounds = result.layout, options.bounds
     return {
         "stores": list(options.paths),
-        "table": layout.table.value,
-        "format": layout.format.value,
-        "compression": layout.compression.value,
-        "columns": list(layout.file_columns),
-        "by": list(layout.by),
+        **layout.as_json(),
         "selection": {
             "channels": list(options.channels),
             "first": bounds.first,

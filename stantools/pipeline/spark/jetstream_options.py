@@ -14,7 +14,7 @@ from stantools.migration.plan.model import DESCRIPTION, METADATA_CHANNEL
 from stantools.migration.plan.remarks import DUPLICATE_WINDOW
 from stantools.nats.context import context_folder, over, read_context
 from stantools.nats.options import DEFAULT_SERVER, ConnectOptions, split_servers
-from stantools.nats.stream_names import name_problem, reserved, stream_name, subject_name
+from stantools.nats.stream_names import dotted, name_problem, reserved, stream_name, subject_name
 from stantools.notation import parse_duration, parse_size
 from stantools.options import Option, declared
 from stantools.pipeline.tables.texts import NUMBER, SECONDS, TRUTH, Given, names_of, spark_name, told
@@ -64,10 +64,6 @@ _SETTINGS: Final = {
 }
 
 
-def _dotted(prefix: str) -> str:
-    return prefix if not prefix or prefix.endswith(".") else f"{prefix}."
-
-
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
     """How messages are written into streams."""
@@ -96,7 +92,7 @@ class SinkOptions:
     stream_prefix: str = told("", streamPrefix=Option(help="prefix of the names of streams"))
     subject_prefix: str = told(
         "",
-        subjectPrefix=Option(help="tokens in front of every subject: stan makes stan.orders of orders", read=_dotted),
+        subjectPrefix=Option(help="tokens in front of every subject: stan makes stan.orders of orders", read=dotted),
     )
     #: Messages get headers with channel, sequence and time.
     origin: bool = told(

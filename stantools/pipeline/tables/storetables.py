@@ -46,6 +46,7 @@ from stantools.store.directory import (
     SliceFiles,
     list_channel,
     open_datastore,
+    size_of,
     slice_number,
 )
 from stantools.store.mapping import mapped
@@ -413,14 +414,9 @@ def slice_files(data: Path) -> SliceFiles:
     if match is None or number is None:
         raise StoreUnreadableError(f"{data}: is not a message slice", "name a file msgs.N.dat or msgs.N.dat.bak")
     index = data.with_name(f"msgs.{number}.idx{match[2] or ''}")
-    return SliceFiles(number, data, index if index.exists() else None, match[2] is not None, _size(data), _size(index))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    return SliceFiles(
+        number, data, index if index.exists() else None, match[2] is not None, size_of(data), size_of(index)
+    )
 
 
 #: Table -> what yields its rows.

@@ -91,7 +91,6 @@ class _Merge:
         ]
         self._named = nodes  # with the paths as the user wrote them
         self._key = reading.encryption_key
-        self._reading = reading
         self._options = options
         reports = [examine(each, reading) if each.raft else None for each in files]
         self._stores = [open_datastore(each.data) if each.data else None for each in files]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.format.layout import FILE_HEADER_SIZE
@@ -27,7 +26,7 @@ from stantools.recovery.salvage.model import (
 )
 from stantools.recovery.salvage.subscriptions import plan_subscriptions
 from stantools.store.clientlog import ClientsState, salvage_clients
-from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore, possible_slices
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore, possible_slices, size_of
 from stantools.store.limits import is_channel_name
 from stantools.store.logscan import LogDamageKind, LogState
 from stantools.store.mapping import mapped
@@ -149,7 +148,7 @@ def _root_strays(store: Datastore, plan: SalvagePlan) -> list[tuple[bytes, Slice
     for path in (*store.leftovers, *store.foreign, *store.raft_logs):
         if path in taken:
             continue
-        plan.dropped.append(Dropped(path.name, -1, _size(path), "not part of the store", loss=False))
+        plan.dropped.append(Dropped(path.name, -1, size_of(path), "not part of the store", loss=False))
     return [(b"", survey) for survey in found]
 
 
@@ -233,7 +232,7 @@ def _collect(
             continue
         loss = path in files.misnamed
         reason = "its slice number cannot be read, and it holds no message" if loss else "not part of the store"
-        plan.dropped.append(Dropped(str(path.relative_to(store.path)), -1, _size(path), reason, loss=loss))
+        plan.dropped.append(Dropped(str(path.relative_to(store.path)), -1, size_of(path), reason, loss=loss))
     if not plan.options.archived:
         for one_slice in files.archived:
             reason = "archived; --archived takes it along"
@@ -423,10 +422,3 @@ def _steps(plan: SalvagePlan, channel: str, generation: Generation, rewrites: It
 def _where(store: Datastore, run: RecordRun) -> str:
     assert run.slice.data is not None
     return f"{run.slice.data.relative_to(store.path)} from offset {run.start}"
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -5,18 +5,29 @@ from __future__ import annotations
 import string
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.config.grammar import MAX_DEPTH, parse, parse_file
-from broker.config.values import ConfigurationError, Plain, go_type, kind, text
+from broker.config.values import ConfigurationError, Node, go_type, kind, text
 from stantools.format.quoting import quote
 
 
-def values(source: str, **environ: str) -> dict[str, Plain]:
-    return {key: node.plain() for key, node in parse(source, "F", environ=environ).items()}
+def plain(value: Any) -> Any:
+    """A value without positions."""
+    if isinstance(value, Node):
+        return plain(value.value)
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, list) else value
+
+
+def values(source: str, **environ: str) -> dict[str, Any]:
+    found: dict[str, Any] = plain(parse(source, "F", environ=environ))
+    return found
 
 
 def problem(source: str, **environ: str) -> str:
@@ -80,7 +91,7 @@ def problem(source: str, **environ: str) -> str:
         ("a: x\0y", "x"),
     ],
 )
-def test_values(source: str, value: Plain) -> None:
+def test_values(source: str, value: Any) -> None:
     assert values(source) == {"a": value}
 
 
@@ -184,7 +195,7 @@ def test_includes(tmp_path: Path) -> None:
     (tmp_path / "deep" / "two.conf").write_text("BIG: 1MB")
     (tmp_path / "limits.inc").write_text("store_limits { max_msgs: 5 }")
     nodes = parse_file(str(tmp_path / "main.conf"), {"ID": "orders"})
-    assert {key: node.plain() for key, node in nodes.items()} == {
+    assert plain(nodes) == {
         "BIG": 1 << 20,
         "port": 4222,
         "streaming": {"store_limits": {"max_msgs": 5}, "id": "orders"},
@@ -264,7 +275,7 @@ def written(value: object) -> str:
 
 
 @given(st.dictionaries(keys, plain_values, max_size=5), st.sampled_from([": ", " = ", " "]))
-def test_round_trip(wanted: dict[str, Plain], separator: str) -> None:
+def test_round_trip(wanted: dict[str, Any], separator: str) -> None:
     source = "\n".join(f"{key}{separator}{written(value)}" for key, value in wanted.items())
     assert values(source) == wanted
 

@@ -588,7 +588,6 @@ def test_an_encrypted_store_shows_the_one_inside(tmp_path):
     store = EncryptedStore(inner, EncryptionOptions(b"x"))
     assert (store.kind, store.limits, store.crc) == ("FILE", inner.limits, None)
     assert store.maintain() is None
-    assert store.limits_of(b"foo") == UNLIMITED
     store.add_client(pb.ClientInfo(id=b"c"))
     store.delete_client(b"c")
     store.create_channel(b"foo")
