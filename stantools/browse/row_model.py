@@ -89,8 +89,7 @@ class Stretch:
     end: int  #: offset behind the last one
     first: int  #: sequence of the first message
     last: int  #: sequence of the last one
-    first_timestamp: int  #: of the first message, in nanoseconds
-    last_timestamp: int  #: of the last one
+    last_timestamp: int  #: of the last message, in nanoseconds
     #: Number of the first message's record in the index; None if the index is not to be used.
     index_from: int | None = None
     #: Positions of messages here and there, the first is 0; from there on the data can be read.

@@ -112,9 +112,7 @@ class Server:
     node_id: str = _text("node_id")
     start_time: str = _text("start_time")
     uptime: str = _text("uptime")
-    clients: int = _count("clients")
     subscriptions: int = _count("subscriptions")
-    channels: int = _count("channels")
     messages: int = _count("total_msgs")
     bytes: int = _count("total_bytes")
     in_messages: int | None = _counter("in_msgs")
@@ -168,7 +166,6 @@ class LiveSubscription:
     ack_inbox: str = _text("ack_inbox")
     durable: str = _text("durable_name")
     queue: str = _text("queue_name")
-    is_durable: bool = _true("is_durable")
     offline: bool = _true("is_offline")
     max_in_flight: int = _count("max_inflight")
     ack_wait: int = _count("ack_wait")
@@ -265,7 +262,6 @@ class Stream:
 
     name: str = _text("config.name")
     subjects: tuple[str, ...] = _member("config.subjects", _as_texts)
-    description: str = _text("config.description")
     storage: str = _text("config.storage")
     retention: str = _text("config.retention")
     replicas: int = _member("config.num_replicas", lambda value: _as_count(value) or 1)
@@ -292,7 +288,6 @@ def _filters(document: Document) -> tuple[str, ...]:
 class Consumer:
     """What `CONSUMER.INFO` returns of one consumer; sequences are those of the stream."""
 
-    stream: str = _text("stream_name")
     name: str = _text("name")
     durable: bool = _member("config.durable_name", lambda value: bool(_as_text(value)))
     push: bool = _member("config.deliver_subject", lambda value: bool(_as_text(value)))
