@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 
 from stantools.errors import UsageError
@@ -379,12 +380,16 @@ def test_close_waits_for_acks(url: str) -> None:
 def test_the_connection_may_be_somebody_elses(url: str) -> None:
     async def go() -> None:
         connection = await natsclient.connect(url)
-        async with FakeStreaming(url):
+        async with FakeStreaming(url) as server:
+            inboxes = []
             for name in ("one", "two"):
                 async with await connect(connection, "test-cluster", name) as client:
                     await client.publish("a", b"x")
+                    inboxes.append(server.clients[name.encode()].inbox)
             assert connection.is_connected
-            assert not connection._subs or len(connection._subs) == 1  # that of its own requests
+            for inbox in inboxes:  # of the heartbeats: nobody listens there any more
+                with pytest.raises(nats.errors.NoRespondersError):
+                    await connection.request(inbox, b"", timeout=30)
             await connection.close()
 
     asyncio.run(go())

@@ -266,8 +266,9 @@ def test_good_logins_are_served_amid_wrong_ones() -> None:
     asyncio.run(scenario())
 
 
-def test_a_good_login_waits_for_its_turn_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns are counted: of those who guess, at most a few are heard before another user is."""
+@pytest.fixture
+def held_checks(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], threading.Event]:
+    """Passwords are checked by one thread, once the event is set; and which were checked, in order."""
     heard: list[str] = []
     gate = threading.Event()
 
@@ -278,6 +279,13 @@ def test_a_good_login_waits_for_its_turn_only(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(auth, "_bcrypt", slow)
     monkeypatch.setattr(auth.os, "cpu_count", lambda: 1)
+    auth._proven.clear()
+    return heard, gate
+
+
+def test_a_good_login_waits_for_its_turn_only(held_checks: tuple[list[str], threading.Event]) -> None:
+    """Turns are counted: of those who guess, at most a few are heard before another user is."""
+    heard, gate = held_checks
 
     async def scenario() -> None:
         async with serving(authorization=USERS) as server, flooded(server, 100):
@@ -290,21 +298,11 @@ def test_a_good_login_waits_for_its_turn_only(monkeypatch: pytest.MonkeyPatch) -
                 await good.expect(b"PONG\r\n")
             assert heard.index("secret") <= 3
 
-    auth._proven.clear()
     asyncio.run(scenario())
 
 
-def test_who_has_gone_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[str] = []
-    gate = threading.Event()
-
-    def slow(stored: str, given: str, proof: bytes) -> bool:
-        gate.wait(60)
-        heard.append(given)
-        return given == "secret"
-
-    monkeypatch.setattr(auth, "_bcrypt", slow)
-    monkeypatch.setattr(auth.os, "cpu_count", lambda: 1)
+def test_who_has_gone_is_not_checked(held_checks: tuple[list[str], threading.Event]) -> None:
+    heard, gate = held_checks
 
     async def scenario() -> None:
         options = {"authorization": Authorization(users=USERS.users, timeout=0.2)}
@@ -322,7 +320,6 @@ def test_who_has_gone_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
             # The one that was under way when it went.
             assert len(heard) <= 2
 
-    auth._proven.clear()
     asyncio.run(scenario())
 
 

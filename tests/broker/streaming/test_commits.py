@@ -136,7 +136,7 @@ class LateMessages:
             if making.outcome is Outcome.REFUSED:
                 making.flush.error = "cannot be made"
                 self.take_back()
-                del self.store._channels[self.name]
+                del self.store.made[self.name]
         while self.flights and self.flights[0].due <= self.store.time.now:
             flight = self.flights.popleft()
             flight.flush.outcome = flight.outcome
@@ -178,6 +178,11 @@ class LateStore(MemoryStore):
         self.refused = 0
         self.logs: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
         self.unknown: set[bytes] = set()
+
+    @property
+    def made(self) -> dict[bytes, ChannelStore]:
+        """Its channels, also those that are being made."""
+        return self._channels
 
     def create_channel(self, name: bytes) -> ChannelStore:
         if 0 < self.limits.max_channels <= len(self._channels):
@@ -343,7 +348,7 @@ class Run:
             self.pass_time(1)
         assert not self.bus.slowed
         assert not self.world.server.channels.making and not self.asked
-        assert {each.name for each in self.world.server.channels} == set(self.store._channels)
+        assert {each.name for each in self.world.server.channels} == set(self.store.made)
         self.check()
 
     def check(self) -> None:
@@ -400,7 +405,7 @@ def test_channels_that_are_made_late_or_never() -> None:
                 run.step()
                 slowed += run.bus.slowed
                 assert len(run.world.server.channels) <= (run.max_channels or len(names))
-                assert {each.name for each in run.world.server.channels} == set(run.store._channels)
+                assert {each.name for each in run.world.server.channels} == set(run.store.made)
             run.end()
         refused += run.store.refused
     assert refused > 100 and slowed > 50
