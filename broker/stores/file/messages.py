@@ -82,7 +82,7 @@ class FileMessages:
         self._services = services
         self._sync = options.sync
         self._new = directory.making is not None  # it has yet to be made, or its name to be made durable
-        self._unnamed = not found.last_number  # its name may not be durable, where flushes are not
+        self._unnamed = 0 if found.last_number else 2  # as often its name is synced, too, where flushes are not durable
         self._aside = self._sync or self._new  # threads and the kernel store what is gathered
         self._writer = SliceWriter(
             self._directory,
@@ -112,7 +112,8 @@ class FileMessages:
         self._pausing = False
         self._counts = 0, 0
         self._shown: SliceState | None = None
-        self._synced = max(found.last_number, 1)
+        # From which slices on files are synced now, and the next time: what was asked for before may be under way.
+        self._synced = self._written = max(found.last_number, 1)
         self.last = self._writer.last_sequence
         self._learn()
         self._set_mark()
@@ -327,11 +328,11 @@ class FileMessages:
         current = self._writer.current
         if current is None:
             return []
-        first, self._synced = min(self._synced, current.number), current.number
+        first, self._synced, self._written = min(self._synced, current.number), self._written, current.number
         names = [f"msgs.{number}.{kind}" for number in range(first, current.number + 1) for kind in ("dat", "idx")]
         files = [*(self._directory / name for name in names), self._directory]
         if self._unnamed:
-            self._unnamed = False
+            self._unnamed -= 1
             files += [self._directory / SUBS_FILE, self._directory.parent]
         return files
 

@@ -267,17 +267,19 @@ class FileStore:
         """Waits for what is under way, 10 seconds at most, and only once in vain."""
         self._hopeless = not self._services.disk.conclude(0 if self._hopeless else PATIENCE)
 
-    def sync(self, channels: Iterable[bytes], done: Callable[[Exception | None], None]) -> None:
+    def sync(self, channels: Iterable[bytes] | None, done: Callable[[Exception | None], None]) -> None:
         """Makes durable what was flushed of some channels without that; for a store whose flushes are not.
 
         Args:
-            channels: Their names; those that are gone do not matter.
+            channels: Their names; those that are gone do not matter. None for all that may have something.
             done: Called by `completed`, after a wake, with what went wrong.
         """
         services = self._services
         files: list[Path] = []
-        for name in channels:
-            if (pair := self._channels.get(name)) is not None:
+        for name in self._channels if channels is None else channels:
+            if (pair := self._channels.get(name)) is None:
+                continue
+            if channels is not None or self._syncing or pair[0] in services.unsynced:
                 services.unsynced.discard(pair[0])
                 files += pair[0].write_out()
         services.disk.sync_files(files, done)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -67,6 +67,9 @@ class Copies(Protocol):
 
     def new_copy(self, name: bytes, *, keep: bool) -> MessageStore:
         """Returns an empty copy of a channel instead of the one that there is, which is kept aside or removed."""
+
+    async def make_durable(self, channels: Collection[bytes] | None = None) -> None:
+        """Returns when the copies of some channels, or of all, are durable, where they have to be."""
 
     def completed_flush(self, flush: Flush, settle: Callable[[], None] | None = None, channel: bytes = b"") -> None:
         """Takes note of a flush whose outcome is known; `settle` is called when the server learns of it.

@@ -236,6 +236,7 @@ class JetStreamMessages:
             self._behind = ""
             try:
                 self._last = await self._copy.catch_up(self._chain.proven if outcome is None else 0)
+                await self._copies.make_durable((self._channel.name,))
             except (StorageError, NatsError) as problem:
                 if str(problem) != said:
                     said = str(problem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stantools.nats.channel_streams import Names
     from stantools.store.limits import ChannelLimits
 
-#: Seconds that the end waits for what is under way, and between two looks.
+#: Seconds that the end waits for what is under way, and between two looks at that.
 _PATIENCE: Final = 5.0
 _LOOK: Final = 0.01
 #: Channels that are opened at a time.
@@ -189,7 +189,8 @@ class JetStreamStore:
                 break
             await asyncio.sleep(_AGAIN)
         self.lease = lease.encode() if lease else b""
-        self._note(lease or Lease())
+        if self.led:
+            self._note(lease or Lease())
         for name in found.channels:
             copy = self._followed.pop(name, None) or Copy(self._channel(name), self)
             self._channels[name] = JetStreamMessages(copy, self), subscribed[name]
@@ -202,6 +203,10 @@ class JetStreamStore:
             )
             for name, (messages, subscriptions) in self._channels.items()
         )
+        await self.make_durable()
+        if not self.led:
+            # Until now another one may have what the streams have lost.
+            self._note(lease or Lease())
         self.led = self._durable
         for name in found.channels:
             if found.made.get(name) is not True:
@@ -486,6 +491,22 @@ class JetStreamStore:
     @wake.setter
     def wake(self, wake: Callable[[], None] | None) -> None:
         self._wake = self._copy.wake = wake
+
+    async def make_durable(self, channels: Collection[bytes] | None = None) -> None:
+        """See `Copies.make_durable`.
+
+        Raises:
+            StorageError: They cannot be synced.
+        """
+        if not self._durable:
+            return
+        synced: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._copy.sync(channels, synced.set_result)
+        while not synced.done():
+            await asyncio.sleep(_LOOK)
+            self._copy.completed()
+        if (problem := synced.result()) is not None:
+            raise StorageError(str(problem)) from problem
 
     def completed_flush(self, flush: Flush, settle: Callable[[], None] | None = None, channel: bytes = b"") -> None:
         """Takes note of a flush whose outcome is known; one of messages waits until the copy is durable."""

@@ -40,6 +40,11 @@ class Machine:
         with patch.object(os, "fsync", self.fsync):
             yield
 
+    def unsynced(self, root: Path) -> list[str]:
+        """Returns the files with messages that are not synced as they are."""
+        files = {path: path.stat() for path in root.rglob("msgs.*.dat")}
+        return [str(path) for path, about in files.items() if self._sizes.get(about.st_ino, 0) < about.st_size]
+
     def lose_power(self, root: Path) -> None:
         for base, folders, files in os.walk(root):
             for name in tuple(folders):

@@ -16,7 +16,7 @@ import pytest
 from broker.group import LEADER
 from broker.stores.jetstream.lease import Lease
 from stantools.store.limits import ChannelLimits, StoreLimits
-from tests.broker.stores.jetstream.loop import real_time
+from tests.broker.stores.jetstream.loop import real_time, run
 from tests.broker.stores.jetstream.machine import Machine
 from tests.broker.stores.jetstream.model import JetStream
 from tests.broker.stores.jetstream.test_groups import Nats, Node, Somebody, let_go, live
@@ -76,6 +76,33 @@ def test_a_broker_whose_machines_lose_power(tmp_path: Path, block: int) -> None:
 @pytest.mark.parametrize("block", range(100))
 def test_many_losses_of_power(tmp_path: Path, block: int) -> None:
     play(tmp_path, range(1000 + 100 * block, 1100 + 100 * block), scenario)
+
+
+def test_what_is_read_from_streams_at_a_start_is_durable_before_it_is_served(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    servers, machine, history = JetStream(chance), Machine(chance), History()
+    client = Client(b"me", history, chance)
+    limits = StoreLimits(channel=ChannelLimits(max_msgs=0, max_bytes=0))
+
+    async def play() -> None:
+        first = Broker(servers, tmp_path / "first", limits, machine)
+        await first.start()
+        while not client.connected:
+            await client.connect(first)
+        while sum(map(len, history.stored.values())) < 100:
+            client.publish(first, 20)
+            client.take(first, 1.0)
+            await asyncio.sleep(0.1)
+            client.hear()
+        first.kill()
+        again = Broker(servers, tmp_path / "again", limits, machine)
+        await again.start()
+        assert list((tmp_path / "again").rglob("msgs.*.dat"))
+        assert not machine.unsynced(tmp_path / "again")
+        again.kill()
+
+    with machine.watched():
+        run(play)
 
 
 async def group(seed: int, folder: Path) -> History:
