@@ -145,6 +145,11 @@ class Rows(ListRows[_T]):
         self._all, self._declared = list(things), columns or self._declared
         self.update()
 
+    @property
+    def total(self) -> int:
+        """How many things there are, filtered or not."""
+        return len(self._all)
+
     def update(self) -> None:
         """Filters and sorts anew."""
         wanted = self.filter.casefold()

@@ -98,6 +98,26 @@ def test_golden(
     browse(None, look, size=size, connecting=place.connecting)
 
 
+def test_a_tab_counts_the_rows_that_it_shows(browse: Callable[..., None], place: Place) -> None:
+    """A key acts on the rows: what came since they were filled is not announced before."""
+
+    async def look(pilot: Any) -> None:
+        await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
+        screen = pilot.app.screen
+        for pace in screen.watching.paces:
+            pace.toggle_pause()
+        screen.watching.streams.streams = dict(list(screen.watching.streams.streams.items())[:1])
+        screen.write_head()
+        assert len(screen.rows) == 2
+        await until(pilot, lambda: "paused" in screen_text(pilot.app))
+        assert "[Streams 2]" in screen_text(pilot.app)
+        screen.update_rows()
+        await until(pilot, lambda: "[Streams 1]" in screen_text(pilot.app))
+        assert len(screen.rows) == 1
+
+    browse(None, look, connecting=place.connecting)
+
+
 @pytest.mark.parametrize("place", ["nats-server", "broker"], indirect=True)
 def test_figures(browse: Callable[..., None], place: Place) -> None:
     """Messages that come in, a message that is deleted, a consumer that does not acknowledge."""

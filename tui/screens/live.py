@@ -254,7 +254,11 @@ class LiveScreen(TabbedView, LiveView):
         super().write_head()
         if not self.is_mounted or self._watching is None:
             return
-        cells = self.tab_cells({name: self._count(name) for name in self.tabs})
+        counts = {name: self._count(name) for name in self.tabs}
+        if counts[self.tab] is not None:
+            # Its rows: newer figures may have come since.
+            counts[self.tab] = self.rows.total
+        cells = self.tab_cells(counts)
         if self.rows.filter:
             shown = f"{len(self.rows):,} with {name_text(self.rows.filter)}"
             cells.append((f" {shown}", "accent"))
