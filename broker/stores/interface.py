@@ -145,10 +145,17 @@ class MessageStore(Protocol):
 
 
 class LoneMessages(MessageStore, Protocol):
-    """Messages of which `flush` returns None at all times and fails never: such a store takes single ones, too."""
+    """Messages that may also be added one by one."""
 
-    def add(self, record: Record) -> None:
-        """Adds one message, without a CRC in its header; it has the sequence `last + 1`."""
+    def add(self, record: Record) -> bool:
+        """Adds a message as `append` and `flush` do, nothing else being appended that is not stored yet.
+
+        Args:
+            record: It has the sequence `last + 1`, and a CRC in its header if the store wants one.
+
+        Returns:
+            Whether it is stored now. Otherwise nothing has changed, and it may be appended, which says what is wrong.
+        """
 
 
 class SubscriptionStore(Protocol):

@@ -42,13 +42,15 @@ class MemoryMessages:
         if self.count == count:
             self.first = first
 
-    def add(self, record: Record) -> None:
-        """Adds one message; see `LoneMessages.add`."""
+    def add(self, record: Record) -> bool:
+        """Adds a message; see `LoneMessages.add`."""
         self.bytes += self._list.add(record)
         self.count += 1
-        self.last = self._list.last
+        self.last = record[1]
         if self.count == 1:
             self.first = self.last
+        self.flush()
+        return True
 
     def flush(self) -> None:
         """Enforces the limits."""

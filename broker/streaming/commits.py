@@ -63,7 +63,7 @@ class Batch:
     """Publishes that were taken together: their acknowledgements, and where these go.
 
     `traced` has client, channel and guid of every row from `row` on, if such lines are logged. What is in no portion
-    came alone, and is stored when the batch is acknowledged.
+    came alone, and is stored.
     """
 
     acks: Payloads
@@ -106,7 +106,7 @@ class Commits:
     Attributes:
         staged: Messages that are staged.
         size: Bytes of them.
-        lone: Those that came alone (`Channel.alone`) and were added to their channels' stores.
+        lone: What came alone (`Channel.alone`) and is stored, but was not delivered yet.
     """
 
     def __init__(self, context: Context, channels: Channels, serving: Serving) -> None:
@@ -292,11 +292,10 @@ class Commits:
             self._driver.commit_soon()
 
     def _store_lone(self) -> None:
-        """Does for messages that came alone what `_flush` does for others: they are stored at once."""
+        """Does for messages that came alone what `_stored` does for others."""
         lone, self.lone = self.lone, []
         now, audience = self._now, self._audience
         for channel, (_, sequence, _) in lone:
-            channel.messages.flush()
             channel.visible = sequence
             channel.last_activity = now
         self._serving.lone(lone, now)

@@ -156,7 +156,7 @@ class Publishing:
         """Adds what came alone to its channel, where that may be. Returns the other groups."""
         numbered = self._channels.numbered
         others: list[Group] = []
-        stores: list[tuple[Channel, LoneMessages]] = []
+        stores: list[tuple[Group, Channel, LoneMessages]] = []
         wanted: list[tuple[int, bytes, int, int]] = []
         for group in groups:
             number, rows = group
@@ -167,17 +167,19 @@ class Publishing:
             if now > channel.timestamp:
                 channel.timestamp = now
             wanted.append((rows.item(), channel.name, store.last + 1, channel.timestamp))
-            stores.append((channel, store))
+            stores.append((group, channel, store))
         if not wanted:
             return groups
         try:
-            records = encode_lone_records(buffer, self._table, wanted)
+            records = encode_lone_records(buffer, self._table, wanted, self._crc)
         except ValueError:
             return groups
         added = self._commits.lone
-        for (channel, store), record in zip(stores, records, strict=True):
-            store.add(record)
-            added.append((channel, record))
+        for (group, channel, store), record in zip(stores, records, strict=True):
+            if store.add(record):
+                added.append((channel, record))
+            else:
+                others.append(group)
         return others
 
     def _append(self, buffer: Buffer, number: int, rows: Rows, now: int) -> Portion:

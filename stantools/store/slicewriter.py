@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 
 from stantools.errors import StoreUnwritableError
-from stantools.format import kernels
+from stantools.format import index, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER, RECORD_HEADER_SIZE
@@ -276,6 +276,45 @@ class SliceWriter:
         if self._index_rows >= _INDEX_ROWS:
             self._write_data()
             self._write_index()
+        return True
+
+    def store_record(self, record: bytes, sequence: int, timestamp: int) -> bool:
+        """Does what `append_encoded` and `flush`, without a sync, do for one record that goes into the current slice.
+
+        Args:
+            record: With its header.
+            sequence: Its sequence.
+            timestamp: Nanoseconds since the epoch.
+
+        Returns:
+            Whether that is so, and nothing else waits to be written; otherwise nothing is done.
+
+        Raises:
+            StoreUnwritableError: As in `append`.
+        """
+        have, file, limits, size = self.current, self._file, self.limits, len(record)
+        if have is None or file is None or not have.count or self._index_rows or limits.max_age_ns:
+            return False
+        cost = size + _INDEX_COST
+        if (
+            sequence != self.last_sequence + 1
+            or 0 < limits.max_bytes <= have.bytes + cost
+            or 0 < limits.max_msgs <= have.count
+        ):
+            return False
+        try:
+            file.write_data((record,))
+            file.write_index(
+                index.encode_record(sequence, have.data_size, timestamp, size - RECORD_HEADER_SIZE, self._crc)
+            )
+        except OSError as error:
+            raise self._fall_back(error) from error
+        self.last_sequence = have.last_sequence = sequence
+        have.last_timestamp = timestamp
+        have.count += 1
+        have.bytes += cost
+        have.data_size += size
+        self._flushed = have.progress()
         return True
 
     def mark(self) -> Mark:

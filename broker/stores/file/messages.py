@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from broker.blocks import Records
+from broker.blocks import Record, Records
 from broker.log import STREAMING
 from broker.stores.blocklist import BlockList, empty
 from broker.stores.file.directories import ChannelDirectory
@@ -105,6 +105,8 @@ class FileMessages:
         self._ahead = ReadAhead(name, self._reader, self._retention, options.read_buffer_size)
         self._recent = BlockList()
         self._dirty = self._broken = self._told = self._enforcing_failed = False
+        self._mark_due = False  # messages were added by themselves since the mark was set
+        self._alone = False  # what was flushed last came by itself; otherwise more may come, to be written together
         self._gathered: list[Records] = []
         self._gathered_count = self._gathered_bytes = 0
         self._under_way: Flush | None = None
@@ -137,6 +139,8 @@ class FileMessages:
         else:
             if self._broken:
                 self._repair()
+            if self._mark_due:
+                self._set_mark()
             try:
                 # What follows the last message, in the same slice, is looked at by the kernel alone.
                 if not self._writer.append_run(
@@ -165,6 +169,34 @@ class FileMessages:
             recent.shrink(_RECENT_BYTES)
         self._services.cache.use(self, recent.size + self._ahead.size)
 
+    def add(self, record: Record) -> bool:
+        """Writes a message; see `LoneMessages.add`. Only where flushes need not be durable."""
+        if self._aside or self._dirty or self._broken or not (self._alone and self.count):
+            return False
+        data, sequence, timestamp = record
+        try:
+            if not self._writer.store_record(data, sequence, timestamp):
+                return False
+        except StoreUnwritableError as error:
+            self._set_mark()
+            self._go_back()
+            self._taken_back(error)
+            return False
+        services, recent, limits = self._services, self._recent, self.limits
+        self.bytes += recent.add(record) + MESSAGE_OVERHEAD
+        self.count += 1
+        self.last = sequence
+        self._mark_due = True
+        self.files = 2
+        services.open_files.touch(self)
+        if recent.size > _RECENT_BYTES:
+            recent.shrink(_RECENT_BYTES)
+        services.cache.use(self, recent.size + self._ahead.size)
+        services.unsynced.add(self)
+        if self._enforcing_failed or self.count > limits.max_msgs > 0 or self.bytes > limits.max_bytes > 0:
+            self._keep_within_limits()
+        return True
+
     def flush(self) -> Flush | None:
         """Makes durable what was appended, and enforces the limits; see `MessageStore.flush`."""
         if not self._dirty and not self._new:
@@ -187,6 +219,7 @@ class FileMessages:
             self._go_back()
             raise self._taken_back(error) from error
         self._dirty = False
+        self._alone = self.last - self._marked[1] == 1
         self._services.unsynced.add(self)
         self._keep_within_limits()
         return None
@@ -319,6 +352,7 @@ class FileMessages:
 
     def _set_mark(self) -> None:
         """Takes note of the state to which a failure returns."""
+        self._mark_due = False
         self._mark = self._writer.mark()
         count, size = self.count - self._gathered_count, self.bytes - self._gathered_bytes
         self._marked = (self.first, self._writer.last_sequence, count, size)

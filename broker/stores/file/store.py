@@ -122,7 +122,7 @@ class FileStore:
         messages.apply_limits(self._wall())
         subscriptions = FileSubscriptions(directory, limits, self._services, found.subs)
         self._channels[found.name] = messages, subscriptions
-        return ChannelStore(messages, subscriptions), subscriptions.recovered()
+        return self._stores(messages, subscriptions), subscriptions.recovered()
 
     def init(self, server: pb.ServerInfo) -> None:
         """Stores who the server is."""
@@ -216,7 +216,12 @@ class FileStore:
         messages = FileMessages(directory, name, limits, self._services)
         subscriptions = FileSubscriptions(directory, limits, self._services)
         self._channels[name] = messages, subscriptions
-        return ChannelStore(messages, subscriptions, directory.making)
+        return self._stores(messages, subscriptions, directory.making)
+
+    def _stores(
+        self, messages: FileMessages, subscriptions: FileSubscriptions, making: Flush | None = None
+    ) -> ChannelStore:
+        return ChannelStore(messages, subscriptions, making, None if self._options.sync else messages)
 
     def _leave(self, name: bytes) -> None:
         """Forgets a channel that could not be made, or is removed."""

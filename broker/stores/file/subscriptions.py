@@ -231,7 +231,7 @@ class FileSubscriptions:
         return [self._directory / SUBS_FILE]
 
     def _write(self) -> None:
-        log = self._opened()
+        log = self._log or self._opened()
         try:
             log.write_out()
         except StoreUnwritableError as error:

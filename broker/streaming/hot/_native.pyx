@@ -609,13 +609,14 @@ def encode_records(
     return Records(data, starts, sizes, sequences, timestamps, <int64_t>total - HEADER_SIZE * count)
 
 
-def encode_lone_records(buffer, table, list wanted not None):
+def encode_lone_records(buffer, table, list wanted not None, crc):
     """See the twin."""
     cdef Held held = hold_bytes(buffer)
     cdef Held held_table = hold_table(table, 0)
     cdef const uint8_t* base = <const uint8_t*>held.buffer.buf
     cdef int64_t limit = held.buffer.len
     cdef const int32_t* row
+    cdef Checksum checker = None if crc is None else checksum(crc)
     cdef Common common
     cdef uint64_t size, sequence
     cdef uint8_t* record
@@ -634,9 +635,9 @@ def encode_lone_records(buffer, table, list wanted not None):
         size = message_size(row, limit, &common, sequence)
         data = PyBytes_FromStringAndSize(NULL, HEADER_SIZE + <Py_ssize_t>size)
         record = <uint8_t*>PyBytes_AS_STRING(data)
-        store32(record, <uint32_t>size)
-        store32(record + 4, 0)
         put_message(record + HEADER_SIZE, base, row, &common, sequence)
+        store32(record, <uint32_t>size)
+        store32(record + 4, crc_of(record + HEADER_SIZE, size, &checker.polynomial) if checker is not None else 0)
         found.append((data, numbered, timestamp))
     return found
 

@@ -208,13 +208,16 @@ def encode_records(
     )
 
 
-def encode_lone_records(buffer: Buffer, table: Table, wanted: Iterable[tuple[int, bytes, int, int]]) -> list[Record]:
-    """Encodes publishes as messages of several channels, without CRCs, each for itself.
+def encode_lone_records(
+    buffer: Buffer, table: Table, wanted: Iterable[tuple[int, bytes, int, int]], crc: Crc | None
+) -> list[Record]:
+    """Encodes publishes as messages of several channels, each for itself.
 
     Args:
         buffer: What the table points into.
         table: From `read_publishes`.
         wanted: Of each the row, the channel, the sequence, the timestamp.
+        crc: As for `encode_records`.
 
     Raises:
         ValueError: A row, or what it points to, lies outside; or a sequence or timestamp does not fit into 64 bits.
@@ -223,7 +226,7 @@ def encode_lone_records(buffer: Buffer, table: Table, wanted: Iterable[tuple[int
     for row, name, sequence, timestamp in wanted:
         if not 0 <= row < len(table):
             raise ValueError("a row lies outside of the table")
-        block = encode_records(buffer, table, np.array([row], np.int32), name, sequence, timestamp, None)
+        block = encode_records(buffer, table, np.array([row], np.int32), name, sequence, timestamp, crc)
         found.append((bytes(block.data), sequence, timestamp))
     return found
 

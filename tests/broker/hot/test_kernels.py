@@ -236,16 +236,16 @@ def test_lone_records_refuse_wrong_tables(kernel: ModuleType) -> None:
     server = Server(kernel)
     server.read(publish(data=b"one"), publish(subject=b"bar", data=b"two"))
     wanted = [(1, b"bar", 7, TIME), (0, b"foo", 1, 0)]
-    found = kernel.encode_lone_records(server.buffer, server.table, wanted)
+    found = kernel.encode_lone_records(server.buffer, server.table, wanted, None)
     assert [record[1:] for record in found] == [(7, TIME), (1, 0)]
     assert [MsgProto.FromString(record[0][8:]).data for record in found] == [b"two", b"one"]
     for wrong in ((16, b"foo", 1, 0), (-1, b"foo", 1, 0), (0, b"foo", (1 << 64) - 1, 0), (0, b"foo", 1 << 64, 0),
                   (0, b"foo", -1, 0), (0, b"foo", 1, 1 << 63)):  # fmt: skip
         with pytest.raises(ValueError):
-            kernel.encode_lone_records(server.buffer, server.table, [*wanted, wrong])
+            kernel.encode_lone_records(server.buffer, server.table, [*wanted, wrong], None)
     server.table[1, columns.DATA] = 1000
     with pytest.raises(ValueError):
-        kernel.encode_lone_records(server.buffer, server.table, wanted)
+        kernel.encode_lone_records(server.buffer, server.table, wanted, None)
 
 
 def test_lone_acks(kernel: ModuleType) -> None:

@@ -189,14 +189,15 @@ def test_records(messages: list[tuple[bytes, bytes]], channel: bytes, first: int
         assert records.sizes.tolist() == sizes.tolist()
         assert (records.starts - 8).tolist() == [sum(sizes[:i].tolist()) + 8 * i for i in range(count)]
         assert records.sequences.tolist() == list(range(first, first + count))
-        lone = [
-            kernel.encode_records(buffer, table, np.array([row], np.int32), channel, first + row, time, None)
-            for row in range(count)
-        ]
         wanted = [(row, channel, first + row, time) for row in range(count)]
-        assert kernel.encode_lone_records(buffer, table, wanted) == [
-            (bytes(each.data), first + row, time) for row, each in enumerate(lone)
-        ]
+        for checked in (None, crc):
+            lone = [
+                kernel.encode_records(buffer, table, np.array([row], np.int32), channel, first + row, time, checked)
+                for row in range(count)
+            ]
+            assert kernel.encode_lone_records(buffer, table, wanted, checked) == [
+                (bytes(each.data), first + row, time) for row, each in enumerate(lone)
+            ]
 
 
 acks = st.one_of(

@@ -60,6 +60,14 @@ def main(directory: Path, seed: int, *, sync: bool) -> None:
         channel.subscriptions.acked(number, acked)
         channel.subscriptions.flush()
         store.settle()
+        if channel.lone is not None:
+            for _ in range(chance.choice([0, 1, 50])):
+                records = block(NAME, messages.last + 1, [payload(messages.last + 1)])
+                if channel.lone.add((bytes(records.data), messages.last + 1, int(records.timestamps[0]))):
+                    pending.append(messages.last)
+                    channel.subscriptions.sent(number, pending[-1:])
+            channel.subscriptions.flush()
+            print("flushed", messages.last, *pending, flush=True)
         print("flushed", messages.last, *pending, flush=True)
 
 

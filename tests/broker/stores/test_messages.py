@@ -68,6 +68,7 @@ class Model:
 operations = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.lists(st.integers(0, 300), min_size=1, max_size=12)),
+        st.tuples(st.just("add"), st.integers(0, 300)),
         st.tuples(st.just("flush"), st.just(0)),
         st.tuples(st.just("read"), st.tuples(st.integers(0, 60), st.integers(1, 20), st.integers(0, 2000))),
         st.tuples(st.just("time"), st.integers(-3, 60)),
@@ -93,18 +94,27 @@ def run(make: Callable[[], Store], allowed: ChannelLimits, steps, *, overhead: i
         store = make()
         store.recover()
         store.init(new_server_info("test-cluster"))
-        messages = made(store, NAME).messages
+        channel = made(store, NAME)
         model = Model(allowed, overhead)
         clean = True
         for kind, value in steps:
+            messages, failures = channel.messages, broken.happened
             try:
                 if kind == "append":
                     payloads = [b"%d" % size * size for size in value]
                     records = block(NAME, messages.last + 1, payloads, crc=store.crc or IEEE)
                     messages.append(records)
                     model.append(records, payloads)
+                elif kind == "add" and channel.lone is not None and not model.staged:
+                    payloads = [b"%d" % value * value]
+                    records = block(NAME, messages.last + 1, payloads, crc=store.crc or IEEE)
+                    record = bytes(records.data), int(records.sequences[0]), int(records.timestamps[0])
+                    if channel.lone.add(record):
+                        model.append(records, payloads)
+                        model.flush()
+                        if broken.happened > failures:
+                            flush(store, messages)
                 elif kind == "flush":
-                    failures = broken.happened
                     flush(store, messages)
                     model.flush()
                     if broken.happened > failures:
@@ -148,7 +158,8 @@ def run(make: Callable[[], Store], allowed: ChannelLimits, steps, *, overhead: i
                 store = make()
                 recovered = store.recover()
                 assert recovered is not None
-                messages = recovered.channels[NAME][0].messages
+                channel = recovered.channels[NAME][0]
+                messages = channel.messages
                 # What limits removed and is still in a file comes back, as far as limits allow.
                 before = model.kept
                 model.kept = [
@@ -162,6 +173,7 @@ def run(make: Callable[[], Store], allowed: ChannelLimits, steps, *, overhead: i
             assert len(seen) >= len(model.kept)
         broken.after = None
         broken.lasting = False
+        messages = channel.messages
         flush(store, messages)
         model.flush()
         model.check(messages)
