@@ -10,6 +10,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -18,12 +19,14 @@ from pathlib import Path
 import pytest
 
 from broker.stores.file.store import PATIENCE
+from broker.streaming.commits import CHANNEL_BOUND
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as store
 from tests.brokers import Broker
 from tests.interop.rawclient import Publisher, RawClient, stored
 from tests.interop.talker import Client, Talker
 from tests.interop.watching import BAD_SIGNS
+from tests.waiting import until
 
 _FILE = ("-st", "FILE", "-mm", 0, "-mb", 0)
 
@@ -437,6 +440,41 @@ def test_a_disk_that_hangs(tmp_path: Path) -> None:
             acks = [protocol.PubAck.FromString(each.data) for each in slow.acks.wait(6)]
             assert [(each.guid, each.error) for each in acks] == [(b"g%d" % n, b"") for n in range(2, 8)]
             assert [each.sequence for each in subscription.wait(4)] == [1, 2, 3, 4]
+            served(broker, two, fast, 3)
+        assert broker.stop() == 0
+        verified(directory)
+        calm(broker)
+
+
+def test_who_publishes_to_a_disk_that_hangs_is_read_more_slowly(tmp_path: Path) -> None:
+    """What waits for a disk is bounded; beyond that, the rest waits where it comes from, and all of it is stored."""
+    directory = tmp_path / "store"
+    data, count, sent = bytes(64 << 10), 1024, 0
+    with FailingBroker(tmp_path, *_FILE, "-dir", directory, http=True) as broker:
+        with Talker(broker.port) as one, Talker(broker.port) as two:
+            slow, fast = Client(one, "slow"), Client(two, "fast")
+            slow.store(b"slow", b"first")
+            fast.store(b"fast", b"first")
+
+            def publish() -> None:
+                nonlocal sent
+                for _ in range(count):
+                    message = slow.publication(b"slow", data).SerializeToString()
+                    one.publish(slow.subjects.pub_prefix + b".slow", message, slow.ack_inbox)
+                    sent += len(data)
+
+            publisher = threading.Thread(target=publish, daemon=True)
+            with broker.failing("fsync HANG /slow/msgs"):
+                publisher.start()
+                broker.wait_until_it_hangs("/slow/msgs")
+                until(lambda: sent > CHANNEL_BOUND)
+                served(broker, two, fast, 5)
+                publisher.join(1)
+                # Buffers of the system hold some more.
+                assert sent < CHANNEL_BOUND + (24 << 20)
+                assert len(slow.acks) == 0
+            acks = [protocol.PubAck.FromString(each.data) for each in slow.acks.wait(count)]
+            assert [(each.guid, each.error) for each in acks] == [(b"g%d" % n, b"") for n in range(2, count + 2)]
             served(broker, two, fast, 3)
         assert broker.stop() == 0
         verified(directory)
