@@ -74,15 +74,12 @@ def growth(options: Options) -> str:
     rows = []
     for count in _CONNECTIONS:
         found = [_beside(options, count) for _ in range(options.rounds)]
-        memory, idle, cpu, p99, longest = (statistics.median(each) for each in zip(*found, strict=True))
+        each, idle, rate, p50, p99, cpu, memory, longest = (statistics.median(all) for all in zip(*found, strict=True))
         wanted = f"≤ {_CONNECTION_GOAL} KiB, ≤ {_IDLE_GOAL:.0%}"
-        target = (
-            verdict(wanted, memory <= _CONNECTION_GOAL and idle <= _IDLE_GOAL) if count == max(_CONNECTIONS) else ""
-        )
-        rows.append(
-            (f"{count:,}", f"{memory:.1f}", f"{idle:.1%}", f"{cpu:.1f}", f"{p99:.0f}", f"{longest:.0f}", target)
-        )
-    headers = ("connections", "KiB each", "CPU idle", f"CPU µs, {_BESIDE} publishers", "p99 µs", "innocent waits ms")
+        target = verdict(wanted, each <= _CONNECTION_GOAL and idle <= _IDLE_GOAL) if count == max(_CONNECTIONS) else ""
+        times = f"{rate / 1000:.1f}", f"{p50:.0f}", f"{p99:.0f}", f"{cpu:.1f}"
+        rows.append((f"{count:,}", f"{each:.1f}", f"{idle:.1%}", *times, f"{memory:.0f}", f"{longest:.0f}", target))
+    headers = ("connections", "KiB each", "CPU idle", f"k/s of {_BESIDE} publishers", *_MEASURED[2:])
     connections = table((*headers, "target"), rows)
     ways: dict[str, Way] = {
         f"{store}, {count:,} channels": partial(
@@ -95,18 +92,19 @@ def growth(options: Options) -> str:
     return f"{connections}\n\n{table(('publishes to channels in turn, 128 B', *_MEASURED), rows)}"
 
 
-def _beside(options: Options, count: int) -> tuple[float, float, float, float, float]:
-    """Opens connections: KiB each, cores that they take, and CPU, p99 and longest wait when others publish."""
+def _beside(options: Options, count: int) -> tuple[float, ...]:
+    """Opens connections: KiB each, cores; then, while others publish, rate, p50, p99, CPU, MiB, the longest wait."""
     with broker(options.place, STORES["MEMORY"]) as server:
         before = server.memory()
         with _connected(server, count):
-            memory = (server.memory() - before) * 1024 / count
+            each = (server.memory() - before) * 1024 / count
             used = processor(server.pid)
             time.sleep(_IDLE)
             idle = (processor(server.pid) - used) / _IDLE
             with watched(server.port) as waits:
                 result = load("sync", server.port, server.pid, count=options.count // 50, connections=_BESIDE)
-            return memory, idle, result["cpu"], result["p99"], waits["longest"]
+            times = (result[name] for name in ("rate", "p50", "p99", "cpu"))
+            return each, idle, *times, server.memory(), waits["longest"]
 
 
 @contextmanager
