@@ -143,7 +143,11 @@ class RunningServer:
         object.__setattr__(self, "directory", _PROCESSES / str(self.pid))
 
     def uses(self, root: Path) -> str:
-        """Returns why it is taken to use the directory; empty if it does not."""
+        """Returns why it is taken to use the directory; empty if it does not, or has ended meanwhile."""
+        reason = self._reason(root)
+        return reason if self.directory.exists() else ""
+
+    def _reason(self, root: Path) -> str:
         who = f"process {self.pid} is a nats-server"
         setting = self._setting()
         if setting.unknown:
@@ -242,7 +246,11 @@ def _same(one: Path, two: Path) -> bool:
     try:
         return one.samefile(two)
     except OSError:
+        pass
+    try:
         return os.path.realpath(one) == os.path.realpath(two)
+    except OSError:
+        return False  # the process whose root it is seen by has ended meanwhile
 
 
 def _moving(root: Path, quiet: float, sleep: Callable[[float], None]) -> str:

@@ -113,6 +113,22 @@ def test_a_server_without_jetstream_uses_nothing(tmp_path: Path, run: Callable[.
     assert not _find(tmp_path / "jetstream", process)
 
 
+@pytest.mark.parametrize("arguments", [["-sd", "{root}"], ["-c", "{root}/gone.conf"]], ids=["option", "configuration"])
+def test_a_server_that_has_ended_uses_nothing(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "jetstream").mkdir()
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert not RunningServer(process.pid, [each.format(root=tmp_path) for each in arguments]).uses(tmp_path / "jetstream")
+
+
+def test_a_server_that_ends_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(path: object) -> str:
+        raise FileNotFoundError(path)  # as realpath does where /proc/PID/root goes between two of its steps
+
+    monkeypatch.setattr(os.path, "realpath", gone)
+    assert not RunningServer(os.getpid(), ["-sd", str(tmp_path)]).uses(tmp_path / "jetstream")
+
+
 def test_a_busy_server_is_found_by_its_files(start_server: Callable[..., Any]) -> None:
     server = start_server()
 
