@@ -28,7 +28,8 @@ from stantools.format.layout import (
     ClientRecord,
     SubRecord,
 )
-from stantools.inspection.records import FileKind, fields_of
+from stantools.inspection.records import FileKind
+from stantools.inspection.subscribers import fields_json
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG
 from stantools.store.logscan import decode_record
 from stantools.store.mapping import open_regular
@@ -233,7 +234,7 @@ class RecordReader:
                 begin = at + RECORD_HEADER_SIZE
                 sequence, ok, detail = None, True, ""
                 try:
-                    fields = fields_of(decode_record(layout, kind, memoryview(data)[begin : begin + size]))
+                    fields = fields_json(decode_record(layout, kind, memoryview(data)[begin : begin + size]))
                     sequence = fields.get("seqno")
                 except gogo.DecodeError as error:
                     fields, ok, detail = {}, False, str(error)

@@ -68,14 +68,14 @@ def _print(result: Overview) -> int:
 def _rows(result: Overview) -> Iterator[dict[str, Any]]:
     from stantools.format.proto import store_pb2 as pb
     from stantools.inspection.overview import ClientList
-    from stantools.inspection.subscribers import client_json
+    from stantools.inspection.subscribers import fields_json
 
     found = ClientList(result.clients)
     for channel in result.channels:
         found.add(channel)
     for each in found.clients():
         yield {
-            **client_json(each.info or pb.ClientInfo(id=each.id)),
+            **fields_json(each.info or pb.ClientInfo(id=each.id)),
             "registered": each.info is not None,
             "subscriptions": each.subscriptions,
             "pending": each.pending,

@@ -14,10 +14,9 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from stantools.errors import StoreUnreadableError
-from stantools.escaping import text
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.slicesummary import LogicalView, SliceSummary, logical_view, summarise, totals_of
-from stantools.inspection.subscribers import NOBODY, Subscribers, client_json, load_clients, load_subs
+from stantools.inspection.subscribers import NOBODY, Subscribers, fields_json, load_clients, load_subs
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore
 from stantools.store.limits import StoreLimits
 from stantools.store.mapping import mapped
@@ -125,8 +124,8 @@ class Overview:
         channels = (each.as_json(streamed=streamed) for each in self.channels)
         return {
             "path": self.path,
-            "server": server_json(self.server) if self.server else None,
-            "clients": [client_json(each) for each in self.clients],
+            "server": fields_json(self.server) if self.server else None,
+            "clients": [fields_json(each) for each in self.clients],
             "channels": channels if streamed else list(channels),
             "crc_polynomial": self.polynomial,
             "written_by": self.era,
@@ -138,11 +137,6 @@ class Overview:
             "witness": self.witness,
             "problems": self.problems,
         }
-
-
-def server_json(info: pb.ServerInfo) -> dict[str, str]:
-    """Returns all fields of a stored server identity in snake_case."""
-    return {name: text(getattr(info, name)) for name in (each.name for each in info.DESCRIPTOR.fields)}
 
 
 def overview(

@@ -35,6 +35,7 @@ from stantools.format.layout import (
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import Entry as RaftEntry
 from stantools.format.raftlog import EntryError, EntryType, Flaw, decode_configuration, decode_operation
+from stantools.inspection.subscribers import fields_json
 from stantools.inspection.survey import stop_text
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, LogEntry, history, record_at
@@ -210,7 +211,7 @@ def _server(buffer: Buffer, crc: Crc) -> Iterator[FileRecord]:
         at = record.end
         computed = crc(record.payload)
         try:
-            fields = fields_of(gogo.decode(pb.ServerInfo, record.payload))
+            fields = fields_json(gogo.decode(pb.ServerInfo, record.payload))
             yield FileRecord(
                 record.offset, at - record.offset, "server", computed == record.crc, record.crc, computed, "", fields
             )
@@ -244,7 +245,7 @@ def damage_record(damage: LogDamage, buffer: Buffer, crc: Crc) -> FileRecord:
         crc: The store's CRC.
     """
     stored, computed = _crcs(buffer, damage.offset, damage.length, crc)
-    fields = fields_of(damage.message) if damage.message else {}
+    fields = fields_json(damage.message) if damage.message else {}
     return FileRecord(damage.offset, damage.length, damage.kind.value, False, stored, computed, damage.detail, fields)
 
 
@@ -268,7 +269,7 @@ def entry_record(entry: LogEntry, buffer: Buffer, layout: LogLayout, crc: Crc) -
         stored,
         computed,
         "" if computed == stored else "the payload does not match its CRC",
-        fields_of(entry.message),
+        fields_json(entry.message),
     )
 
 
@@ -339,12 +340,3 @@ def _crcs(buffer: Buffer, offset: int, length: int, crc: Crc) -> tuple[int | Non
         return None, None
     stored = RECORD_HEADER.unpack_from(buffer, offset)[1]
     return stored, crc(buffer[offset + RECORD_HEADER_SIZE : offset + length])
-
-
-def fields_of(message: Message) -> dict[str, Any]:
-    """Returns the fields of a stored record in their order; names as text, the connection id as bytes."""
-    fields: dict[str, Any] = {}
-    for descriptor in message.DESCRIPTOR.fields:
-        value = getattr(message, descriptor.name)
-        fields[descriptor.name] = text(value) if isinstance(value, bytes) and descriptor.name != "conn_id" else value
-    return fields

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Self, TypeVar, overload
 
+from google.protobuf.message import Message
+
 from stantools.errors import StoreUnreadableError
 from stantools.escaping import text
 from stantools.format.crc import Crc
@@ -92,6 +94,14 @@ class Subscriber(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """Returns all fields of the stored state in snake_case, with pending, status and lag."""
         return subscription_json(self.state, self.pending, self.status) | {"lag": self.lag}
+
+
+def fields_json(message: Message) -> dict[str, Any]:
+    """Returns all fields of a stored record in snake_case; names as text, the connection id as bytes."""
+    values = {name: getattr(message, name) for name in message.DESCRIPTOR.fields_by_name}
+    return {
+        name: text(value) if isinstance(value, bytes) and name != "conn_id" else value for name, value in values.items()
+    }
 
 
 def subscription_json(state: pb.SubState, pending: Iterable[int], status: SubStatus) -> dict[str, Any]:
@@ -241,18 +251,6 @@ def queue_groups(subscriptions: Iterable[Subscriber]) -> list[QueueGroup]:
         if each.state.q_group:
             groups.setdefault((each.state.q_group, each.state.is_durable), []).append(each)
     return [QueueGroup(text(name), durable, tuple(members)) for (name, durable), members in groups.items()]
-
-
-def client_json(info: pb.ClientInfo) -> dict[str, Any]:
-    """Returns all fields of a stored client in snake_case; the connection id as bytes."""
-    return {
-        "id": text(info.id),
-        "hb_inbox": text(info.hb_inbox),
-        "conn_id": info.conn_id,
-        "protocol": info.protocol,
-        "ping_interval": info.ping_interval,
-        "ping_max_out": info.ping_max_out,
-    }
 
 
 @dataclass

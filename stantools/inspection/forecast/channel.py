@@ -31,7 +31,6 @@ from stantools.inspection.forecast.slices import (
 from stantools.inspection.slicesummary import Held, Totals, remove_by_limits
 from stantools.store.clientlog import ClientsState, read_clients
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, Datastore, SliceFiles
-from stantools.store.limits import ChannelLimits
 from stantools.store.logscan import LogEnd, LogState
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.sublog import SubsState, read_subs
@@ -138,50 +137,77 @@ class RecoveredChannel:
     totals: Totals = field(default_factory=Totals)  #: what the server counts
     subs: SubsState = field(default_factory=SubsState)  #: its subscriptions
     subs_size: int = FILE_HEADER_SIZE  #: size of subs.dat after the recovery
+    opened: str = ""  #: the file of a slice that was opened last, which errors name
     log: list[str] = field(default_factory=list)  #: lines that are logged
     changes: list[Change] = field(default_factory=list)  #: what happens to its files, in order
     error: str = ""  #: why the server does not start; "" if it starts
     version_matters: bool = False  #: another version of the server would do otherwise
 
+    def add(self, outcome: SliceOutcome) -> None:
+        """Adds what the recovery of a slice leads to."""
+        self.opened = outcome.opened or self.opened
+        self.log += outcome.log
+        self.version_matters |= outcome.version_matters
+        self.changes += outcome.changes
+        if outcome.error:
+            where = f"[{self.name}](file: {quote(self.opened)})"
+            self.error = f"unable to recover message store for {where}: {outcome.error}"
+        elif (found := outcome.slice) is not None:
+            self.slices.append(found)
+            self.totals.add(found.first, found.last, found.rows, found.bytes)
+
+    def complete(self, recovery: Recovery, subs: LogOutcome[SubsState]) -> None:
+        """Applies limits, now that all slices are there, and adds what the recovery of subs.dat leads to."""
+        self.slices.sort(key=lambda found: found.number)
+        _apply_limits(self, recovery)
+        self.subs, self.subs_size = subs.state, subs.size
+        self.log += subs.log
+        self.changes += subs.changes
+        self.error = subs.error
+
+
+#: A part of a channel's recovery: that of a slice, or of its subscriptions, which come last.
+_Part = tuple[RecoveredChannel, SliceOutcome | LogOutcome[SubsState]]
+
 
 def recover_channels(recovery: Recovery, store: Datastore) -> Iterator[RecoveredChannel]:
     """Forecasts the recovery of all channels, in the server's order; one with an error is the last one."""
     tasks = (task for name in store.channel_names for task in _tasks(recovery, store, name))
-    current: RecoveredChannel | None = None
-    for apply in Threads(recovery.options.workers).tasks(tasks):
-        current = apply(current)
-        if current.error:
-            yield current
+    for channel, part in Threads(recovery.options.workers).tasks(tasks):
+        if isinstance(part, SliceOutcome):
+            channel.add(part)
+        else:
+            channel.complete(recovery, part)
+        if channel.error or isinstance(part, LogOutcome):
+            yield channel
+        if channel.error:
             return
-        if current.subs.end is not None:
-            yield current
-            current = None
 
 
-#: Adds to a channel (None: to a new one) what is known about a part of it.
-_Apply = Callable[["RecoveredChannel | None"], RecoveredChannel]
-
-
-def _tasks(recovery: Recovery, store: Datastore, name: str) -> Iterator[Task[_Apply]]:
+def _tasks(recovery: Recovery, store: Datastore, name: str) -> Iterator[Task[_Part]]:
     """The parts of a channel's recovery: its slices in lexical order of their names, then its subscriptions."""
-    raw_name = os.fsencode(name)
+    channel = RecoveredChannel(name, os.fsencode(name))
+
+    def part(size: int, work: Callable[[], SliceOutcome | LogOutcome[SubsState]]) -> Task[_Part]:
+        return Task(size, lambda: (channel, work()))
+
     directory = store.path / name
     if not recovery.access.may_list(directory):
         denied = f"open {recovery.full_name(name)}: permission denied"
-        yield Task(0, lambda: partial(_fail, name, "", denied))
+        yield part(0, lambda: SliceOutcome(error=denied))
         return
     files = store.channel(name)
     last = max((each.number for each in files.slices), default=0)
     for entry in _lexical(files):
         if isinstance(entry, Path):
-            yield Task(0, partial(_misnamed, name, entry.name))
+            misnamed = f"message log has an invalid name: {entry.name}"
+            yield part(0, partial(SliceOutcome, error=misnamed))
         elif recovery.drop_begun and entry.number == last and not entry.data_size and entry.index is None:
-            outcome = drop_slice(recovery, name, entry)
-            yield Task(0, partial(partial, _add_slice, name, raw_name, outcome))
+            yield part(0, partial(drop_slice, recovery, name, entry))
         else:
             size = entry.data_size if entry.index is None else entry.index_size
-            yield Task(size, partial(_slice_task, recovery, name, raw_name, entry))
-    yield Task(_SUBS_SIZE, partial(_last_task, recovery, name, raw_name, files))
+            yield part(size, partial(recover_slice, recovery, name, channel.raw_name, entry))
+    yield part(_SUBS_SIZE, partial(recover_subs, recovery, name, files))
 
 
 def _lexical(files: ChannelFiles) -> list[SliceFiles | Path]:
@@ -189,78 +215,14 @@ def _lexical(files: ChannelFiles) -> list[SliceFiles | Path]:
     return sorted(entries, key=lambda entry: os.fsencode(entry.name))
 
 
-def _fail(name: str, opened: str, error: str, channel: RecoveredChannel | None) -> RecoveredChannel:
-    channel = channel or RecoveredChannel(name, os.fsencode(name))
-    channel.error = f"unable to recover message store for [{name}](file: {quote(opened)}): {error}"
-    return channel
-
-
-def _misnamed(name: str, file: str) -> _Apply:
-    def apply(channel: RecoveredChannel | None) -> RecoveredChannel:
-        opened = channel.opened if isinstance(channel, _Open) else ""
-        return _fail(name, opened, f"message log has an invalid name: {file}", channel)
-
-    return apply
-
-
-@dataclass
-class _Open(RecoveredChannel):
-    """A channel whose message store is being recovered: knows which file was opened last."""
-
-    opened: str = ""
-
-
-def _slice_task(recovery: Recovery, name: str, raw_name: bytes, files: SliceFiles) -> _Apply:
-    outcome = recover_slice(recovery, name, raw_name, files)
-
-    def apply(channel: RecoveredChannel | None) -> RecoveredChannel:
-        return _add_slice(name, raw_name, outcome, channel)
-
-    return apply
-
-
-def _add_slice(name: str, raw_name: bytes, outcome: SliceOutcome, channel: RecoveredChannel | None) -> RecoveredChannel:
-    channel = channel or _Open(name, raw_name)
-    assert isinstance(channel, _Open)
-    channel.opened = outcome.opened
-    channel.log += outcome.log
-    channel.version_matters |= outcome.version_matters
-    channel.changes += outcome.changes
-    if outcome.error:
-        return _fail(name, outcome.opened, outcome.error, channel)
-    if outcome.slice is not None:
-        channel.slices.append(outcome.slice)
-        found = outcome.slice
-        channel.totals.add(found.first, found.last, found.rows, found.bytes)
-    return channel
-
-
-def _last_task(recovery: Recovery, name: str, raw_name: bytes, files: ChannelFiles) -> _Apply:
-    subs = recover_subs(recovery, name, files)
-
-    def apply(channel: RecoveredChannel | None) -> RecoveredChannel:
-        channel = channel or RecoveredChannel(name, raw_name)
-        channel.slices.sort(key=lambda found: found.number)
-        options = recovery.options
-        now = time.time_ns() if options.now_ns is None else options.now_ns
-        limits = options.limits.limits_for(name)
-        _apply_limits(channel, limits, now, recovery)
-        channel.subs, channel.subs_size = subs.state, subs.size
-        channel.log += subs.log
-        channel.changes += subs.changes
-        channel.error = subs.error
-        return channel
-
-    return apply
-
-
-def _apply_limits(channel: RecoveredChannel, limits: ChannelLimits, now_ns: int, recovery: Recovery) -> None:
+def _apply_limits(channel: RecoveredChannel, recovery: Recovery) -> None:
     """Removes what limits remove; a slice that loses all its messages is deleted, unless it is the last one."""
-    slices = channel.slices
+    slices, options = channel.slices, recovery.options
+    now_ns = time.time_ns() if options.now_ns is None else options.now_ns
     held = [
         Held(each.rows, each.bytes, partial(recovered_rows, each, recovery.crc, channel.raw_name)) for each in slices
     ]
-    removed = remove_by_limits(held, channel.totals, limits, now_ns)
+    removed = remove_by_limits(held, channel.totals, options.limits.limits_for(channel.name), now_ns)
     if removed is None:
         return
     emptied, gone = removed

@@ -23,8 +23,6 @@ from stantools.store.directory import SUBS_FILE, Datastore
 from stantools.store.logscan import LogState
 from stantools.work import Task, Threads
 
-_Found = tuple[Lookups, Lookups | None]
-
 
 def forecast(
     store: Datastore,
@@ -94,7 +92,7 @@ class _Forecaster:
         self._progress = progress
         self._scans: dict[Path, DataScan] = {}
         self._folds: dict[Path, LogState] = {}
-        self._known: _Known = {}
+        self._known: dict[tuple[object, ...], ChannelForecast] = {}
 
     def both(self, options: ServerOptions) -> tuple[Forecast, Forecast]:
         """Predicts a start without and one with the truncate option."""
@@ -108,12 +106,51 @@ class _Forecaster:
         result = start.forecast
         result.destroys = destroyed(recovery, self._store, start)
         if result.starts:
-            _add_channels(recovery, start, self._lookups, self._progress, self._known)
+            self._add_channels(recovery, start)
             self._known |= {_key(channel): result.channels[channel.name] for channel in start.channels}
         return result
 
+    def _add_channels(self, recovery: Recovery, start: Start) -> None:
+        """Adds the channels to the forecast of a recovery."""
+        result = start.forecast
+        waiting: list[_Found] = []
+        for channel, found in Threads(recovery.options.workers).tasks(self._tasks(recovery, start)):
+            if found is not None:
+                waiting.append(found)
+            if channel is not None:
+                lookups, alone = unite(waiting) if waiting else (Lookups(), None)
+                result.channels[channel.name] = _channel_forecast(channel, lookups, alone, result)
+                waiting = []
+        sizes = {channel.name: channel.subs_size for channel in start.channels}
+        appended = dict.fromkeys(sizes, 0)
+        for step in (restore_subscriptions, start_delivery) if self._lookups else (restore_subscriptions,):
+            for each in result.channels.values():
+                startup = step(each)
+                result.log += startup.log
+                appended[each.name] += startup.appended
+        for name, count in appended.items():
+            if count:
+                file = f"{name}/{SUBS_FILE}"
+                result.run_changes[file] = Change(file, sizes[name], sizes[name] + count, Append())
 
-_Known = dict[tuple[object, ...], ChannelForecast]
+    def _tasks(self, recovery: Recovery, start: Start) -> Iterator[Task[_Part]]:
+        """Looks up the messages, a task for each slice; the last one of a channel returns the channel."""
+        for channel in start.channels:
+            if not self._lookups or not channel.slices:
+                yield Task(0, partial(_part, channel, None))
+            elif (same := self._known.get(_key(channel))) is not None:
+                yield Task(0, partial(_part, channel, (same.lookups, same.alone)))
+            else:
+                last = channel.slices[-1]
+                for each, wanted in zip(channel.slices, wanted_of_slices(channel.slices), strict=True):
+                    work = partial(lookup_slice, recovery, channel.raw_name, each, wanted, self._progress)
+                    yield Task(each.data_size, partial(_looked_up, channel if each is last else None, work))
+
+
+#: What was found in a slice, or in all of a channel.
+_Found = tuple[Lookups, Lookups | None]
+#: The channel if it was the last of its slices, and what was found.
+_Part = tuple[RecoveredChannel | None, _Found | None]
 
 
 def _key(channel: RecoveredChannel) -> tuple[object, ...]:
@@ -124,66 +161,17 @@ def _key(channel: RecoveredChannel) -> tuple[object, ...]:
     )
 
 
-def _add_channels(recovery: Recovery, start: Start, lookups: bool, progress: Progress | None, known: _Known) -> None:
-    """Adds the channels to the forecast of a recovery."""
-    result = start.forecast
-    for channel, found in _look_up(recovery, start, lookups, progress, known):
-        result.channels[channel.name] = _channel_forecast(channel, found, result)
-    sizes = {channel.name: channel.subs_size for channel in start.channels}
-    appended = dict.fromkeys(sizes, 0)
-    for step in (restore_subscriptions, start_delivery) if lookups else (restore_subscriptions,):
-        for each in result.channels.values():
-            startup = step(each)
-            result.log += startup.log
-            appended[each.name] += startup.appended
-    for name, count in appended.items():
-        if count:
-            file = f"{name}/{SUBS_FILE}"
-            result.run_changes[file] = Change(file, sizes[name], sizes[name] + count, Append())
-
-
-def _look_up(
-    recovery: Recovery, start: Start, lookups: bool, progress: Progress | None, known: _Known
-) -> Iterator[tuple[RecoveredChannel, _Found]]:
-    """Looks up the messages of all channels, slice by slice in threads."""
-    waiting: list[_Found] = []
-    for channel, found in Threads(recovery.options.workers).tasks(_tasks(recovery, start, lookups, progress, known)):
-        if found is not None:
-            waiting.append(found)
-        if channel is not None:
-            yield channel, unite(waiting) if waiting else (Lookups(), None)
-            waiting = []
-
-
-#: The channel if it was the last of its slices, and what was found.
-_Part = tuple[RecoveredChannel | None, _Found | None]
-
-
-def _tasks(
-    recovery: Recovery, start: Start, lookups: bool, progress: Progress | None, known: _Known
-) -> Iterator[Task[_Part]]:
-    """One task for each slice; the last one of a channel returns the channel."""
-    for channel in start.channels:
-        if not lookups or not channel.slices:
-            yield Task(0, partial(_same, channel, None))
-        elif (same := known.get(_key(channel))) is not None:
-            yield Task(0, partial(_same, channel, (same.lookups, same.alone)))
-        else:
-            last = channel.slices[-1]
-            for each, wanted in zip(channel.slices, wanted_of_slices(channel.slices), strict=True):
-                work = partial(lookup_slice, recovery, channel.raw_name, each, wanted, progress)
-                yield Task(each.data_size, partial(_slice_task, work, channel if each is last else None))
-
-
-def _same(channel: RecoveredChannel, found: _Found | None) -> _Part:
+def _part(channel: RecoveredChannel, found: _Found | None) -> _Part:
     return channel, found
 
 
-def _slice_task(work: Callable[[], _Found], channel: RecoveredChannel | None) -> _Part:
+def _looked_up(channel: RecoveredChannel | None, work: Callable[[], _Found]) -> _Part:
     return channel, work()
 
 
-def _channel_forecast(channel: RecoveredChannel, found: _Found, result: Forecast) -> ChannelForecast:
+def _channel_forecast(
+    channel: RecoveredChannel, lookups: Lookups, alone: Lookups | None, result: Forecast
+) -> ChannelForecast:
     totals = channel.totals
     forecast = ChannelForecast(
         channel.name,
@@ -191,8 +179,8 @@ def _channel_forecast(channel: RecoveredChannel, found: _Found, result: Forecast
         totals.last,
         totals.count,
         totals.bytes,
-        found[0],
-        found[1],
+        lookups,
+        alone,
         subscriptions=Subscribers(channel.subs, result.clients, totals.first, totals.last),
     )
     complete(forecast)

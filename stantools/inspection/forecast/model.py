@@ -13,7 +13,7 @@ from typing import Any
 from stantools.escaping import escape, text
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast.changes import Change
-from stantools.inspection.subscribers import NOBODY, Subscribers, subscription_json
+from stantools.inspection.subscribers import NOBODY, Subscribers, fields_json, subscription_json
 from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.store.ranges import Ranges
 
@@ -183,14 +183,10 @@ class Forecast:
             "destroys": [loss.as_json() for loss in self.destroys],
             "channels": {name: channel.as_json(streamed=streamed) for name, channel in self.channels.items()},
             "clients": [text(client) for client in sorted(self.clients)],
-            "server_info": None if info is None else _info_json(info),
+            "server_info": None if info is None else fields_json(info),
             "files_changed": _sizes_json(self.files_changed()),
             "files_changed_by_server_run": _sizes_json(self.files_changed_by_run()),
         }
-
-
-def _info_json(info: pb.ServerInfo) -> dict[str, str]:
-    return {each.name: text(getattr(info, each.name)) for each in info.DESCRIPTOR.fields}
 
 
 def _lookups_json(lookups: Lookups) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from stantools.errors import UsageError
 from stantools.format.crc import Crc
@@ -20,12 +20,11 @@ DEFAULT_READ_BUFFER = 2 * 1024 * 1024
 #: Versions whose behaviour is known, by what is given as `--server-version`.
 SERVER_VERSIONS = ("0.23.2", "0.25.6")
 
-_READ_WRITE = 6
-_WRITE_SEARCH = 3
-_SEARCH = 1
+#: Bits of a mode: what is done with a file or directory.
+_READ, _WRITE, _SEARCH = 4, 2, 1
 
 
-class Access(Protocol):
+class Access(ABC):
     """What the server's user may do: its open and create calls fail where this says no.
 
     The server opens every file of a store for reading and writing, and creates those that are missing.
@@ -33,49 +32,35 @@ class Access(Protocol):
 
     def may_open(self, path: Path) -> bool:
         """Returns whether an existing file can be opened for reading and writing."""
+        return self._may(path.parent, _SEARCH) and self._may(path, _READ | _WRITE)
 
     def may_change(self, directory: Path) -> bool:
         """Returns whether files can be created, renamed and removed in a directory."""
+        return self._may(directory, _WRITE | _SEARCH)
 
     def may_list(self, directory: Path) -> bool:
         """Returns whether a directory can be listed."""
+        return self._may(directory, _READ | _SEARCH)
+
+    @abstractmethod
+    def _may(self, path: Path, wanted: int) -> bool:
+        """Returns whether everything is allowed that some bits of a mode stand for."""
 
 
 @dataclass(frozen=True)
-class CurrentUser:
+class CurrentUser(Access):
     """The user that runs the forecast."""
 
-    def may_open(self, path: Path) -> bool:
-        """Returns whether an existing file can be opened for reading and writing."""
-        return _access(path, os.R_OK | os.W_OK)
-
-    def may_change(self, directory: Path) -> bool:
-        """Returns whether files can be created, renamed and removed in a directory."""
-        return _access(directory, os.W_OK | os.X_OK)
-
-    def may_list(self, directory: Path) -> bool:
-        """Returns whether a directory can be listed."""
-        return _access(directory, os.R_OK | os.X_OK)
+    def _may(self, path: Path, wanted: int) -> bool:
+        return os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids)
 
 
 @dataclass(frozen=True)
-class OtherUser:
+class OtherUser(Access):
     """Any other user, judged by owner, group and mode bits."""
 
     uid: int  #: user id; 0 may do everything
     groups: frozenset[int] = field(default_factory=frozenset)  #: group ids
-
-    def may_open(self, path: Path) -> bool:
-        """Returns whether an existing file can be opened for reading and writing."""
-        return self._may(path.parent, _SEARCH) and self._may(path, _READ_WRITE)
-
-    def may_change(self, directory: Path) -> bool:
-        """Returns whether files can be created, renamed and removed in a directory."""
-        return self._may(directory, _WRITE_SEARCH)
-
-    def may_list(self, directory: Path) -> bool:
-        """Returns whether a directory can be listed."""
-        return self._may(directory, 5)
 
     def _may(self, path: Path, wanted: int) -> bool:
         status = path.stat()
@@ -89,10 +74,6 @@ def owner_of(directory: Path) -> OtherUser:
     """Returns the user that owns a directory: mostly the one that runs the server."""
     status = directory.stat()
     return OtherUser(status.st_uid, frozenset({status.st_gid}))
-
-
-def _access(path: Path, mode: int) -> bool:
-    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 @dataclass(frozen=True)
