@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from stantools.errors import StoreUnreadableError
 from stantools.format.columns import LogColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import MAX_TYPED_PAYLOAD, RECORD_HEADER, RECORD_HEADER_SIZE, SubRecord
@@ -24,7 +23,7 @@ from stantools.inspection.records import FileKind, FileRecord, damage_record, en
 from stantools.store.clientlog import ClientsState, read_clients, salvage_clients
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, LogEntry, judge_row, scan_log
-from stantools.store.mapping import Buffer, Window, mapped
+from stantools.store.mapping import Buffer, Window, mapped, readable
 from stantools.store.sublog import SubsState, read_subs, salvage_subs
 
 #: Damaged ranges that are kept with what was found; behind them only their number is.
@@ -118,11 +117,8 @@ class LogHistory:
             StoreUnreadableError: The file is not there any more, or must not be read.
         """
         places = [self._place(row) for row in range(max(start, 0), min(stop, self._count))]
-        try:
-            with self.path.open("rb", buffering=0) as file:
-                return [self._record(file.fileno(), offset, pending) for offset, pending in places]
-        except OSError as error:
-            raise StoreUnreadableError(f"{self.path}: cannot be read: {error.strerror}") from error
+        with readable(self.path), self.path.open("rb", buffering=0) as file:
+            return [self._record(file.fileno(), offset, pending) for offset, pending in places]
 
     def _place(self, row: int) -> tuple[int, int]:
         chunk = bisect_right(self._starts, row) - 1

@@ -155,18 +155,14 @@ def verify_root(store: Datastore) -> RootReport:
     server, server_size = _server_findings(store)
     clients, clients_size = _fold(store.clients, partial(salvage_clients, crc=store.crc))
     findings = [*store_findings(store), *server, *_clients_findings(clients)]
-    known = frozenset(clients.clients) if isinstance(clients, ClientsState) else frozenset()
-    return RootReport(findings, known, server_size + clients_size)
-
-
-def intact_clients(path: Path | None, crc: Crc) -> frozenset[bytes]:
-    """Returns the ids of the clients in clients.dat whose records are intact; none where it cannot be read."""
-    clients, _ = _fold(path, partial(salvage_clients, crc=crc))
-    return frozenset(clients.clients) if isinstance(clients, ClientsState) else frozenset()
+    return RootReport(findings, _ids(clients), server_size + clients_size)
 
 
 def registered_clients(root: Path, crc: Crc) -> frozenset[bytes]:
-    """Returns `intact_clients` of a store; read once for all its channels that a process verifies one by one."""
+    """Returns the ids of the clients in clients.dat whose records are intact; none where it cannot be read.
+
+    It is read once for all channels of a store that a process verifies one by one.
+    """
     path = root / CLIENTS_FILE
     try:
         state = path.stat()
@@ -177,7 +173,11 @@ def registered_clients(root: Path, crc: Crc) -> frozenset[bytes]:
 
 @lru_cache(maxsize=16)
 def _registered(path: Path, changed: int, size: int, crc: Crc) -> frozenset[bytes]:
-    return intact_clients(path, crc)
+    return _ids(_fold(path, partial(salvage_clients, crc=crc))[0])
+
+
+def _ids(clients: ClientsState | str | None) -> frozenset[bytes]:
+    return frozenset(clients.clients) if isinstance(clients, ClientsState) else frozenset()
 
 
 def loose_findings(directory: Path, survey: ChannelSurvey, crc: Crc) -> Iterator[Finding]:

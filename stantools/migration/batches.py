@@ -79,10 +79,11 @@ class StepReader:
             return
         if after >= wanted.first or until < wanted.last:
             wanted = wanted & Ranges.of([(after + 1, until)])
-        if wanted and isinstance(step, Copy):
+        if not wanted:
+            return
+        if isinstance(step, Copy):
             yield from self._copied(step, wanted)
-        elif wanted:
-            assert isinstance(step, Rewrite)
+        else:
             yield from self._rewritten(step, wanted)
 
     def _rewritten(self, step: Rewrite, wanted: Ranges) -> Iterator[Batch]:

@@ -145,6 +145,15 @@ def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
             content.close()
 
 
+@contextmanager
+def readable(path: Path | str) -> Iterator[None]:
+    """Turns every `OSError` of the block into a `StoreUnreadableError`."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnreadableError(f"{error.filename or path}: cannot be read: {error.strerror}") from error
+
+
 def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
     """Opens a file to read it; returns its descriptor and state.
 

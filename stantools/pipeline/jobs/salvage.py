@@ -33,7 +33,7 @@ from stantools.pipeline.tables.listing import LocalPlace
 from stantools.pipeline.tables.model import Failed, StoreRef
 from stantools.pipeline.tables.options import TableOptions
 from stantools.recovery.salvage.apply import Build, CopyItem, building, copy_channels, result_of
-from stantools.recovery.salvage.check import Start, check_start, checked
+from stantools.recovery.salvage.check import NewStoreCheck, Start, check_start
 from stantools.recovery.salvage.manifest import report
 from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
 from stantools.recovery.salvage.plan import plan_salvage
@@ -387,5 +387,5 @@ def _checked(verdict: StoreVerdict, failed: Sequence[Failed], start: Failure | S
     if isinstance(start, Failure):
         unread.append(start.message)
         start = Start(works=False)
-    said = checked(verdict.verdict.findings, start, clean=verdict.verdict.clean and not unread)
+    said = NewStoreCheck(verdict.verdict.findings, verdict.verdict.clean and not unread, start).as_json()
     return {**said, "error": unread[0]} if unread else said

@@ -9,14 +9,12 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
+from stantools.errors import RefusedError, StoreUnwritableError
 from stantools.format.columns import DEFAULT_CAPACITY, MessageColumns
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.inspection.findings import Severity
@@ -29,7 +27,7 @@ from stantools.store.clientlog import read_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE, open_datastore
 from stantools.store.durable import writing
 from stantools.store.locks import check_not_in_use, hold_ft_lock
-from stantools.store.mapping import mapped
+from stantools.store.mapping import mapped, readable
 from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
 from stantools.store.slicewriter import SliceWriter
@@ -258,16 +256,8 @@ def _not_as_planned(what: str) -> StoreUnwritableError:
     )
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreUnreadableError(f"{path}: cannot be read: {error.strerror}") from error
-
-
 def _result(plan: CompactionPlan, path: Path, backup: Path | None) -> CompactionResult:
-    with _readable(path):
+    with readable(path):
         size = sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())
         slices = sum(1 for _ in path.glob("*/msgs.*.dat"))
     messages = sum(channel.messages for channel in plan.channels)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stantools.errors import RefusedError, StoreUnreadableError
+from stantools.errors import RefusedError
 from stantools.escaping import shell_word
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE
@@ -20,7 +20,7 @@ from stantools.recovery.options import CompactOptions
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import ChannelFiles, Datastore
 from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, SliceLimits
-from stantools.store.mapping import mapped
+from stantools.store.mapping import mapped, readable
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import StoredSubscription, SubStatus, classify, read_subs
 
@@ -209,12 +209,10 @@ def stamp(store: Datastore) -> dict[str, tuple[int, int]]:
 
 
 def _stamps(directory: Path, prefix: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    try:
+    with readable(directory):
         for path in directory.iterdir():
             status = path.lstat()
             if path.is_dir() and not path.is_symlink():
                 yield from _stamps(path, f"{prefix}{path.name}/")
             else:
                 yield f"{prefix}{path.name}", (status.st_mtime_ns, status.st_size)
-    except OSError as error:
-        raise StoreUnreadableError(f"{error.filename or directory}: cannot be read: {error.strerror}") from error

@@ -19,7 +19,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.runs import read_records, same_records
 from stantools.inspection.slicesummary import summarise
 from stantools.recovery.merge.model import MergedNode, MessageConflict, Version
-from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, Step
+from stantools.recovery.salvage.model import ChannelPlan, Copy, Step
 from stantools.store.ranges import Ranges
 
 #: Conflicts of a channel that are listed one by one.
@@ -48,7 +48,7 @@ class NodeChannel:
             if part := step.sequences & wanted:
                 if isinstance(step, Copy):
                     yield from read_records(step.run, part, crc)
-                elif isinstance(step, Rewrite):
+                else:
                     yield from step.narrowed(part).messages()
 
 

@@ -27,7 +27,7 @@ from stantools.format.layout import INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.salvage.manifest import Digest, Hasher, Moved, write_manifest
-from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, SalvagePlan, SalvageResult, Step
+from stantools.recovery.salvage.model import ChannelPlan, Copy, SalvagePlan, SalvageResult, Step
 from stantools.store.atomic import absolute, new_directory
 from stantools.store.directory import MANIFEST_FILE
 from stantools.store.durable import fsync_directory, sync_tree, writing
@@ -322,7 +322,6 @@ class _Copier:
         if isinstance(step, Copy):
             self._copy(step)
         else:
-            assert isinstance(step, Rewrite)
             note = step.note
             for message in step.messages():
                 self._writer.append([message.sequence], [message.timestamp], [message.reply], [message.data])

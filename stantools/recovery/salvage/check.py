@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ class Start:
 class NewStoreCheck:
     """What was found about a new store."""
 
-    findings: tuple[Finding, ...]  #: of its verification
+    findings: Sequence[Finding]  #: of its verification
     clean: bool  #: its verdict
     start: Start  #: what a start of the server would do
 
@@ -49,24 +49,13 @@ class NewStoreCheck:
 
     def as_json(self) -> dict[str, Any]:
         """Returns it for reports."""
-        return checked(self.findings, self.start, clean=self.clean)
-
-
-def checked(findings: Iterable[Finding], start: Start, *, clean: bool) -> dict[str, Any]:
-    """Returns what was found about a new store, for reports.
-
-    Args:
-        findings: Of its verification.
-        start: What a start of the server would do.
-        clean: The verdict of the verification.
-    """
-    return {
-        "clean": clean,
-        "starts": start.works,
-        "error": start.error,
-        "start_options": list(start.options),
-        "findings": [finding.as_json() for finding in findings if finding.severity.value != "info"],
-    }
+        return {
+            "clean": self.clean,
+            "starts": self.start.works,
+            "error": self.start.error,
+            "start_options": list(self.start.options),
+            "findings": [finding.as_json() for finding in self.findings if finding.severity.value != "info"],
+        }
 
 
 def check_new_store(plan: SalvagePlan, result: SalvageResult, *, progress: Progress | None = None) -> NewStoreCheck:
@@ -86,7 +75,7 @@ def check_new_store(plan: SalvagePlan, result: SalvageResult, *, progress: Progr
     verdict = verify(store, workers=plan.options.workers, progress=progress)
     cluster_id = text(plan.server.cluster_id)
     start = check_start(store, cluster_id, workers=plan.options.workers)
-    return NewStoreCheck(tuple(verdict.findings), verdict.clean, start)
+    return NewStoreCheck(verdict.findings, verdict.clean, start)
 
 
 def check_start(store: Datastore, cluster_id: str, *, workers: int = 1) -> Start:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
@@ -24,45 +24,12 @@ SPLIT, NEWEST = "split", "newest"
 _FILLERS = 1_000_000
 
 
-class Step(Protocol):
-    """Some messages of a channel, and where they come from."""
-
-    @property
-    def path(self) -> Path:
-        """The file that they are in."""
-        ...
-
-    @property
-    def sequences(self) -> Ranges:
-        """Which messages; never empty."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Bytes of the records, about."""
-        ...
-
-    @property
-    def payload(self) -> int:
-        """Bytes of their payloads as they are stored, about."""
-        ...
-
-    @property
-    def largest(self) -> int:
-        """Bytes of the largest payload as it is stored; perhaps of one that is not taken."""
-        ...
-
-    def narrowed(self, sequences: Ranges) -> Step:
-        """Returns the step with fewer of its messages."""
-        ...
-
-
 @dataclass(frozen=True)
 class Copy:
     """Whole records of a run, byte for byte."""
 
     run: RecordRun
-    sequences: Ranges
+    sequences: Ranges  #: which of its messages; never empty
 
     @property
     def path(self) -> Path:
@@ -77,12 +44,12 @@ class Copy:
 
     @property
     def payload(self) -> int:
-        """Bytes of the payloads, about."""
+        """Bytes of the payloads as they are stored, about."""
         return self.run.payload * self.sequences.count() // self.run.count
 
     @property
     def largest(self) -> int:
-        """Bytes of the largest payload of the run."""
+        """Bytes of the largest payload of the run; perhaps of one that is not taken."""
         return self.run.largest
 
     def narrowed(self, sequences: Ranges) -> Copy:
@@ -93,13 +60,12 @@ class Copy:
 class Rewrite(ABC):
     """Messages that get new records."""
 
-    path: Path
-    sequences: Ranges
-    #: What is said of them.
-    note: str
-    size: int
-    payload: int
-    largest: int
+    path: Path  #: the file that they are in
+    sequences: Ranges  #: which messages; never empty
+    note: str  #: what is said of them
+    size: int  #: bytes of the records, about
+    payload: int  #: bytes of their payloads, about
+    largest: int  #: bytes of the largest payload
 
     @abstractmethod
     def messages(self) -> Iterator[pb.MsgProto]:
@@ -112,6 +78,10 @@ class Rewrite(ABC):
     @abstractmethod
     def narrowed(self, sequences: Ranges) -> Rewrite:
         """Returns the step with fewer of its messages."""
+
+
+#: Some messages of a channel, and where they come from.
+Step = Copy | Rewrite
 
 
 class Repaired(Rewrite):
