@@ -52,7 +52,7 @@ class Bench:
         self.figures = Figures()
         self.endpoint = Scripted(self.figures)
         self.now = 1000.0
-        self.monitor = Monitor(ADDRESS, endpoint=self.endpoint, clock=lambda: self.now, wall=lambda: self.now)
+        self.monitor = Monitor(ADDRESS, Pace(), endpoint=self.endpoint, clock=lambda: self.now, wall=lambda: self.now)
 
     def ask(self, after: float = 1.0, **server: Any) -> Monitor:
         """Lets time pass, changes `serverz`, and asks."""

@@ -147,7 +147,7 @@ def test_keys(browse: Callable[..., None], script: Callable[..., None]) -> None:
     async def look(pilot: Any) -> None:
         app = pilot.app
         await until(pilot, polled(pilot, len(USUAL)))
-        pace = app.screen.watching.paces[0]
+        pace = app.screen.watching.pace
         await pilot.press("plus")
         assert pace.seconds == 0.5
         await pilot.press("minus", "minus")

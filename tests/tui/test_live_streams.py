@@ -104,8 +104,7 @@ def test_a_tab_counts_the_rows_that_it_shows(browse: Callable[..., None], place:
     async def look(pilot: Any) -> None:
         await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
         screen = pilot.app.screen
-        for pace in screen.watching.paces:
-            pace.toggle_pause()
+        screen.watching.pace.toggle_pause()
         screen.watching.streams.streams = dict(list(screen.watching.streams.streams.items())[:1])
         screen.write_head()
         assert len(screen.rows) == 2
@@ -343,7 +342,7 @@ def test_monitor_and_streams(browse: Callable[..., None], place: Place) -> None:
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
         assert "JetStream of nats://" in screen_text(app)
         await pilot.press("space")
-        assert all(pace.paused for pace in app.screen.watching.paces)
+        assert all(source.pace.paused for source in app.screen.watching.sources)
         await pilot.press("tab")
         assert "[Channels 3]" in screen_text(app)
         assert app.commands == [f"stantools tui --monitor {stub.url} --server {place.server.url}"]

@@ -14,7 +14,7 @@ from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
 from tui.jobs import Cancelled, Job
 from tui.live.facts import Account, Consumer, Stream, read
-from tui.live.source import LiveSource, Meter
+from tui.live.source import LiveSource, Meter, Pace
 
 _T = TypeVar("_T")
 _LOOK = 0.1
@@ -60,10 +60,11 @@ class Streams(LiveSource):
 
     Args:
         connecting: How to reach it.
+        pace: How often it is asked.
     """
 
-    def __init__(self, connecting: ConnectOptions) -> None:
-        super().__init__("streams", time.monotonic, time.time)
+    def __init__(self, connecting: ConnectOptions, pace: Pace) -> None:
+        super().__init__("streams", pace, time.monotonic, time.time)
         self.connecting = connecting
         self.focus: str | None = None  #: the stream whose consumers are asked for, too
         self.server = ""  #: name and version of the server that we are connected to

@@ -12,7 +12,7 @@ from tui.jobs import Job
 from tui.live import facts
 from tui.live.endpoint import STREAMING, Address, Endpoint, MissingError, MonitorError, TooLargeError
 from tui.live.facts import Channel, Client, LiveSubscription, Nats, Server, Store
-from tui.live.source import LiveSource, Meter
+from tui.live.source import LiveSource, Meter, Pace
 
 #: Entries that one answer holds at most: parsing it does not hold up the user interface.
 PAGE: Final = 512
@@ -60,7 +60,6 @@ class WatchedChannel:
 
     Attributes:
         facts: What the server said last.
-        rate: How fast its last sequence grows.
         subscriptions: In the order of the server.
         lag: Of the subscription that is furthest behind.
         pending: Messages that wait for acknowledgement, of all subscriptions.
@@ -71,7 +70,7 @@ class WatchedChannel:
     __slots__ = ("_known", "facts", "lag", "meter", "pending", "stalled", "still", "subscriptions")
 
     def __init__(self, facts: Channel, at: float) -> None:
-        self.meter = Meter()
+        self.meter = Meter()  #: how fast its last sequence grows
         self._known: dict[tuple[str, ...], Watched] = {}
         self.see(facts, at)
 
@@ -141,6 +140,7 @@ class Monitor(LiveSource):
 
     Args:
         address: Of its monitoring.
+        pace: How often it is asked.
         endpoint: Asks it; one is made for the address if none is given.
         clock: Returns seconds that only go forward.
         wall: Returns seconds since 1970.
@@ -153,12 +153,13 @@ class Monitor(LiveSource):
     def __init__(
         self,
         address: Address,
+        pace: Pace,
         *,
         endpoint: Endpoint | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__("monitor", clock, wall)
+        super().__init__("monitor", pace, clock, wall)
         self.address = address
         self.server: Server | None = None  #: what the server said about itself last; None before its first answer
         self.store: Store | None = None  #: its store and limits, if known

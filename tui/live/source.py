@@ -75,7 +75,6 @@ class Pace:
 
     def __init__(self) -> None:
         self._step = STEPS.index(1.0)
-        self._changed = threading.Event()
         self.paused = False  #: nothing is asked
 
     @property
@@ -86,17 +85,14 @@ class Pace:
     def faster(self) -> None:
         """Takes the next shorter time."""
         self._step = max(self._step - 1, 0)
-        self._changed.set()
 
     def slower(self) -> None:
         """Takes the next longer time."""
         self._step = min(self._step + 1, len(STEPS) - 1)
-        self._changed.set()
 
     def toggle_pause(self) -> None:
         """Pauses, or resumes at once."""
         self.paused = not self.paused
-        self._changed.set()
 
     def wait(self, check: Callable[[], None], *, at_least: float = 0.0) -> None:
         """Waits until the next round is due.
@@ -107,8 +103,7 @@ class Pace:
         """
         begun = time.monotonic()
         while self.left(time.monotonic() - begun, at_least) > 0:
-            self._changed.wait(_LOOK)
-            self._changed.clear()
+            time.sleep(_LOOK)
             check()
 
     def left(self, waited: float, at_least: float = 0.0) -> float:
@@ -134,13 +129,14 @@ class LiveSource:
 
     Args:
         name: What is asked, for people.
+        pace: How often.
         clock: Returns seconds that only go forward.
         wall: Returns seconds since 1970.
     """
 
-    def __init__(self, name: str, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+    def __init__(self, name: str, pace: Pace, clock: Callable[[], float], wall: Callable[[], float]) -> None:
         self.name = name
-        self.pace = Pace()  #: how often it is asked
+        self.pace = pace  #: how often it is asked
         self.events: deque[Event] = deque(maxlen=_EVENTS)  #: what happened: restarts, the server gone and back
         #: Why it could not be asked in the last round; None if it could. What is known is old then.
         self.problem: StantoolsError | None = None

@@ -21,16 +21,12 @@ class Watching:
     """
 
     def __init__(self, monitor: str | None, connecting: ConnectOptions | None) -> None:
+        self.pace = Pace()  #: how often both are asked
         #: The server as its monitoring shows it, if that is watched.
-        self.monitor = Monitor(Address.parse(monitor)) if monitor else None
-        self.streams = Streams(connecting) if connecting else None  #: its streams, if they are
+        self.monitor = Monitor(Address.parse(monitor), self.pace) if monitor else None
+        self.streams = Streams(connecting, self.pace) if connecting else None  #: its streams, if they are
         #: Both, as far as they are watched.
         self.sources: list[LiveSource] = [each for each in (self.monitor, self.streams) if each is not None]
-
-    @property
-    def paces(self) -> list[Pace]:
-        """How often they are asked; it is the same for both."""
-        return [each.pace for each in self.sources]
 
     @property
     def revision(self) -> tuple[int, ...]:

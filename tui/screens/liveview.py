@@ -182,22 +182,17 @@ class LiveView(TableView):
 
     def action_pause(self) -> None:
         """Asks nothing any more, or resumes."""
-        paused = not self.watching.paces[0].paused
-        for pace in self.watching.paces:
-            if pace.paused != paused:
-                pace.toggle_pause()
+        self.watching.pace.toggle_pause()
         self.write_head()
 
     def action_faster(self) -> None:
         """Asks more often."""
-        for pace in self.watching.paces:
-            pace.faster()
+        self.watching.pace.faster()
         self.write_head()
 
     def action_slower(self) -> None:
         """Asks less often."""
-        for pace in self.watching.paces:
-            pace.slower()
+        self.watching.pace.slower()
         self.write_head()
 
 
