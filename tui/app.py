@@ -306,6 +306,7 @@ class Browser(App[None]):
             self.push_screen(GoToScreen(screen.go_to_hint(), self.session), self._go)
 
     def _go(self, text: str | None) -> None:
+        text = (text or "").strip()
         if not text or not isinstance(self.screen, ViewScreen):
             return
         if problem := self.go_to(text):

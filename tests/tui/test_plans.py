@@ -336,10 +336,11 @@ def test_preview_is_cancelled(tmp_path: Path, browse: Callable[..., None], monke
         await wizards.open_wizard(pilot, "salvage")
         await pilot.press("enter")
         await until(pilot, gate.reached.is_set)
+        job = app.screen.flow.job
         await pilot.press("c")
         await until(pilot, lambda: "cancelling" in screen_text(app))
         gate.open()
         await wizards.step(pilot, Step.CHOOSE)
-        assert app.screen.job.state is JobState.CANCELLED
+        assert job.state is JobState.CANCELLED
 
     browse(store, scenario)

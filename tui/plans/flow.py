@@ -45,20 +45,19 @@ class Flow:
         self.outcome: Outcome | None = None  #: what has happened
         self.problem: StantoolsError | None = None  #: why there is no preview, or no outcome
         self.cancelled = False  #: the run was cancelled
-        self._job: Job[Preview] | Job[Outcome] | None = None
+        self.job: Job[Preview] | Job[Outcome] | None = None  #: what is going on, in LOOK and RUN
 
     def look(self) -> Job[Preview]:
         """Begins to make the plan; the job is to be started."""
         self.step, self.preview, self.outcome, self.problem, self.cancelled = Step.LOOK, None, None, None, False
-        job: Job[Preview] = Job(self.wizard.VERB, self.wizard.preview)
-        self._job = job
+        self.job = job = Job(self.wizard.VERB, self.wizard.preview)
         return job
 
     def looked(self, job: Job[Preview]) -> None:
         """The plan is made, or not."""
-        if job is not self._job:
+        if job is not self.job:
             return
-        self._job = None
+        self.job = None
         if job.state is JobState.CANCELLED:
             self.step = Step.CHOOSE
             return
@@ -104,15 +103,14 @@ class Flow:
         if self.step is not Step.CONFIRM or self.answer(text, unlocked=unlocked):
             raise RuntimeError("the plan was not confirmed")
         self.step = Step.RUN
-        job: Job[Outcome] = Job(self.wizard.VERB, self.wizard.run)
-        self._job = job
+        self.job = job = Job(self.wizard.VERB, self.wizard.run)
         return job
 
     def ran(self, job: Job[Outcome]) -> None:
         """The plan is carried out, or not."""
-        if job is not self._job:
+        if job is not self.job:
             return
-        self._job = None
+        self.job = None
         self.step, self.problem = Step.RESULT, job.problem
         self.cancelled = job.state is JobState.CANCELLED
         if job.state is JobState.DONE:

@@ -31,32 +31,6 @@ class _Names(Suggester):
         return next((name for name in self._names if name.startswith(value)), None)
 
 
-class GoToScreen(ModalScreen[str | None]):
-    """A field for a place.
-
-    Args:
-        hint: What the open view knows as places; "" if nothing.
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close", id="goto.close")]
-
-    def __init__(self, hint: str, session: StoreSession | None) -> None:
-        super().__init__()
-        self._hint = hint
-        self._session = session
-
-    def compose(self) -> ComposeResult:
-        """The field and what can be typed into it."""
-        with Vertical(classes="prompt"):
-            yield Input(placeholder="where to", suggester=_Names(self._session), compact=True)
-            hint = f"{self._hint}; a view; a channel" if self._hint else "a view; a channel"
-            yield Line([(hint, "dim")])
-
-    @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value.strip())
-
-
 class PromptScreen(ModalScreen[str | None]):
     """A field at the bottom of the screen; returns what was typed, or None if it was left.
 
@@ -69,6 +43,7 @@ class PromptScreen(ModalScreen[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close", id="prompt.close")]
+    _suggester: Suggester | None = None
 
     def __init__(
         self,
@@ -86,7 +61,14 @@ class PromptScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """The field and what can be typed into it."""
         with Vertical(classes="prompt"):
-            yield Input(self._value, placeholder=self._what, password=self._hidden, select_on_focus=False, compact=True)
+            yield Input(
+                self._value,
+                placeholder=self._what,
+                password=self._hidden,
+                suggester=self._suggester,
+                select_on_focus=False,
+                compact=True,
+            )
             yield Line([(self._hint, "dim")], id="hint")
 
     @on(Input.Submitted)
@@ -96,6 +78,20 @@ class PromptScreen(ModalScreen[str | None]):
             self.query_one("#hint", Line).show((problem, "bad"))
             return
         self.dismiss(event.value)
+
+
+class GoToScreen(PromptScreen):
+    """A field for a place.
+
+    Args:
+        hint: What the open view knows as places; "" if nothing.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close", id="goto.close")]
+
+    def __init__(self, hint: str, session: StoreSession | None) -> None:
+        super().__init__("where to", f"{hint}; a view; a channel" if hint else "a view; a channel")
+        self._suggester = _Names(session)
 
 
 class QuestionScreen(ModalScreen[bool]):

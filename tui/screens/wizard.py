@@ -125,28 +125,22 @@ class WizardScreen(ViewScreen):
 
     def __init__(self, session: StoreSession, place: Place, wizard: Wizard[Any]) -> None:
         super().__init__(session, place)
-        self._flow = Flow(wizard)
+        self.flow = Flow(wizard)  #: where the user is
         self._pace: Pace | None = None
-        self.job: Job[Preview] | Job[Outcome] | None = None
         self._asking: QuestionScreen | None = None
         self._unlocked: bool | None = None
-
-    @property
-    def flow(self) -> Flow:
-        """Where the user is."""
-        return self._flow
 
     def trail(self) -> Iterable[Cell]:
         """Names the verb behind the view."""
         yield from super().trail()
-        yield from ("plans", (self._flow.wizard.VERB, "strong"))
+        yield from ("plans", (self.flow.wizard.VERB, "strong"))
 
     def compose_body(self) -> Iterable[Widget]:
         """The way, what is said, one of the steps, the command line."""
         yield Line(id="trail")
         yield Line(id="said")
         with ContentSwitcher(initial="form", id="steps"):
-            yield FormView(self._flow.wizard.form, id="form")
+            yield FormView(self.flow.wizard.form, id="form")
             yield Line(id="progress")
             yield _AccountTable(AccountRows(Account(), 80), id="account")
             with Vertical(id="confirm"):
@@ -170,16 +164,16 @@ class WizardScreen(ViewScreen):
         super().status_changed()
         if self.is_mounted and self._unlocked != self.browser.unlocked:
             self._unlocked = self.browser.unlocked
-            if self._flow.step is Step.CONFIRM:
+            if self.flow.step is Step.CONFIRM:
                 self._show()
 
     def busy(self) -> str:
         """Says that something is being written."""
-        return self._flow.writing
+        return self.flow.writing
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Shows the keys that mean something in this step."""
-        step = self._flow.step
+        step = self.flow.step
         if action == "open":
             return self._opens() is not None
         if action == "cancel":
@@ -193,7 +187,7 @@ class WizardScreen(ViewScreen):
     # What is shown
 
     def _show(self) -> None:
-        step = self._flow.step
+        step = self.flow.step
         self._show_trail()
         self._show_command()
         hint = self.query_one("#hint", Line)
@@ -222,14 +216,14 @@ class WizardScreen(ViewScreen):
     def _show_trail(self) -> None:
         cells: list[Cell] = []
         for name, steps in _TRAIL:
-            at = self._flow.step in steps
+            at = self.flow.step in steps
             cells += [(f"▸ {name}" if at else name, "accent" if at else "dim"), "   "]
         self.query_one("#trail", Line).show(*cells)
 
     def _show_command(self) -> None:
         shown = self.query_one("#command", Line)
-        outcome = self._flow.outcome
-        if outcome is not None and self._flow.step is Step.RESULT:
+        outcome = self.flow.outcome
+        if outcome is not None and self.flow.step is Step.RESULT:
             rows: list[list[Cell]] = [[("Next: ", "strong"), outcome.next_text]] if outcome.next_text else []
             command = shlex.join(outcome.next_command) if outcome.next_command else self._line()
             rows.append([(f"$ {command}", "accent" if outcome.next_command else "dim")])
@@ -238,10 +232,10 @@ class WizardScreen(ViewScreen):
         shown.show((f"$ {self._line()}", "accent"))
 
     def _line(self) -> str:
-        return shlex.join(self._flow.wizard.command())
+        return shlex.join(self.flow.wizard.command())
 
     def _show_said(self) -> None:
-        flow = self._flow
+        flow = self.flow
         rows: list[list[Cell]] = []
         if flow.problem is not None:
             rows += _problem_rows(flow.problem)
@@ -257,14 +251,14 @@ class WizardScreen(ViewScreen):
         said.show_lines(rows)
 
     def _show_account(self) -> None:
-        account = self._flow.outcome if self._flow.step is Step.RESULT else self._flow.preview
-        if self._flow.step not in (Step.PREVIEW, Step.RESULT) or self._flow.problem or self._flow.cancelled:
+        account = self.flow.outcome if self.flow.step is Step.RESULT else self.flow.preview
+        if self.flow.step not in (Step.PREVIEW, Step.RESULT) or self.flow.problem or self.flow.cancelled:
             account = None
         table = self.query_one("#account", RowTable)
         table.source = AccountRows(account or Account(), self.size.width - 3)
 
     def _show_question(self) -> None:
-        wizard, unlocked = self._flow.wizard, self.browser.unlocked
+        wizard, unlocked = self.flow.wizard, self.browser.unlocked
         rows: list[list[Cell]] = [[(wizard.question(), "strong")]]
         if wizard.changes_store:
             rows.append([("! The store itself is changed; what it was before is kept beside it.", "bad")])
@@ -287,7 +281,7 @@ class WizardScreen(ViewScreen):
         if self._pace is None:
             return
         rows: list[Sequence[Cell]] = [self._pace.line(max(min(self.size.width - 50, 40), 10)), [""]]
-        if self.job is not None and self.job.cancelling:
+        if self.flow.job is not None and self.flow.job.cancelling:
             rows.append([("cancelling, and taking back what was begun…", "warn")])
         else:
             rows.append([("c or Escape cancels", "dim")])
@@ -309,17 +303,17 @@ class WizardScreen(ViewScreen):
 
     @on(FormView.Submitted)
     def _form_filled(self) -> None:
-        if self._flow.step is Step.CHOOSE:
+        if self.flow.step is Step.CHOOSE:
             self.action_next()
 
     @on(RowTable.Selected)
     def _agreed(self) -> None:
-        if self._flow.step is Step.PREVIEW:
+        if self.flow.step is Step.PREVIEW:
             self.action_next()
 
     def action_next(self) -> None:
         """Goes a step on."""
-        flow = self._flow
+        flow = self.flow
         if flow.step is Step.CHOOSE:
             self._make_plan()
         elif flow.step is Step.PREVIEW:
@@ -329,23 +323,19 @@ class WizardScreen(ViewScreen):
                 self.notify(text, severity="warning", markup=False)
 
     def _make_plan(self) -> None:
-        job = self._flow.look()
-        self._begin(job, "bytes")
-        self.note(*self._flow.wizard.command())
+        job = self.flow.look()
+        self._pace = Pace(job, "bytes")
+        self.note(*self.flow.wizard.command())
         self.watch_job(job, lambda: self._plan_made(job), self._show_progress)
         self._show()
 
-    def _begin(self, job: Job[Preview] | Job[Outcome], unit: str) -> None:
-        self.job = job
-        self._pace = Pace(job, unit)
-
     def _plan_made(self, job: Job[Preview]) -> None:
-        self._flow.looked(job)
+        self.flow.looked(job)
         self._show()
-        problem = self._flow.problem
+        problem = self.flow.problem
         if isinstance(problem, FieldError):
             # What was typed makes no sense: straight back to where it was.
-            self._flow.back()
+            self.flow.back()
             self._show()
             self.query_one(FormView).focus_field(problem.name)
             self.query_one("#said", Line).show_lines(_problem_rows(problem))
@@ -355,11 +345,11 @@ class WizardScreen(ViewScreen):
     def _named(self, event: Input.Submitted) -> None:
         event.stop()
         text, unlocked = event.value.strip(), self.browser.unlocked
-        if reason := self._flow.answer(text, unlocked=unlocked):
+        if reason := self.flow.answer(text, unlocked=unlocked):
             self.query_one("#why-not", Line).show((f"✗ {reason}", "bad"))
             return
-        job = self._flow.run(text, unlocked=unlocked)
-        self._begin(job, self._flow.wizard.UNIT)
+        job = self.flow.run(text, unlocked=unlocked)
+        self._pace = Pace(job, self.flow.wizard.UNIT)
         self.watch_job(job, lambda: self._ran(job), self._show_progress)
         self._show()
 
@@ -367,60 +357,60 @@ class WizardScreen(ViewScreen):
         if self._asking is not None and self._asking.is_current:
             self._asking.dismiss(False)
         self._asking = None
-        self._flow.ran(job)
+        self.flow.ran(job)
         self._show()
-        outcome = self._flow.outcome
-        changed = outcome.changed if outcome is not None else self._flow.wizard.changes_store
+        outcome = self.flow.outcome
+        changed = outcome.changed if outcome is not None else self.flow.wizard.changes_store
         if changed:
             self.browser.action_rescan()
 
     def action_cancel(self) -> None:
         """Ends what is going on; asks before it ends a run."""
-        job = self.job
+        job = self.flow.job
         if job is None or not job.running:
             return
-        if self._flow.step is Step.LOOK:
+        if self.flow.step is Step.LOOK:
             job.cancel()
-        elif self._flow.step is Step.RUN and self._asking is None:
-            self._asking = QuestionScreen(f"Cancel {self._flow.wizard.VERB}?", f"Then {self._flow.wizard.cancelled()}.")
+        elif self.flow.step is Step.RUN and self._asking is None:
+            self._asking = QuestionScreen(f"Cancel {self.flow.wizard.VERB}?", f"Then {self.flow.wizard.cancelled()}.")
             self.app.push_screen(self._asking, self._asked)
 
     def _asked(self, yes: bool | None) -> None:
         self._asking = None
-        if yes and self.job is not None:
-            self.job.cancel()
+        if yes and self.flow.job is not None:
+            self.flow.job.cancel()
 
     def action_back(self) -> None:
         """Goes a step back, or out of the wizard."""
-        if self._flow.step in (Step.LOOK, Step.RUN):
+        if self.flow.step in (Step.LOOK, Step.RUN):
             self.action_cancel()
-        elif self._flow.back():
+        elif self.flow.back():
             self._show()
         else:
             super().action_back()
 
     def action_copy(self) -> None:
         """Copies the command line that does the same."""
-        outcome = self._flow.outcome
-        following = outcome.next_command if outcome is not None and self._flow.step is Step.RESULT else ()
+        outcome = self.flow.outcome
+        following = outcome.next_command if outcome is not None and self.flow.step is Step.RESULT else ()
         self.app.copy_to_clipboard(shlex.join(following) if following else self._line())
         self.notify("copied")
 
     def _opens(self) -> os.PathLike[str] | None:
-        outcome = self._flow.outcome
-        return outcome.opens if outcome is not None and self._flow.step is Step.RESULT else None
+        outcome = self.flow.outcome
+        return outcome.opens if outcome is not None and self.flow.step is Step.RESULT else None
 
     def action_open(self) -> None:
         """Opens the store that was written."""
-        outcome = self._flow.outcome
+        outcome = self.flow.outcome
         if outcome is not None and outcome.opens is not None:
             self.browser.open_store(outcome.opens)
 
     def on_unmount(self) -> None:
         """Leaves a run that is cancelled with the program the time to clean up."""
-        if self._flow.writing and self.job is not None:
-            self.job.cancel()
-            self.job.wait(_PATIENCE)
+        if self.flow.writing and self.flow.job is not None:
+            self.flow.job.cancel()
+            self.flow.job.wait(_PATIENCE)
 
 
 def _problem_rows(problem: StantoolsError) -> list[list[Cell]]:

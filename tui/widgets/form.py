@@ -32,15 +32,6 @@ class Choice(Static, can_focus=True):
         Binding("enter", "submit", "Go on", show=False, id="form.submit"),
     ]
 
-    @dataclass
-    class Changed(Message):
-        """Another word was chosen."""
-
-        choice: Choice
-
-    class Submitted(Message):
-        """The form is to be taken as it is."""
-
     def __init__(self, field: Field) -> None:
         super().__init__(markup=False, classes="choice")
         self.field = field
@@ -61,11 +52,11 @@ class Choice(Static, can_focus=True):
         choices = self.field.choices
         self.field.value = choices[(choices.index(self.field.value) + step) % len(choices)]
         self._show()
-        self.post_message(self.Changed(self))
+        self.post_message(FormView.Changed(self.field))
 
     def action_submit(self) -> None:
         """Takes the form as it is."""
-        self.post_message(self.Submitted())
+        self.post_message(FormView.Submitted())
 
     def on_click(self, _event: events.Click) -> None:
         """A click takes the next word."""
@@ -138,13 +129,7 @@ class FormView(VerticalScroll, can_focus=False):
             event.input.field.value = event.value
             self.post_message(self.Changed(event.input.field))
 
-    @on(Choice.Changed)
-    def _chosen(self, event: Choice.Changed) -> None:
-        event.stop()
-        self.post_message(self.Changed(event.choice.field))
-
     @on(Input.Submitted)
-    @on(Choice.Submitted)
-    def _submitted(self, event: Message) -> None:
+    def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
         self.post_message(self.Submitted())
