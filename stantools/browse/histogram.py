@@ -291,20 +291,11 @@ class Histogram:
 
     def bucket(self, place: int) -> Bucket:
         """Returns what lies in a bin."""
-        count = int(self.count[place])
         start = self.start + place * self.width
-        return Bucket(
-            start,
-            start + self.width,
-            count,
-            int(self.bytes[place]),
-            int(self.largest[place]),
-            int(self.first_seq[place]) if count else 0,
-            int(self.last_seq[place]),
-            int(self.missing[place]),
-            int(self.damaged[place]),
-            bool(self.gap[place]),
-        )
+        values = {name: getattr(self, name)[place].item() for name in _COMBINE}
+        if not values["count"]:
+            values["first_seq"] = 0
+        return Bucket(start, start + self.width, **values)
 
 
 _COMBINE: dict[str, Callable[..., npt.NDArray[Any]]] = {

@@ -79,7 +79,6 @@ class Timeline:
         earliest: The earliest time of all, in nanoseconds since 1970; 0 if there is no message.
         latest: The latest time of all.
         disorder: Messages with an earlier time than the one before them.
-        strays: Messages whose times lie far outside: they are damaged, or a clock was wrong.
         first: The earliest time that is no stray.
         last: The latest time that is no stray.
     """
@@ -114,7 +113,7 @@ class Timeline:
 
     @property
     def strays(self) -> int:
-        """Messages whose times lie far outside."""
+        """Messages whose times lie far outside: they are damaged, or a clock was wrong."""
         return self.whole.strays
 
     @property

@@ -60,11 +60,8 @@ def mark_of(files: SliceFiles) -> tuple[int, ...]:
 
 def in_order(files: ChannelFiles) -> list[SliceFiles]:
     """Returns the slices of a channel by number; an index without data takes the place of its slice."""
-    return sorted([*files.slices, *(each for each in files.lone_indexes if not each.archived)], key=_number)
-
-
-def _number(files: SliceFiles) -> int:
-    return files.number
+    lone = (each for each in files.lone_indexes if not each.archived)
+    return sorted([*files.slices, *lone], key=lambda each: each.number)
 
 
 def is_small(files: ChannelFiles) -> bool:

@@ -53,9 +53,6 @@ class GrowingStore:
         path: The store.
         patterns: Channels to take, with NATS wildcards; none takes all.
         workers: Channels that are looked at at the same time.
-
-    Attributes:
-        channels: The surveys, by the channel's name.
     """
 
     def __init__(self, path: Path, crc: Crc, patterns: Sequence[str] = (), *, workers: int = 2) -> None:

@@ -364,9 +364,7 @@ def subscribers(channel: ClusterChannel | None, clients: Sequence[bytes], first:
         first: First sequence of the channel.
         last: Last sequence of the channel.
     """
-    if channel is None:
-        return Subscribers(SubsState(), clients, first, last)
-    return Subscribers(fold(channel), clients, first, last)
+    return Subscribers(fold(channel) if channel else SubsState(), clients, first, last)
 
 
 def node_overview(

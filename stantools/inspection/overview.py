@@ -17,7 +17,7 @@ from stantools.errors import StoreUnreadableError
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.slicesummary import LogicalView, SliceSummary, logical_view, summarise, totals_of
 from stantools.inspection.subscribers import NOBODY, Subscribers, fields_json, load_clients, load_subs
-from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore
+from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore, size_of
 from stantools.store.limits import StoreLimits
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import ServerFile, ServerOutcome, era_of, read_server_info
@@ -266,13 +266,8 @@ def _channel(
 
 def _disk_bytes(files: ChannelFiles) -> int:
     slices = (*files.slices, *files.archived, *files.lone_indexes)
-    total = sum(each.data_size + each.index_size for each in slices)
-    for path in (files.subs, *files.misnamed):
-        try:
-            total += path.stat().st_size if path else 0
-        except OSError:
-            continue  # gone in between: it takes no space any more
-    return total
+    others = sum(size_of(path) for path in (files.subs, *files.misnamed) if path)
+    return sum(each.data_size + each.index_size for each in slices) + others
 
 
 class ClientStatus(enum.StrEnum):

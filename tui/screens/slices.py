@@ -18,11 +18,11 @@ from stantools.inspection.findings import Finding
 from stantools.inspection.records import FileKind, kind_of
 from stantools.inspection.survey import ChannelSurvey, SliceSurvey, stop_text, survey_slice
 from stantools.notation import describe_ranges, format_size, span_text
-from stantools.store.directory import ChannelFiles, SliceFiles
+from stantools.store.directory import ChannelFiles, SliceFiles, size_of
 from stantools.store.ranges import Ranges
 from tui.cells import SYMBOLS, Cell, Role, counted, cut, name_text, number, time_text
 from tui.jobs import Job
-from tui.rows import Column, RowSource
+from tui.rows import Column, ListRows
 from tui.screens.base import ViewScreen
 from tui.screens.record import RecordScreen
 from tui.session import StoreSession, worst
@@ -54,11 +54,11 @@ class Entry:
     level: str = "unknown"  #: how bad what the heading says is
 
 
-class SliceRows(RowSource[Entry]):
+class SliceRows(ListRows[Entry]):
     """The slices and other files as rows."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        super().__init__(())
         self.surveys: dict[Path, SliceSurvey] = {}
         self.worst: dict[Path, str] = {}
         self.arrange(80)
@@ -115,13 +115,6 @@ class SliceRows(RowSource[Entry]):
             return ("not scanned", "dim") if entry.slice else ""
         state = index_state(survey)
         return f"{SYMBOLS[state.level][0]} {state.short}", _INDEX_ROLES[state.level]
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def things(self, start: int, stop: int) -> Sequence[Entry]:
-        """Returns a part of the files and headings."""
-        return self.entries[start:stop]
 
     def heading(self, thing: Entry) -> Cell | None:
         """Returns the text of a heading."""
@@ -209,10 +202,10 @@ class SlicesScreen(ViewScreen):
                 surveys[survey.files.data or survey.files.index or session.store.path] = survey
         rows = self._rows
         rows.surveys = surveys
-        rows.entries = list(_entries(session, self._files, facts.survey if facts is not None else None))
+        rows.shown = list(_entries(session, self._files, facts.survey if facts is not None else None))
         rows.worst = self._levels() if session.scanned or (facts and facts.verdict) else {}
         found = {
-            part.state for each in rows.entries if each.slice and each.path for part in segments(surveys.get(each.path))
+            part.state for each in rows.shown if each.slice and each.path for part in segments(surveys.get(each.path))
         }
         self._legend = legend(sorted(found))
         self.query_one(SliceTable).reload()
@@ -230,7 +223,7 @@ class SlicesScreen(ViewScreen):
             found.setdefault(finding.file, []).append(finding)
         root = self.session.store.path
         levels: dict[Path, str] = {}
-        for entry in self._rows.entries:
+        for entry in self._rows.shown:
             if entry.path is None or entry.path.suffix == ".bak":
                 continue
             paths = [entry.path, entry.slice.index if entry.slice else None]
@@ -270,7 +263,7 @@ class SlicesScreen(ViewScreen):
     @property
     def _entry(self) -> Entry | None:
         row = self.query_one(SliceTable).cursor
-        return self._rows.entries[row] if row < len(self._rows.entries) else None
+        return self._rows.shown[row] if row < len(self._rows.shown) else None
 
     def _write(self) -> None:
         if self.is_mounted:
@@ -322,7 +315,7 @@ class SlicesScreen(ViewScreen):
 
     def action_damage(self, way: int) -> None:
         """Goes to the next file in which something is wrong."""
-        table, entries = self.query_one(SliceTable), self._rows.entries
+        table, entries = self.query_one(SliceTable), self._rows.shown
         places = range(table.cursor + 1, len(entries)) if way > 0 else range(table.cursor - 1, -1, -1)
         for place in places:
             if self._rows.level(entries[place]) in ("error", "warning"):
@@ -360,7 +353,7 @@ class SlicesScreen(ViewScreen):
     def _open_place(self) -> None:
         file = self.place.file or ""
         path = self.session.store.path / file
-        place = next((n for n, entry in enumerate(self._rows.entries) if entry.path == path), None)
+        place = next((n for n, entry in enumerate(self._rows.shown) if entry.path == path), None)
         if place is not None:
             self.query_one(SliceTable).cursor = place
         if kind_of(path.name) is not None and not path.is_dir():
@@ -371,7 +364,7 @@ class SlicesScreen(ViewScreen):
         for path, survey in self._rows.surveys.items():
             run = next((run for run in survey.runs if sequence < 2**64 and sequence in run.sequences), None)
             if run is not None:
-                place = next((n for n, entry in enumerate(self._rows.entries) if entry.path == path), 0)
+                place = next((n for n, entry in enumerate(self._rows.shown) if entry.path == path), 0)
                 self.query_one(SliceTable).cursor = place
                 self._open_file(path, run.place(sequence)).sought = sequence
                 return ""
@@ -384,7 +377,7 @@ class SlicesScreen(ViewScreen):
     def go_to(self, text: str) -> str | None:
         """Goes to a slice, or to the record of a message."""
         if text.isdecimal():
-            for place, entry in enumerate(self._rows.entries):
+            for place, entry in enumerate(self._rows.shown):
                 if entry.slice is not None and entry.slice.number == int(text):
                     self.query_one(SliceTable).cursor = place
                     return ""
@@ -418,14 +411,7 @@ def _entries(session: StoreSession, files: ChannelFiles | None, survey: ChannelS
     if others:
         yield Entry(None, "— other files —")
     for path in others:
-        yield Entry(path, size=_size(path))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+        yield Entry(path, size=size_of(path))
 
 
 def _survey_lines(survey: SliceSurvey, room: int, most: int) -> Iterable[Sequence[Cell]]:

@@ -169,18 +169,10 @@ def _copy_messages(plan: CompactionPlan, channel: ChannelPlan, writer: SliceWrit
                     raise _changed(f"{each.files.data}: at offset {batch.offset}")
                 rows = batch.capacity
                 if skip < rows:
-                    writer.append_records(data, _behind(batch, skip, rows))
+                    writer.append_records(data, batch.part(skip, rows))
                 skip = max(skip - rows, 0)
                 if progress:
                     progress(int(batch.size.sum(dtype=np.int64)) + rows * RECORD_HEADER_SIZE)
-
-
-def _behind(columns: MessageColumns, first: int, rows: int) -> MessageColumns:
-    """Returns the rows from one on, as views."""
-    part = columns.take(rows - first)
-    for name in ("offset", "size", "sequence", "timestamp"):
-        setattr(part, name, getattr(columns, name)[first:rows])
-    return part
 
 
 def _carry_over(root: Path, source: Path, target: Path, done: set[str]) -> None:

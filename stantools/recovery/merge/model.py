@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -104,17 +105,11 @@ class Logged(Rewrite):
         """Returns the step with fewer of its messages."""
         wanted = self.sequences & sequences
         rows = (self._places[:, 0] <= np.uint64(wanted.last)) & (self._places[:, 1] >= np.uint64(wanted.first))
-        share = self.payload * wanted.count() // max(self.sequences.count(), 1)
-        return Logged(
-            self.path,
-            self._places[rows],
-            wanted,
-            size=share,
-            largest=self.largest,
-            note=self.note,
-            channel=self._channel,
-            key=self._key,
-        )
+        part = copy(self)
+        part._places, part.sequences = self._places[rows], wanted
+        part.payload = self.payload * wanted.count() // max(self.sequences.count(), 1)
+        part.size = part.payload + MESSAGE_OVERHEAD * wanted.count()
+        return part
 
 
 class Places:
