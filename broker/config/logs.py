@@ -28,7 +28,15 @@ from broker.config.values import ConfigurationError, reason
 from broker.log import NATS, STREAMING, TRACE
 from stantools.format.quoting import quote
 
-_LABELS: Final = ((logging.CRITICAL, "FTL"), (logging.ERROR, "ERR"), (logging.WARNING, "WRN"), (logging.INFO, "INF"))
+#: From which level on: what it is called in a line, and its severity in syslog.
+_LEVELS: Final = (
+    (logging.CRITICAL, "FTL", 2),
+    (logging.ERROR, "ERR", 3),
+    (logging.WARNING, "WRN", 4),
+    (logging.INFO, "INF", 5),
+    (logging.DEBUG, "DBG", 7),
+    (logging.NOTSET, "TRC", 5),
+)
 _COLOURS: Final = {"INF": "32", "DBG": "36", "WRN": "0;93", "ERR": "31", "FTL": "31", "TRC": "33"}
 PREFIX: Final = "STREAM: "
 #: What replaces characters that end lines, steer terminals, or turn the direction of what follows them.
@@ -45,7 +53,6 @@ _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC"
 TAG: Final = "nats-streaming-server"
 
 _DAEMON: Final = 3 << 3
-_CRITICAL, _ERROR, _WARNING, _NOTICE, _DEBUG = 2, 3, 4, 5, 7
 _LOCAL: Final = ("/dev/log", "/var/run/syslog", "/var/run/log")
 _NETWORKS: Final = ("tcp", "tcp4", "tcp6", "udp", "udp4", "udp6", "unix", "unixgram", "unixpacket")
 _CONNECT_SECONDS: Final = 5.0
@@ -56,10 +63,7 @@ _MAX_WAITING: Final = 1 << 20
 
 def label(level: int) -> str:
     """Returns the three letters of a level."""
-    for limit, name in _LABELS:
-        if level >= limit:
-            return name
-    return "DBG" if level >= logging.DEBUG else "TRC"
+    return next(name for limit, name, _ in _LEVELS if level >= limit)
 
 
 def plain_text(record: logging.LogRecord) -> str:
@@ -318,16 +322,7 @@ class LogFile(logging.Handler):
 
 def priority(level: int) -> int:
     """Returns the syslog priority (facility daemon) of a level."""
-    for limit, severity in (
-        (logging.CRITICAL, _CRITICAL),
-        (logging.ERROR, _ERROR),
-        (logging.WARNING, _WARNING),
-        (logging.INFO, _NOTICE),
-        (logging.DEBUG, _DEBUG),
-    ):
-        if level >= limit:
-            return _DAEMON | severity
-    return _DAEMON | _NOTICE
+    return next(_DAEMON | severity for limit, _, severity in _LEVELS if level >= limit)
 
 
 class SyslogHandler(logging.Handler):
