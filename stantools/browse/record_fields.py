@@ -23,13 +23,10 @@ from stantools.format.layout import (
     INDEX_RECORD_SIZE,
     MAX_TYPED_PAYLOAD,
     RECORD_HEADER_SIZE,
-    ClientRecord,
-    SubRecord,
 )
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.records import FileKind
+from stantools.inspection.records import LOGS, FileKind
 from stantools.notation import format_time
-from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG
 
 #: Fields and index records that are listed one by one; what follows is one part.
 _MOST = 512
@@ -161,7 +158,7 @@ def _record(parts: _Parts, record: bytes, kind: FileKind, crc: Crc, length: int)
         parts.add(len(record), "torn header", what, PartRole.WRONG)
         return
     word, stored = (int.from_bytes(record[at : at + 4], "little") for at in (0, 4))
-    layout = {FileKind.CLIENTS: CLIENTS_LOG, FileKind.SUBS: SUBS_LOG}.get(kind)
+    layout = LOGS.get(kind)
     size = word & MAX_TYPED_PAYLOAD if layout else word
     left = length - RECORD_HEADER_SIZE
     text = f"{size:,}" if size == left else f"{size:,}, but {_bytes(left)} here"
@@ -170,9 +167,8 @@ def _record(parts: _Parts, record: bytes, kind: FileKind, crc: Crc, length: int)
     if layout:
         code = word >> 24
         message = layout.messages.get(code)
-        names: type[ClientRecord | SubRecord] = ClientRecord if layout is CLIENTS_LOG else SubRecord
         good = message is not None
-        name = f"{code} = {names(code).name.lower()}" if good else f"{code}, there is no such type"
+        name = f"{code} = {layout.type_name(code)}" if good else f"{code}, there is no such type"
         parts.add(1, "type", name, PartRole.TYPE if good else PartRole.WRONG)
     payload = record[RECORD_HEADER_SIZE:]
     _crc(parts, stored, crc(payload[:size]) if size <= len(payload) else None)

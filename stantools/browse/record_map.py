@@ -24,10 +24,10 @@ from stantools.format.layout import (
     Stop,
     SubRecord,
 )
-from stantools.inspection.records import FileKind, read_records
+from stantools.inspection.records import LOGS, FileKind, read_records
 from stantools.inspection.survey import SliceSurvey, stop_text
 from stantools.progress import Progress
-from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
+from stantools.store.logrepair import SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, judge_row, scan_log
 from stantools.store.mapping import WINDOW, Buffer, Window
 from stantools.store.reading import scan_slice
@@ -154,10 +154,9 @@ def map_records(
         _add_version(result, check_file_version(buffer), len(buffer))
         _map_index(result, buffer, crc, progress)
     else:
-        layout = CLIENTS_LOG if kind is FileKind.CLIENTS else SUBS_LOG
         if not check_file_version(buffer):
             _add_version(result, None, len(buffer))
-        _map_log(result, buffer, layout, crc, progress)
+        _map_log(result, buffer, LOGS[kind], crc, progress)
     return result
 
 

@@ -22,15 +22,9 @@ from stantools.browse.record_map import RecordMap, Single, Stretch
 from stantools.format import gogo, index, kernels
 from stantools.format.columns import LogColumns, MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import (
-    INDEX_RECORD_SIZE,
-    RECORD_HEADER_SIZE,
-    ClientRecord,
-    SubRecord,
-)
-from stantools.inspection.records import FileKind
+from stantools.format.layout import INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
+from stantools.inspection.records import LOGS, FileKind
 from stantools.inspection.subscribers import fields_json
-from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG
 from stantools.store.logscan import decode_record
 from stantools.store.mapping import open_regular
 
@@ -221,8 +215,7 @@ class RecordReader:
         return _Decoded(offsets, table["sequence"], describe)
 
     def _log(self, data: bytes, entry: Stretch) -> _Decoded:
-        layout = CLIENTS_LOG if self.kind is FileKind.CLIENTS else SUBS_LOG
-        names: type[ClientRecord | SubRecord] = ClientRecord if layout is CLIENTS_LOG else SubRecord
+        layout = LOGS[self.kind]
         columns = LogColumns(entry.rows)
         rows, _, _ = kernels.scan_log(data, 0, len(data), self._crc.unchecked, columns)
         part = columns.take(rows)
@@ -238,7 +231,7 @@ class RecordReader:
                     sequence = fields.get("seqno")
                 except gogo.DecodeError as error:
                     fields, ok, detail = {}, False, str(error)
-                name = names(kind).name.lower() if kind in layout.messages else f"type {kind}"
+                name = layout.type_name(kind) or f"type {kind}"
                 offset = entry.start + at
                 found.append(RecordRow(offset, RECORD_HEADER_SIZE + size, name, ok, sequence, detail, fields))
             return found

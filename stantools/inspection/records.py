@@ -10,7 +10,7 @@ import enum
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -27,10 +27,8 @@ from stantools.format.layout import (
     INDEX_RECORD_SIZE,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
-    ClientRecord,
     Flag,
     Stop,
-    SubRecord,
 )
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import Entry as RaftEntry
@@ -56,6 +54,8 @@ class FileKind(enum.StrEnum):
     INDEX = "index"
 
 
+#: How logs are laid out, by what they hold.
+LOGS: Final = {FileKind.CLIENTS: CLIENTS_LOG, FileKind.SUBS: SUBS_LOG}
 _NAMES = (
     (re.compile(r"server\.dat"), FileKind.SERVER),
     (re.compile(r"clients\.dat[0-9]*"), FileKind.CLIENTS),
@@ -115,14 +115,12 @@ def read_records(buffer: Buffer, kind: FileKind, crc: Crc, *, channel: bytes = b
         yield FileRecord(0, FILE_HEADER_SIZE, "version", True, fields={"version": FILE_HEADER.unpack_from(buffer)[0]})
     if kind is FileKind.SERVER:
         yield from _server(buffer, crc)
-    elif kind is FileKind.CLIENTS:
-        yield from _log(buffer, CLIENTS_LOG, crc)
-    elif kind is FileKind.SUBS:
-        yield from _log(buffer, SUBS_LOG, crc)
     elif kind is FileKind.MESSAGES:
         yield from _messages(buffer, crc, channel)
-    else:
+    elif kind is FileKind.INDEX:
         yield from _index(buffer, crc)
+    else:
+        yield from _log(buffer, LOGS[kind], crc)
 
 
 def read_raft_entries(buffer: Buffer, cipher: DataCipher | None = None) -> Iterator[FileRecord]:
@@ -258,13 +256,12 @@ def entry_record(entry: LogEntry, buffer: Buffer, layout: LogLayout, crc: Crc) -
         layout: Which log it is.
         crc: The store's CRC.
     """
-    names: type[ClientRecord | SubRecord] = ClientRecord if layout is CLIENTS_LOG else SubRecord
     _, _, stored, payload = record_at(buffer, 0)
     computed = crc(payload)
     return FileRecord(
         entry.offset,
         RECORD_HEADER_SIZE + entry.size,
-        names(entry.type).name.lower(),
+        layout.type_name(entry.type),
         computed == stored,
         stored,
         computed,

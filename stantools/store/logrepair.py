@@ -42,6 +42,7 @@ class LogLayout:
     """One of the two kinds of log file."""
 
     name: str  #: file name
+    types: type[ClientRecord | SubRecord]  #: record types
     messages: Mapping[int, type[Message]]  #: record type to message class
     shapes: Sequence[Shape]  #: what distinguishes payloads
     unknown_type: str  #: the server's error text for another type
@@ -51,9 +52,14 @@ class LogLayout:
         """The highest record type."""
         return max(self.messages)
 
+    def type_name(self, code: int) -> str:
+        """Returns what a record type is called; "" if there is none of the number."""
+        return self.types(code).name.lower() if code in self.messages else ""
+
 
 CLIENTS_LOG = LogLayout(
     "clients.dat",
+    ClientRecord,
     {ClientRecord.ADD: pb.ClientInfo, ClientRecord.DELETE: pb.ClientDelete},
     (
         Shape((ClientRecord.ADD,), pb.ClientInfo, ("id", "hb_inbox")),
@@ -64,6 +70,7 @@ CLIENTS_LOG = LogLayout(
 
 SUBS_LOG = LogLayout(
     "subs.dat",
+    SubRecord,
     {
         SubRecord.NEW: pb.SubState,
         SubRecord.UPDATE: pb.SubState,
