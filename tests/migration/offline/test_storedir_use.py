@@ -118,7 +118,9 @@ def test_a_server_that_has_ended_uses_nothing(tmp_path: Path, arguments: list[st
     (tmp_path / "jetstream").mkdir()
     process = subprocess.Popen(["true"])
     process.wait()
-    assert not RunningServer(process.pid, [each.format(root=tmp_path) for each in arguments]).uses(tmp_path / "jetstream")
+    assert not RunningServer(process.pid, [each.format(root=tmp_path) for each in arguments]).uses(
+        tmp_path / "jetstream"
+    )
 
 
 def test_a_server_that_ends_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
