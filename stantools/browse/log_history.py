@@ -182,14 +182,12 @@ def read_history(
         for part in scan_log(buffer, layout, crc):
             if isinstance(part, LogDamage):
                 result._damage(buffer, part)
-                end = part.end
             else:
                 _index(result, part, buffer, pending)
-                end = part.offset[-1] + RECORD_HEADER_SIZE + part.size[-1]
-            window.reach(end)
+            window.reach(part.end)
             if progress:
-                progress(end - done)
-            done = end
+                progress(part.end - done)
+            done = part.end
     return result
 
 

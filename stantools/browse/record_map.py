@@ -20,7 +20,6 @@ from stantools.format.layout import (
     FILE_HEADER_SIZE,
     FILE_VERSION,
     INDEX_RECORD_SIZE,
-    RECORD_HEADER_SIZE,
     Stop,
     SubRecord,
 )
@@ -205,8 +204,7 @@ def _map_messages(result: RecordMap, buffer: Buffer, channel: bytes, crc: Crc, p
         if isinstance(part, Damage):
             _add_damage(result, part)
         else:
-            end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
-            _add_split(result, part.offset, end)
+            _add_split(result, part.offset, part.end)
         if progress:
             progress(result.entries[-1].end - before)
 
@@ -225,7 +223,6 @@ def _map_log(result: RecordMap, buffer: Buffer, layout: LogLayout, crc: Crc, pro
         if isinstance(part, LogDamage):
             _add_log_damage(result, part)
         else:
-            end = part.offset[-1] + RECORD_HEADER_SIZE + part.size[-1]
             offsets, kinds, ids, sequences = map(np.asarray, (part.offset, part.type, part.id, part.seq))
             # Acknowledgements are decoded by the scan; of the others, which are few, each is looked at.
             seen = (kinds == SubRecord.ACK) | (kinds == SubRecord.MSG) if layout is SUBS_LOG else kinds < 0
@@ -237,7 +234,7 @@ def _map_log(result: RecordMap, buffer: Buffer, layout: LogLayout, crc: Crc, pro
                     _add_split(result, offsets[low:row], judged.offset)
                     _add_log_damage(result, judged)
                     low = row + 1
-            _add_split(result, offsets[low:], end)
+            _add_split(result, offsets[low:], part.end)
         if progress:
             progress(result.entries[-1].end - before)
 

@@ -17,7 +17,7 @@ from stantools.errors import StoreUnreadableError
 from stantools.format import index
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from stantools.inspection.survey import ChannelSurvey
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
@@ -208,8 +208,7 @@ class Timeline:
                 if isinstance(part, Damage):
                     continue
                 rows = _Rows(part.sequence, part.timestamp, part.size)
-                end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
-                piece = self._piece(files, False, int(part.offset[0]), end, rows)
+                piece = self._piece(files, False, int(part.offset[0]), part.end, rows)
                 if self._kept < _KEEP:
                     piece.rows = _copied(rows)
                     self._kept += piece.count

@@ -10,6 +10,7 @@ from __future__ import annotations
 from struct import calcsize
 from typing import TYPE_CHECKING, Any, Self
 
+from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.late import np
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ class _Columns:
     _arrays: tuple[str, ...] = ()
 
     capacity: int
+    offset: Any
+    size: Any
+
+    @property
+    def end(self) -> int:
+        """Where the last of the records ends; there has to be one."""
+        return int(self.offset[-1]) + RECORD_HEADER_SIZE + int(self.size[-1])
 
     def take(self, rows: int) -> Self:
         """The first `rows` rows, as views: they change when the columns are filled again."""

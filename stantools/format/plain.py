@@ -151,7 +151,7 @@ def scan_run(
     ends = np.append(starts[1:], count) - 1
     return (
         count,
-        int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1]),
+        part.end,
         list(zip(part.sequence[starts].tolist(), part.sequence[ends].tolist(), strict=True)),
         int(part.size.sum(dtype=np.uint64)),
         int(part.data_size.sum(dtype=np.uint64)),

@@ -134,7 +134,7 @@ class RunBuilder:
                 self.files,
                 subject,
                 start=int(part.offset[0]),
-                end=int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1]),
+                end=part.end,
                 sequences=_contiguous(part.sequence),
                 count=high - low,
                 bytes=int(part.size.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * (high - low),

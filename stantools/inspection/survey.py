@@ -15,7 +15,7 @@ from stantools.errors import StoreUnreadableError
 from stantools.format import envelope, index, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, MESSAGE_OVERHEAD, RECORD_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, MESSAGE_OVERHEAD, Stop
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
 from stantools.inspection.runs import RecordRun, RunBuilder
 from stantools.progress import Progress
@@ -307,7 +307,6 @@ def _scan(
         if isinstance(event, Damage):
             builder.close()
             pending.append(event)
-            end = event.end
         else:
             builder.add(event)
             if check:
@@ -316,10 +315,9 @@ def _scan(
             survey.damages += [Neighbours(damage, before, after) for damage in pending]
             pending.clear()
             before = int(event.sequence[-1])
-            end = int(event.offset[-1]) + RECORD_HEADER_SIZE + int(event.size[-1])
         if progress:
-            progress(end - done)
-            done = end
+            progress(event.end - done)
+            done = event.end
     survey.damages += [Neighbours(damage, before, 0) for damage in pending]
     if check:
         survey.index = check.finish()

@@ -357,7 +357,7 @@ def test_leaving_the_program_cancels(
         await wizards.step(pilot, Step.PREVIEW)
         await wizards.confirm(pilot)
         await until(pilot, gate.reached.is_set)
-        job = pilot.app.screen.job
+        job = pilot.app.screen.flow.job
         found.append(job)
         cancel = job.cancel
 

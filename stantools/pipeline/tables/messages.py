@@ -16,7 +16,7 @@ from typing import NamedTuple
 from stantools.errors import StoreUnreadableError
 from stantools.format.columns import FewMessages, MessageColumns
 from stantools.format.envelope import check_file_version
-from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag
+from stantools.format.layout import FILE_HEADER_SIZE, Flag
 from stantools.inspection.messages import Selection, chosen
 from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.batches import REMEDY, MessageRows, Status, gathered, odd_row
@@ -171,7 +171,7 @@ class _PieceReader:
                 if header and isinstance(event, Damage):
                     yield from self._unversioned(header)
                 header = None
-                begin, at = at, event.end if isinstance(event, Damage) else _end(event)
+                begin, at = at, event.end
                 self._counter.data(at - begin)
                 if isinstance(event, Damage):
                     pending.append(event)
@@ -290,10 +290,6 @@ def _proven(offset: int, repair: Repair) -> tuple[Buffer, MessageColumns]:
 
 def _neighbour(columns: MessageColumns | FewMessages, row: int) -> _Neighbour:
     return _Neighbour(int(columns.sequence[row]), int(columns.timestamp[row]))
-
-
-def _end(columns: MessageColumns) -> int:
-    return int(columns.offset[-1]) + RECORD_HEADER_SIZE + int(columns.size[-1])
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from pathlib import Path
 from stantools.errors import StoreUnwritableError
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
+from stantools.format.layout import INDEX_RECORD_SIZE
 from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.salvage.manifest import Digest, Hasher, Moved, write_manifest
@@ -341,7 +341,7 @@ class _Copier:
                 if isinstance(batch, Damage):
                     break
                 begin, last = at, int(batch.sequence[-1])
-                at = int(batch.offset[-1]) + RECORD_HEADER_SIZE + int(batch.size[-1])
+                at = batch.end
                 chosen = batch
                 if not whole:
                     chosen = among(batch, wanted)
