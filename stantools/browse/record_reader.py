@@ -10,9 +10,7 @@ import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +21,7 @@ from stantools.format import gogo, index, kernels
 from stantools.format.columns import LogColumns, MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
-from stantools.inspection.records import LOGS, FileKind
+from stantools.inspection.records import INDEX_FIELDS, LOGS, FileKind, FileRecord
 from stantools.inspection.subscribers import fields_json
 from stantools.store.logscan import decode_record
 from stantools.store.mapping import open_regular
@@ -34,20 +32,6 @@ _REMEMBERED = 8
 MOST = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class RecordRow:
-    """A record, or a range that is none, as a row of a list."""
-
-    offset: int  #: its first byte
-    length: int  #: its bytes
-    type: str  #: what it is
-    ok: bool  #: it is good
-    sequence: int | None = None  #: of the message, if it has or had one
-    detail: str = ""  #: what is wrong
-    #: What it says: of a message its timestamp and the size of its data.
-    fields: dict[str, Any] = field(default_factory=dict)
-
-
 class _Decoded:
     """The records of a stretch; each is decoded when it is asked for."""
 
@@ -55,7 +39,7 @@ class _Decoded:
         self,
         offsets: npt.NDArray[np.int64],
         sequences: npt.NDArray[np.uint64],
-        describe: Callable[[int, int], list[RecordRow]],
+        describe: Callable[[int, int], list[FileRecord]],
     ) -> None:
         self.offsets = offsets  #: where they lie in the file
         self.sequences = sequences  #: their sequences; none in a log
@@ -104,25 +88,25 @@ class RecordReader:
         except OSError:
             return b""
 
-    def parts(self, row: RecordRow) -> list[RecordPart]:
+    def parts(self, row: FileRecord) -> list[RecordPart]:
         """Returns what every byte of a record means."""
         return record_parts(
             self.read(row.offset, min(row.length, MOST)), self.kind, self._crc, offset=row.offset, length=row.length
         )
 
-    def row(self, number: int) -> RecordRow | None:
+    def row(self, number: int) -> FileRecord | None:
         """Returns a record; None if there is none of this number, or the file has changed."""
         found = self.rows(number, number + 1)
         return found[0] if found else None
 
-    def rows(self, start: int, stop: int) -> list[RecordRow]:
+    def rows(self, start: int, stop: int) -> list[FileRecord]:
         """Returns records from one number up to another; fewer where the file has changed since it was mapped."""
-        found: list[RecordRow] = []
+        found: list[FileRecord] = []
         row = start
         while row < min(stop, self.map.rows):
             entry = self.map.at_row(row)
             if isinstance(entry, Single):
-                found.append(_single(entry))
+                found.append(self._single(entry))
                 row += 1
                 continue
             part = self._stretch(entry).describe(row - entry.row, stop - entry.row)
@@ -131,7 +115,7 @@ class RecordReader:
             if not part or (row < min(stop, entry.row + entry.rows)):
                 rest = min(stop, entry.row + entry.rows) - (start + len(found))
                 text = "the file has changed"
-                found += [RecordRow(entry.end, 0, "changed", False, detail=text)] * max(rest, 0)
+                found += [FileRecord(entry.end, 0, "changed", False, detail=text)] * max(rest, 0)
                 row = start + len(found)
         return found
 
@@ -183,7 +167,7 @@ class RecordReader:
         part = columns.take(rows)
         offsets = part.offset + entry.start
 
-        def describe(low: int, high: int) -> list[RecordRow]:
+        def describe(low: int, high: int) -> list[FileRecord]:
             table = zip(
                 offsets[low:high].tolist(),
                 part.size[low:high].tolist(),
@@ -192,10 +176,12 @@ class RecordReader:
                 part.data_size[low:high].tolist(),
                 strict=True,
             )
-            return [
-                RecordRow(at, RECORD_HEADER_SIZE + size, "message", True, seq, "", {"timestamp": time, "data": count})
-                for at, size, seq, time, count in table
-            ]
+            found = []
+            for at, size, sequence, timestamp, count in table:
+                fields = {"sequence": sequence, "timestamp": timestamp, "size": count}
+                crc = self._stored(at + 4)
+                found.append(FileRecord(at, RECORD_HEADER_SIZE + size, "message", True, crc, fields=fields))
+            return found
 
         return _Decoded(offsets, part.sequence, describe)
 
@@ -203,12 +189,11 @@ class RecordReader:
         count = min(len(data) // INDEX_RECORD_SIZE, entry.rows)
         table = np.frombuffer(data, index.dtype(), count)
 
-        def describe(low: int, high: int) -> list[RecordRow]:
+        def describe(low: int, high: int) -> list[FileRecord]:
             found = []
-            for place, (sequence, offset, timestamp, size, _) in enumerate(table[low:high].tolist(), low):
-                at = entry.start + place * INDEX_RECORD_SIZE
-                fields = {"timestamp": timestamp, "offset": offset, "size": size}
-                found.append(RecordRow(at, INDEX_RECORD_SIZE, "index", True, sequence, "", fields))
+            for at, (*values, crc) in zip(offsets[low:high].tolist(), table[low:high].tolist(), strict=True):
+                fields = dict(zip(INDEX_FIELDS, values, strict=True))
+                found.append(FileRecord(at, INDEX_RECORD_SIZE, "index", True, crc, fields=fields))
             return found
 
         offsets = entry.start + INDEX_RECORD_SIZE * np.arange(count, dtype=np.int64)
@@ -220,27 +205,35 @@ class RecordReader:
         rows, _, _ = kernels.scan_log(data, 0, len(data), self._crc.unchecked, columns)
         part = columns.take(rows)
 
-        def describe(low: int, high: int) -> list[RecordRow]:
+        def describe(low: int, high: int) -> list[FileRecord]:
             found = []
             table = zip(*(each[low:high].tolist() for each in (part.offset, part.size, part.type)), strict=True)
             for at, size, kind in table:
                 begin = at + RECORD_HEADER_SIZE
-                sequence, ok, detail = None, True, ""
+                ok, detail = True, ""
                 try:
                     fields = fields_json(decode_record(layout, kind, memoryview(data)[begin : begin + size]))
-                    sequence = fields.get("seqno")
                 except gogo.DecodeError as error:
                     fields, ok, detail = {}, False, str(error)
                 name = layout.type_name(kind) or f"type {kind}"
-                offset = entry.start + at
-                found.append(RecordRow(offset, RECORD_HEADER_SIZE + size, name, ok, sequence, detail, fields))
+                crc = int.from_bytes(data[at + 4 : begin], "little")
+                length = RECORD_HEADER_SIZE + size
+                found.append(FileRecord(entry.start + at, length, name, ok, crc, detail=detail, fields=fields))
             return found
 
         return _Decoded(np.asarray(part.offset) + entry.start, np.empty(0, np.uint64), describe)
 
+    def _single(self, entry: Single) -> FileRecord:
+        length, crc = entry.end - entry.start, None
+        if entry.type not in ("version", "zeros", "torn") and length >= RECORD_HEADER_SIZE:
+            crc = self._stored(entry.start + (28 if self.kind is FileKind.INDEX else 4))
+        fields = {} if entry.sequence is None else {"sequence": entry.sequence}
+        return FileRecord(entry.start, length, entry.type, entry.ok, crc, detail=entry.detail, fields=fields)
 
-def _single(entry: Single) -> RecordRow:
-    return RecordRow(entry.start, entry.end - entry.start, entry.type, entry.ok, entry.sequence, entry.detail)
+    def _stored(self, offset: int) -> int | None:
+        """Reads a CRC."""
+        stored = self.read(offset, 4)
+        return int.from_bytes(stored, "little") if len(stored) == 4 else None
 
 
 def part_at(parts: list[RecordPart], offset: int) -> int:

@@ -63,6 +63,8 @@ _NAMES = (
     (re.compile(r"msgs\..*\.dat(\.bak)?"), FileKind.MESSAGES),
     (re.compile(r"msgs\..*\.idx(\.bak)?"), FileKind.INDEX),
 )
+#: What an index record says, in its order.
+INDEX_FIELDS: Final = ("sequence", "offset", "timestamp", "size")
 
 
 def kind_of(name: str) -> FileKind | None:
@@ -85,6 +87,11 @@ class FileRecord:
     computed: int | None = None  #: the CRC that the payload has; None where that cannot be determined
     detail: str = ""  #: what is wrong
     fields: dict[str, Any] = field(default_factory=dict)  #: what the record says, by field name
+
+    @property
+    def sequence(self) -> int | None:
+        """That of the message it is about, if it is about one."""
+        return self.fields.get("sequence", self.fields.get("seqno"))
 
     def as_json(self) -> dict[str, Any]:
         """Returns the record for json output; bytes stay bytes."""
@@ -308,7 +315,6 @@ def _message_fields(message: pb.MsgProto) -> dict[str, Any]:
 
 def _index(buffer: Buffer, crc: Crc) -> Iterator[FileRecord]:
     at = FILE_HEADER_SIZE
-    names = ("sequence", "offset", "timestamp", "size")
     while at < len(buffer):
         record = bytes(buffer[at : at + INDEX_RECORD_SIZE])
         if len(record) < INDEX_RECORD_SIZE:
@@ -326,7 +332,7 @@ def _index(buffer: Buffer, crc: Crc) -> Iterator[FileRecord]:
         ok = stored == computed
         detail = "" if ok else "the record does not match its CRC"
         yield FileRecord(
-            at, INDEX_RECORD_SIZE, "index", ok, stored, computed, detail, dict(zip(names, values, strict=True))
+            at, INDEX_RECORD_SIZE, "index", ok, stored, computed, detail, dict(zip(INDEX_FIELDS, values, strict=True))
         )
         at += INDEX_RECORD_SIZE
 

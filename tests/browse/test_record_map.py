@@ -141,8 +141,9 @@ def test_golden_files(case: str, golden_copy: Any) -> None:
         if kind is not FileKind.INDEX:  # there, records with a wrong CRC that follow each other are one range
             shown = [(row.offset, row.length, row.type, row.ok) for row in rows]
             assert shown == [(each.offset, each.length, each.type, each.ok) for each in expected]
-            sequences = [each.fields.get("sequence", each.fields.get("seqno")) for each in expected]
-            assert [row.sequence for row in rows] == sequences
+            assert [row.sequence for row in rows] == [each.sequence for each in expected]
+        crcs = {(each.offset, each.length, each.crc) for each in expected if each.ok}
+        assert {(row.offset, row.length, row.crc) for row in rows if row.ok} == crcs
         assert sum(row.length for row in rows) == file.stat().st_size
         for number, row in enumerate(rows):
             parts = reader.parts(row)

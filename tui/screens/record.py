@@ -14,9 +14,9 @@ from textual.widget import Widget
 
 from stantools.browse.record_fields import PartRole, RecordPart
 from stantools.browse.record_map import RecordMap, Single, map_of_survey, map_records
-from stantools.browse.record_reader import RecordReader, RecordRow
+from stantools.browse.record_reader import RecordReader
 from stantools.errors import StantoolsError, StoreUnreadableError
-from stantools.inspection.records import FileKind, kind_of
+from stantools.inspection.records import FileKind, FileRecord, kind_of
 from stantools.inspection.survey import SliceSurvey
 from stantools.notation import format_size
 from stantools.store.mapping import mapped
@@ -34,7 +34,7 @@ _WRONG: dict[PartRole, Role] = {PartRole.WRONG: "bad", PartRole.UNKNOWN: "warn",
 _OFFSET = re.compile(r"0[xX][0-9a-fA-F]+|[0-9][0-9,_]*")
 
 
-class RecordRows(RowSource[RecordRow]):
+class RecordRows(RowSource[FileRecord]):
     """The records of a file as rows."""
 
     def __init__(self) -> None:
@@ -45,36 +45,33 @@ class RecordRows(RowSource[RecordRow]):
             Column("bytes", 7, lambda row: str(row.length), right=True),
             Column("type", 9, lambda row: (row.type, "" if row.ok else "bad")),
             Column("seq", 8, lambda row: "" if row.sequence is None else str(row.sequence), right=True),
-            Column("CRC", 8, self._crc),
+            Column("CRC", 8, _crc),
             Column("what it says", 20, _detail, grows=True),
         )
 
     def __len__(self) -> int:
         return self.reader.map.rows if self.reader else 0
 
-    def things(self, start: int, stop: int) -> Sequence[RecordRow]:
+    def things(self, start: int, stop: int) -> Sequence[FileRecord]:
         """Reads a part of the records."""
         return self.reader.rows(start, stop) if self.reader else []
 
-    def _crc(self, row: RecordRow) -> Cell:
-        """The stored CRC, where there is one."""
-        assert self.reader is not None
-        if row.type in ("version", "zeros", "torn", "changed") or row.length < 8:
-            return ""
-        offset = row.offset + (28 if self.reader.kind is FileKind.INDEX else 4)
-        stored = self.reader.read(offset, 4)
-        text = f"{int.from_bytes(stored, 'little'):08x}" if len(stored) == 4 else ""
-        return text if row.ok else (text, "bad")
+
+def _crc(row: FileRecord) -> Cell:
+    """The stored CRC, where there is one."""
+    text = "" if row.crc is None else f"{row.crc:08x}"
+    return text if row.ok else (text, "bad")
 
 
-def _detail(row: RecordRow) -> Cell:
+def _detail(row: FileRecord) -> Cell:
     if row.detail:
         return row.detail if row.ok else (row.detail, "bad")
     if "timestamp" in row.fields:
         time = time_text(row.fields["timestamp"])
-        if "data" in row.fields:
-            return f"{time} {format_size(row.fields['data'])}"
-        return f"at {row.fields['offset']}, {number(row.fields['size'])} bytes, {time}"
+        size = row.fields["size"]
+        if "offset" in row.fields:
+            return f"at {row.fields['offset']}, {number(size)} bytes, {time}"
+        return f"{time} {format_size(size)}"
     shown = []
     for name, value in row.fields.items():
         if value in ("", b"", 0, False):
@@ -112,7 +109,7 @@ class RecordScreen(ViewScreen):
         self._problem: StantoolsError | None = None
         self._rows = RecordRows()
         self._wanted = place.offset
-        self.row: RecordRow | None = None
+        self.row: FileRecord | None = None
         self.parts: list[RecordPart] = []
         self._fields_only = False
         #: A message to go to once the file is open.
@@ -277,7 +274,7 @@ class RecordScreen(ViewScreen):
         else:
             yield [""]
 
-    def _next_good(self, row: RecordRow, reader: RecordReader) -> Iterable[Cell]:
+    def _next_good(self, row: FileRecord, reader: RecordReader) -> Iterable[Cell]:
         entry = reader.map.at_offset(row.offset)
         good = reader.map.next_good(entry) if isinstance(entry, Single) else None
         if good is not None:
