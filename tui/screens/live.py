@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -238,23 +238,17 @@ class LiveScreen(TabbedView, LiveView):
 
     def fill_rows(self) -> None:
         """Fills the table of the tab."""
-        source = self.source
-        if isinstance(source, Streams):
-            source.focus = None
-            self.rows.fill(source.streams.values())
-        elif self.tab == _CHANNELS and source is not None:
-            self.rows.fill(source.channels.values())
-        elif self.tab == _CLIENTS and source is not None:
-            self.rows.fill(source.clients.values())
-        elif source is not None:
-            self.rows.fill(source.subscriptions)
+        if isinstance(self.source, Streams):
+            self.source.focus = None
+        self.rows.fill(self._things(self.tab) or ())
 
     def write_head(self) -> None:
         """The tabs, too."""
         super().write_head()
         if not self.is_mounted or self._watching is None:
             return
-        counts = {name: self._count(name) for name in self.tabs}
+        things = {name: self._things(name) for name in self.tabs}
+        counts = {name: None if each is None else len(each) for name, each in things.items()}
         if counts[self.tab] is not None:
             # Its rows: newer figures may have come since.
             counts[self.tab] = self.rows.total
@@ -264,15 +258,18 @@ class LiveScreen(TabbedView, LiveView):
             cells.append((f" {shown}", "accent"))
         self.query_one("#live-tabs", Line).show(*cells)
 
-    def _count(self, name: str) -> int | None:
-        monitor, streams = self.watching.monitor, self.watching.streams
+    def _things(self, name: str) -> Collection[Any] | None:
+        """What a tab shows; None before the first answer."""
+        if self._watching is None:
+            return None
+        monitor, streams = self._watching.monitor, self._watching.streams
         if name == _STREAMS:
-            return len(streams.streams) if streams is not None and streams.account else None
+            return streams.streams.values() if streams is not None and streams.account else None
         if monitor is None or monitor.server is None:
             return None
         if name == _CHANNELS:
-            return len(monitor.channels)
-        return len(monitor.clients) if name == _CLIENTS else len(monitor.subscriptions)
+            return monitor.channels.values()
+        return monitor.clients.values() if name == _CLIENTS else monitor.subscriptions
 
     def begin_tab(self) -> None:
         """The rows of each tab are filtered by themselves."""
