@@ -249,3 +249,88 @@ def test_both_read_the_same(listed: list[tuple[bytes, int, bytes, int]]) -> None
     for expected in (1, 2, 2**64 - 2):
         found = [kernel.check_answers(buffer, frames, 0, REPLY, expected) for kernel in TWINS.both]
         assert found[0] == found[1]
+
+
+def received(*blocks: bytes) -> tuple[bytes, FrameColumns]:
+    """Frames with these header blocks."""
+    frames = FrameColumns(len(blocks))
+    buffer = bytearray(b"....")
+    for row, block in enumerate(blocks):
+        frames.header_start[row], frames.header_size[row] = len(buffer), len(block)
+        buffer += block
+    return bytes(buffer), frames
+
+
+def origins(kernel: ModuleType, buffer: bytes, frames: FrameColumns) -> list[tuple[int, bytes]]:
+    """Time and reply of each, as they are in the header block; the time is 7 where there is none."""
+    count = len(frames)
+    times, starts, sizes = np.full(count, 7), np.full(count, 99), np.full(count, 99, np.uint32)
+    replies = kernel.read_origins(buffer, frames, times, starts, sizes)
+    places = zip(starts.tolist(), sizes.tolist(), strict=True)
+    found = [buffer[start : start + size] for start, size in places]
+    assert replies == sum(map(bool, found))
+    return list(zip(times.tolist(), found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("lines", "time", "reply"),
+    [
+        (b"Nats-Streaming-Timestamp: 1600000000123456789\r\nNats-Streaming-Reply: back\r\n", 1600000000123456789, b"back"),
+        (b"Nats-Streaming-Reply: a b\r\nOther: 1\r\nNats-Streaming-Timestamp: 5\r\n", 5, b"a b"),
+        (b"Nats-Streaming-Reply: \r\nNats-Streaming-Reply: late\r\n", 7, b""),
+        (b"Nats-Streaming-Reply: a\rb\r\nNats-Streaming-Reply: late\r\n", 7, b"late"),
+        (b"Nats-Streaming-Timestamp: -5\r\nNats-Streaming-Timestamp: 12x\r\nNats-Streaming-Timestamp: 3\r\n", 3, b""),
+        (b"Nats-Streaming-Timestamp: 8999999999999999999\r\n", 8999999999999999999, b""),
+        (b"Nats-Streaming-Timestamp: 9000000000000000000\r\n", 7, b""),
+        (b"Nats-Streaming-Timestamp: 00000000000000000005\r\n", 7, b""),
+        (b"Nats-Streaming-Timestamp: \r\n", 7, b""),
+        (b"nats-streaming-reply: x\r\nX-Nats-Streaming-Reply: y\r\n", 7, b""),
+        (b"", 7, b""),
+    ],
+)
+def test_what_a_message_was(kernel: ModuleType, lines: bytes, time: int, reply: bytes) -> None:
+    block = b"NATS/1.0\r\n" + lines
+    assert origins(kernel, *received(block + b"\r\n")) == [(time, reply)]
+    # What has no end of its own is no line.
+    assert origins(kernel, *received(block.removesuffix(b"\r\n")))[0] in [(time, reply), (7, b""), (7, reply), (time, b"")]
+
+
+def test_a_line_without_an_end(kernel: ModuleType) -> None:
+    block = b"NATS/1.0\r\nNats-Streaming-Timestamp: 5\r"
+    assert origins(kernel, *received(block, b"", block + b"\n")) == [(7, b""), (7, b""), (5, b"")]
+
+
+@pytest.mark.parametrize("value", [-1, 2**62, 2**63 - 1, 10**4])
+def test_a_header_block_that_points_outside(kernel: ModuleType, value: int) -> None:
+    buffer, frames = received(b"NATS/1.0\r\n\r\n", b"NATS/1.0\r\n\r\n")
+    frames.header_start[1] = value
+    with pytest.raises(ValueError, match="row 1"):
+        origins(kernel, buffer, frames)
+    with pytest.raises(ValueError, match="length"):
+        kernel.read_origins(buffer, frames, np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(2, np.uint32))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(items, min_size=1, max_size=12), st.booleans())
+def test_what_was_written_is_read(listed: list[Item], origin: bool) -> None:
+    _, frames = encode(TWINS.plain, batch(listed, b"orders"), origin=origin)
+    blocks = [block for _, _, block, _ in split(frames)]
+    wanted = [
+        (item.timestamp if origin and 0 <= item.timestamp < 9 * 10**18 else 7, item.reply)
+        for item in listed[: len(blocks)]
+    ]
+    for kernel in TWINS.built:
+        assert origins(kernel, *received(*blocks)) == wanted
+
+
+PIECES = [
+    b"\r\n", b"\r", b"\n", b"Nats-Streaming-Timestamp: ", b"Nats-Streaming-Reply: ", b"5", b"1234567890", b"9", b"x", b" ",
+]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join), max_size=4))
+def test_both_read_any_header_block_alike(blocks: list[bytes]) -> None:
+    buffer, frames = received(*blocks)
+    found = [origins(kernel, buffer, frames) for kernel in TWINS.both]
+    assert found[0] == found[1]

@@ -10,10 +10,11 @@ again.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
 
 from broker.blocks import Records
 from broker.log import STREAMING
@@ -24,11 +25,15 @@ from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.quoting import quote
 from stantools.nats.errors import NatsError
+from stantools.nats.publishing.kernels import read_origins
 from stantools.streamfiles import headers
 from stantools.streamfiles.batch import Batch
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from broker.stores.jetstream.ports import Streams
+    from stantools.format.envelope import Buffer
     from stantools.nats.inbox import Received
     from stantools.store.limits import ChannelLimits
 
@@ -36,8 +41,6 @@ if TYPE_CHECKING:
 _CERTAIN: Final = 10.0
 #: What is read of a copy at once to be published again.
 _ROWS: Final = 2048
-_TIME = re.compile(rb"\r\n%b: (\d+)\r\n" % headers.TIMESTAMP.encode())
-_REPLY = re.compile(rb"\r\n%b: ([^\r]*)\r\n" % headers.REPLY.encode())
 
 
 @dataclass(slots=True)
@@ -271,22 +274,15 @@ class Copy:
 
     def _records(self, received: Received) -> Records:
         """Returns messages of the stream as the channel has them."""
-        columns = received.columns
-        count = len(received)
-        times = columns.timestamp.copy()
+        columns, count = received.columns, len(received)
+        times, starts, sizes = columns.timestamp.copy(), np.empty(count, np.int64), np.empty(count, np.uint32)
         replies: list[bytes] | None = None
-        payloads = []
-        for row in range(count):
-            payloads.append(received.data(row))
-            header = received.header(row)
-            if (found := _TIME.search(header)) is not None:
-                times[row] = int(found[1])
-            if (found := _REPLY.search(header)) is not None:
-                replies = replies or [b""] * count
-                replies[row] = found[1]
+        if read_origins(received.buffer, columns, times, starts, sizes):
+            replies = _parts(received.buffer, starts, sizes)
+        payloads = _parts(received.buffer, columns.data_start, columns.data_size)
         sequences = columns.sequence.copy()
-        encoded, sizes = kernels.encode_messages(self.channel.name, sequences, times, replies, payloads, self._crc)
-        return block_of(encoded, sizes, sequences, times)
+        encoded, lengths = kernels.encode_messages(self.channel.name, sequences, times, replies, payloads, self._crc)
+        return block_of(encoded, lengths, sequences, times)
 
 
 class _Again:
@@ -322,6 +318,12 @@ def _same(records: Records, copy: Records) -> bool:
     if not len(copy):
         return False
     return records.payload(0) == copy.payload(0) and bool(records.timestamps[0] == copy.timestamps[0])
+
+
+def _parts(buffer: Buffer, starts: NDArray[np.int64], sizes: NDArray[np.uint32]) -> list[bytes]:
+    """Returns pieces of a buffer."""
+    view, ends = memoryview(buffer), starts + sizes
+    return [bytes(view[begin:end]) for begin, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def _with_safe_replies(batch: Batch) -> Batch:

@@ -7,7 +7,7 @@ frame takes against the room there is, before a byte moves.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
 from stantools.streamfiles._headers cimport header_size, unsigned_decimal_size, write_header, write_unsigned_decimal
 
@@ -19,6 +19,8 @@ cdef bytes EXPECTED = b"\r\nNats-Expected-Last-Sequence: "
 cdef bytes END = b"\r\n\r\n"
 cdef bytes GOOD_START = b'{"stream":"'
 cdef bytes SEQUENCE = b'"seq":'
+cdef bytes TIME_NAME = b"Nats-Streaming-Timestamp: "
+cdef bytes REPLY_NAME = b"Nats-Streaming-Reply: "
 
 cdef struct Text:
     const uint8_t* start
@@ -145,6 +147,84 @@ cdef inline uint8_t* put_frame_line(
     p[0] = b"\r"
     p[1] = b"\n"
     return p + 2
+
+
+def read_origins(buffer, frames, int64_t[:] times, int64_t[:] reply_starts, uint32_t[:] reply_sizes):
+    """See the twin."""
+    cdef const int64_t[:] starts = frames.header_start
+    cdef const uint32_t[:] sizes = frames.header_size
+    cdef int64_t length = starts.shape[0], row = 0, replies = 0
+    if not (sizes.shape[0] == times.shape[0] == reply_starts.shape[0] == reply_sizes.shape[0] == length):
+        raise ValueError("the columns are not of the same length")
+    cdef Held source = Held(buffer, False)
+    cdef const uint8_t* base = <const uint8_t*>source.buffer.buf
+    cdef uint64_t extent = <uint64_t>source.buffer.len
+    cdef Text time_name = text_of(TIME_NAME), reply_name = text_of(REPLY_NAME)
+    cdef const uint8_t* p
+    cdef const uint8_t* end
+    cdef const uint8_t* stop
+    cdef int64_t time
+    cdef bint timed, replied
+    with nogil:
+        while row < length:
+            if starts[row] < 0 or sizes[row] > extent or <uint64_t>starts[row] > extent - sizes[row]:
+                break
+            reply_starts[row] = 0
+            reply_sizes[row] = 0
+            timed = replied = False
+            end = base + starts[row] + sizes[row]
+            # A line begins behind the end of another one.
+            p = line_end(base + starts[row], end)
+            while p != NULL and not (timed and replied):
+                p += 2
+                stop = line_end(p, end)
+                if stop == NULL:
+                    break
+                if not timed and is_named(p, stop, time_name):
+                    time = decimal(p + time_name.size, stop)
+                    if time >= 0:
+                        timed = True
+                        times[row] = time
+                elif not replied and is_named(p, stop, reply_name):
+                    p += reply_name.size
+                    if memchr(p, b"\r", stop - p) == NULL:
+                        replied = True
+                        if stop > p:
+                            reply_starts[row] = p - base
+                            reply_sizes[row] = <uint32_t>(stop - p)
+                            replies += 1
+                p = stop
+            row += 1
+    if row < length:
+        raise ValueError(f"row {row} points out of the buffer")
+    return replies
+
+
+cdef inline const uint8_t* line_end(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """Where the next line end begins; NULL if there is none."""
+    while end - p >= 2:
+        p = <const uint8_t*>memchr(p, b"\r", end - p - 1)
+        if p == NULL or p[1] == b"\n":
+            return p
+        p += 1
+    return NULL
+
+
+cdef inline bint is_named(const uint8_t* p, const uint8_t* end, Text name) noexcept nogil:
+    return <size_t>(end - p) >= name.size and memcmp(p, name.start, name.size) == 0
+
+
+cdef inline int64_t decimal(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """A number of at most 19 digits, which fits; -1 if it is none."""
+    cdef int64_t value = 0
+    if end == p or end - p > 19 or (end - p == 19 and p[0] == b"9"):
+        return -1
+    while p < end:
+        if p[0] < b"0" or p[0] > b"9":
+            return -1
+        value = 10 * value + (p[0] - c"0")
+        p += 1
+    return value
 
 
 def check_answers(buffer, frames, int64_t row, bytes reply, uint64_t expected):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from stantools.format.choice import use
 
 if TYPE_CHECKING:
-    from stantools.nats.publishing.plain import check_answers, encode_publishes
+    from stantools.nats.publishing.plain import check_answers, encode_publishes, read_origins
 
-__all__ = ["check_answers", "encode_publishes"]
+__all__ = ["check_answers", "encode_publishes", "read_origins"]
 
 #: The most messages that may be on their way to a stream without being answered: its queue in the server is bounded.
 MAX_WINDOW: Final = 4096

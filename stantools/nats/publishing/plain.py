@@ -5,12 +5,15 @@ Use them through `stantools.nats.publishing.kernels`. `ValueError` only means wr
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
+    import numpy as np
     from _typeshed import ReadableBuffer, WriteableBuffer
+    from numpy.typing import NDArray
 
     from stantools.nats.columns import FrameColumns
     from stantools.streamfiles.batch import Batch
@@ -19,6 +22,8 @@ NAME: Final = "plain"
 
 _GOOD_START: Final = b'{"stream":"'
 _SEQUENCE: Final = b'"seq":'
+_TIME: Final = re.compile(rb"\r\n%b: ([0-9]{1,18}|[0-8][0-9]{18})(?=\r\n)" % headers.TIMESTAMP.encode())
+_REPLY: Final = re.compile(rb"\r\n%b: ([^\r]*)(?=\r\n)" % headers.REPLY.encode())
 
 
 def encode_publishes(
@@ -110,6 +115,48 @@ def encode_fillers(subject: bytes, reply: bytes, shift: int, first: int, count: 
         block = headers.filler(sequence - 1 - shift)
         frames.append(b"HPUB %b %b%d %d %d\r\n%b\r\n" % (subject, reply, sequence, len(block), len(block), block))
     return b"".join(frames)
+
+
+def read_origins(
+    buffer: ReadableBuffer,
+    frames: FrameColumns,
+    times: NDArray[np.int64],
+    reply_starts: NDArray[np.int64],
+    reply_sizes: NDArray[np.uint32],
+) -> int:
+    """Reads from header blocks what `encode_publishes` has written there of the messages' own: time and reply.
+
+    Args:
+        buffer: What the frames point into.
+        frames: Messages of the stream.
+        times: Gets the time of each, in nanoseconds since 1970; what has none, or one beyond 8,999,999,999,999,999,999,
+            is left as it is.
+        reply_starts: Gets where the reply subject of each begins in the buffer; 0 if there is none.
+        reply_sizes: Gets its size.
+
+    Returns:
+        How many have a reply subject that is not empty.
+
+    Raises:
+        ValueError: A row points outside, or there are not as many rows everywhere.
+    """
+    if not len(frames) == len(times) == len(reply_starts) == len(reply_sizes):
+        raise ValueError("the columns are not of the same length")
+    view = memoryview(buffer).cast("B")
+    replies = 0
+    places = zip(frames.header_start.tolist(), frames.header_size.tolist(), strict=True)
+    for row, (start, size) in enumerate(places):
+        if start < 0 or start + size > len(view):
+            raise ValueError(f"row {row} points out of the buffer")
+        block = bytes(view[start : start + size])
+        if (found := _TIME.search(block)) is not None:
+            times[row] = int(found[1])
+        found = _REPLY.search(block)
+        own = found is not None and found.end(1) > found.start(1)
+        reply_starts[row] = start + found.start(1) if found is not None and own else 0
+        reply_sizes[row] = found.end(1) - found.start(1) if found is not None and own else 0
+        replies += own
+    return replies
 
 
 def check_answers(
