@@ -1,4 +1,4 @@
-"""Three nodes, to which everything happens that D.6 of high-availability.md names; clients only see servers come back."""
+"""Three nodes, to which everything happens that high-availability.md section D.6 names; clients see servers come back."""
 
 from __future__ import annotations
 
@@ -209,7 +209,9 @@ def test_cut_off(tmp_path: Path, who: str) -> None:
                 await history.begin(CHANNELS)
                 of.cut(node, off=True)
                 await history.goes_on()
-                await asyncio.to_thread(until, lambda: role(node)[1] != "Leader", "it does not take itself for the leader")
+                await asyncio.to_thread(
+                    until, lambda: role(node)[1] != "Leader", "it does not take itself for the leader"
+                )
                 assert leader(others) is not node
                 of.cut(node, off=False)
                 await asyncio.to_thread(of.whole)

@@ -111,6 +111,37 @@ def test_a_long_chain_goes_by_windows() -> None:
     on_a_bench(play)
 
 
+@pytest.mark.parametrize(
+    "more", [[b"%d" % number for number in range(512)], [b"x" * (300 << 10)]], ids=["many", "large"]
+)
+def test_what_comes_while_something_is_under_way_is_gathered(more: list[bytes]) -> None:
+    async def play(bench: Bench) -> None:
+        sent: list[int] = []
+        send = bench.link.send
+
+        def counted(frames: bytes) -> bool:
+            sent.append(frames.count(b"HPUB stan.c.foo "))
+            return send(frames)
+
+        bench.link.send = counted  # type: ignore[method-assign]
+        bench.submit(b"1")
+        assert sent == [1], "it is alone, and waits for nothing"
+        bench.submit(b"2")
+        bench.submit(b"3")
+        assert sent == [1]
+        await bench.until(lambda: bench.stored == [1, 2, 3])
+        assert sum(sent) == 3
+        bench.submit(b"4")
+        bench.submit(b"5")
+        assert sum(sent) == 4
+        bench.submit(*more)
+        assert sum(sent) == bench.last, "it is enough, before anything is answered"
+        await bench.until(lambda: bench.chain.idle)
+        assert bench.log == [b"1", b"2", b"3", b"4", b"5", *more]
+
+    on_a_bench(play)
+
+
 @pytest.mark.parametrize("fault", ["silent", "nobody", "late"])
 def test_an_answer_is_missing(fault: str) -> None:
     """What was stored is found by reading; what was not is sent again; nothing is there twice."""
