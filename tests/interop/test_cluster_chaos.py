@@ -1,4 +1,4 @@
-"""Three nodes, to which everything happens that high-availability.md section D.6 names; clients see servers come back."""
+"""Three nodes, to which all happens that high-availability.md section D.6 names; clients see servers come back."""
 
 from __future__ import annotations
 
