@@ -157,6 +157,34 @@ cdef extern from *:
         one = _mm_xor_si128(AHEAD(one, BLOCK(k + 4)), AHEAD(two, BLOCK(k + 2)));
         return crc_of_block(_mm_xor_si128(one, _mm_xor_si128(AHEAD(three, BLOCK(k)), four)), k);
     }
+
+    /* How many 32-byte records from p on end in their own CRC, counted by fours, four side by side. A CRC over bytes and
+     * over their CRC is the same for all bytes: that of four zeros. */
+    __attribute__((target(WIDE)))
+    static size_t good_by_wide_multiplication(const uint8_t *p, size_t n, const uint64_t *k, uint32_t four_zeros)
+    {
+        const __m512i firsts = _mm512_set_epi64(13, 12, 9, 8, 5, 4, 1, 0);
+        const __m512i lasts = _mm512_set_epi64(15, 14, 11, 10, 7, 6, 3, 2);
+        const __m512i by16 = FACTORS(k), to96 = FACTORS(k + 8), barrett = FACTORS(k + 10);
+        const __m512i low32 = _mm512_broadcast_i32x4(_mm_cvtsi32_si128(-1)), right = _mm512_set1_epi32((int)~four_zeros);
+        size_t good = 0;
+
+        for (; good + 4 <= n; good += 4, p += 128) {
+            __m512i a = BLOCKS(p), b = BLOCKS(p + 64), x, q;
+            x = _mm512_xor_si512(_mm512_permutex2var_epi64(a, firsts, b), low32);
+            x = WIDE_AHEAD(x, by16, _mm512_permutex2var_epi64(a, lasts, b));
+            /* As crc_of_block. */
+            q = _mm512_clmulepi64_epi128(x, to96, 0x00);
+            x = _mm512_xor_si512(q, _mm512_bslli_epi128(_mm512_bsrli_epi128(x, 8), 4));
+            q = _mm512_clmulepi64_epi128(x, to96, 0x10);
+            x = _mm512_bsrli_epi128(_mm512_xor_si512(x, q), 8);
+            q = _mm512_clmulepi64_epi128(_mm512_and_si512(x, low32), barrett, 0x00);
+            q = _mm512_clmulepi64_epi128(_mm512_and_si512(q, low32), barrett, 0x10);
+            if ((_mm512_cmpeq_epi32_mask(_mm512_xor_si512(x, q), right) & 0x2222) != 0x2222)
+                break;
+        }
+        return good;
+    }
     #endif
 
     /* For 16 bytes and more. */
@@ -216,6 +244,19 @@ cdef extern from *:
         return 0; /* never called */
     }
     #endif
+
+    /* How many of n 32-byte records from p on end in their own CRC, before the first one that does not; or fewer. */
+    static size_t good_records(const uint8_t *p, size_t n, const uint32_t *tables, const uint64_t *k)
+    {
+        size_t good = 0;
+    #ifdef WIDE
+        if (n >= 4 && has_wide_multiplication())
+            return good_by_wide_multiplication(p, n, k, crc_by_tables((const uint8_t[4]){0}, 4, tables));
+    #endif
+        while (good < n && crc_by_tables(p + 32 * good, 28, tables) == load32(p + 32 * good + 28))
+            good++;
+        return good;
+    }
     """
     uint32_t load32(const uint8_t* p) noexcept nogil
     uint64_t load64(const uint8_t* p) noexcept nogil
@@ -225,6 +266,7 @@ cdef extern from *:
     int has_multiplication() noexcept nogil
     uint32_t crc_by_tables(const uint8_t* p, size_t n, const uint32_t* tables) noexcept nogil
     uint32_t crc_by_multiplication(const uint8_t* p, size_t n, const uint64_t* k) noexcept nogil
+    size_t good_records(const uint8_t* p, size_t n, const uint32_t* tables, const uint64_t* k) noexcept nogil
 
 cdef enum:
     #: Below this size tables are as fast as multiplication.

@@ -18,7 +18,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from stantools.format._bytes cimport (
-    Polynomial, crc_by_tables, crc_of, load32, load64, multiply_from, put_varint, store32, store64
+    Polynomial, crc_by_tables, crc_of, good_records, load32, load64, multiply_from, put_varint, store32, store64
 )
 from stantools.format._fields cimport (
     FOREIGN_SUBJECT, UNLIMITED, Channel, Message, any_fields, any_message, any_update, same_bytes, usual_message, varint_size
@@ -51,6 +51,8 @@ cdef enum:
     FILE_HEADER = 4
     # Ranges of sequences that a call of scan_run reports.
     MOST_RANGES = 1024
+    # Index records whose CRCs are checked at once; they stay in the nearest cache until they are looked at.
+    CHECKED_AHEAD = 128
 
 cdef tuple STOPS = tuple(Stop)
 cdef int64_t MAX_FIELDS = fieldscan.MAX_FIELDS
@@ -105,6 +107,17 @@ def checksum(buffer, crc, bint by_tables=False):
         else:
             value = crc_of(reader.base, reader.size, &reader.polynomial)
     return value
+
+
+cdef inline bint checked_index_record(
+    const uint8_t* p, uint64_t left, const uint8_t** good, const Polynomial* polynomial
+) noexcept nogil:
+    """Whether the CRC of an index record is right; `good` is where the records end that were checked ahead."""
+    if p >= good[0]:
+        good[0] = p + INDEX_SIZE * good_records(
+            p, <size_t>min(left // INDEX_SIZE, <uint64_t>CHECKED_AHEAD), polynomial.tables, polynomial.folding
+        )
+    return p < good[0] or crc_by_tables(p, INDEX_SIZE - 4, polynomial.tables) == load32(p + INDEX_SIZE - 4)
 
 
 cdef inline int read_header(
@@ -283,6 +296,7 @@ def scan_run(
     cdef const uint8_t* p
     cdef const uint8_t* record = NULL
     cdef const uint8_t* records_end = NULL
+    cdef const uint8_t* good = NULL
     cdef Pair[MOST_RANGES] pairs
     cdef Message message
     cdef uint64_t total = 0, payload = 0, largest = 0
@@ -319,9 +333,7 @@ def scan_run(
                     or load32(record + 24) != size
                 ):
                     break
-                if reader.check and crc_by_tables(
-                    record, INDEX_SIZE - 4, reader.polynomial.tables
-                ) != load32(record + INDEX_SIZE - 4):
+                if reader.check and not checked_index_record(record, records_end - record, &good, &reader.polynomial):
                     break
                 record += INDEX_SIZE
             if ranges and message.sequence == after + 1:
@@ -532,6 +544,7 @@ def scan_index(buffer, int64_t start, int64_t limit, crc):
     cdef uint64_t end = reader.end(start, limit)
     cdef uint64_t position = <uint64_t>start
     cdef const uint8_t* p
+    cdef const uint8_t* good = NULL
     cdef uint64_t sequence, before = 0, sizes = 0
     cdef bint rises = True
     cdef int stop = END
@@ -545,7 +558,7 @@ def scan_index(buffer, int64_t start, int64_t limit, crc):
             if (sequence | load64(p + 8) | load64(p + 16) | load64(p + 24)) == 0:
                 stop = ZEROS
                 break
-            if reader.check and crc_by_tables(p, INDEX_SIZE - 4, reader.polynomial.tables) != load32(p + INDEX_SIZE - 4):
+            if reader.check and not checked_index_record(p, end - position, &good, &reader.polynomial):
                 stop = BAD_CRC
                 break
             if sequence <= before and position != <uint64_t>start:

@@ -11,7 +11,7 @@ from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, Stop
 from stantools.late import np
-from stantools.store.mapping import WINDOW, Buffer, Window
+from stantools.store.mapping import WINDOW, Buffer, Window, passed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,16 +38,15 @@ def scan_index(buffer: Buffer, crc: Crc) -> IndexScan:
         buffer: The mapped index file.
         crc: The store's CRC.
     """
-    window = Window(buffer)
-    count, at, stop, sizes, rises, last = 0, FILE_HEADER_SIZE, Stop.END, 0, True, None
-    while stop is Stop.END and at < len(buffer):
-        window.reach(at)
-        end = min(at + INDEX_ROWS * INDEX_RECORD_SIZE, len(buffer))
-        rows, stop, size, rising = kernels.scan_index(buffer, at, end, crc)
+    count, stop, sizes, rises, last = 0, Stop.END, 0, True, -1
+    for part in passed(buffer, FILE_HEADER_SIZE):
+        rows, stop, size, rising = kernels.scan_index(part, 0, len(part), crc)
         if rows:
-            rises = rises and rising and (last is None or last < _sequence_at(buffer, at))
-            last = _sequence_at(buffer, at + (rows - 1) * INDEX_RECORD_SIZE)
-        count, at, sizes = count + rows, end, sizes + size
+            rises = rises and rising and last < _sequence_at(part, 0)
+            last = _sequence_at(part, (rows - 1) * INDEX_RECORD_SIZE)
+        count, sizes = count + rows, sizes + size
+        if stop is not Stop.END:
+            break
     return IndexScan(count, stop, sizes, rises)
 
 

@@ -64,17 +64,28 @@ class _Mapping(mmap.mmap):
         return max(at, begin), end
 
     def _seek(self, at: int, whence: str, otherwise: int) -> int:
-        if not hasattr(os, whence):
-            return otherwise
         try:
-            if self._file is None:
-                self._file = io.FileIO(self.path)
-            descriptor = self._file.fileno()
-            if not os.path.samestat(os.fstat(descriptor), self.status):
-                return otherwise  # another file has its name
-            return min(os.lseek(descriptor, at, getattr(os, whence)), len(self))
+            if not hasattr(os, whence) or (file := self._opened()) is None:
+                return otherwise
+            return min(os.lseek(file.fileno(), at, getattr(os, whence)), len(self))
         except OSError as error:
             return len(self) if error.errno == errno.ENXIO else otherwise
+
+    def read_into(self, target: Buffer, at: int) -> bool:
+        """Reads the bytes from `at` on that fill a buffer; returns whether they could be read."""
+        try:
+            if (file := self._opened()) is None:
+                return False
+            file.seek(at)
+            return file.readinto(target) == len(target)
+        except OSError:
+            return False
+
+    def _opened(self) -> io.FileIO | None:
+        """The mapped file, opened again; None if another one has its name."""
+        if self._file is None:
+            self._file = io.FileIO(self.path)
+        return self._file if os.path.samestat(os.fstat(self._file.fileno()), self.status) else None
 
     def check(self, end: int) -> None:
         """Looks whether the file is still what was mapped.
@@ -205,6 +216,31 @@ def data_from(buffer: Buffer, at: int) -> tuple[int, int]:
     """
     mapping = buffer.obj
     return mapping.data_from(at) if isinstance(mapping, _Mapping) else (at, len(buffer))
+
+
+#: Bytes of a part that `passed` reads: they stay in the processor's cache until they are looked at.
+_PART = 1 << 18
+
+
+def passed(buffer: Buffer, at: int) -> Iterator[Buffer]:
+    """Iterates over bytes of a mapped file that are looked at once, in order: copying them costs less than mapping them.
+
+    Args:
+        buffer: The file, as `mapped` returns it, or any bytes.
+        at: Where to begin.
+
+    Yields:
+        The next bytes, valid until the next part: a multiple of 32, but for the last part.
+    """
+    mapping = buffer.obj
+    target = memoryview(bytearray(min(_PART, len(buffer)))) if isinstance(mapping, _Mapping) else buffer
+    while at < len(buffer):
+        part = buffer[at : at + _PART]
+        if isinstance(mapping, _Mapping) and mapping.read_into(target[: len(part)], at):
+            yield target[: len(part)]
+        else:
+            yield part
+        at += len(part)
 
 
 def find_in_data(buffer: Buffer, start: int, limit: int, find: Callable[[int, int], int]) -> int:

@@ -430,6 +430,19 @@ class TestScanIndex:
         assert kernel.scan_index(data, 4, len(data), IEEE.unchecked)[:2] == unchecked
         assert kernel.scan_index(data, 4, 36, IEEE)[:2] == (1, Stop.END)
 
+    @pytest.mark.parametrize("function", [IEEE, Crc(crc.CASTAGNOLI), Crc(0x80000001)], ids=repr)
+    def test_the_first_wrong_record_ends_it(self, kernel: ModuleType, function: Crc) -> None:
+        rows = np.arange(1, 300, dtype=np.uint64)
+        good = kernel.encode_index(rows, rows.astype(np.int64), rows.astype(np.int64), rows.astype(np.uint32), function)
+        for count in (1, 3, 4, 5, 11, 129, 299):
+            sizes = count * (count + 1) // 2
+            assert kernel.scan_index(good[: 32 * count], 0, 10**6, function) == (count, Stop.END, sizes, True)
+        for row in (*range(10), *range(124, 134), 297, 298):
+            for byte in (0, 3, 15, 16, 27, 28, 31):
+                data = bytearray(good)
+                data[32 * row + byte] ^= 1 << row % 8
+                assert kernel.scan_index(data, 0, len(data), function)[:2] == (row, Stop.BAD_CRC)
+
     def test_no_records(self, kernel: ModuleType) -> None:
         for data in (b"", b"\x01\0\0\0", b"\x01\0"):
             assert kernel.scan_index(data, 4, len(data), IEEE)[:2] == (0, Stop.END)

@@ -23,7 +23,7 @@ from stantools.store import mapping
 from stantools.store.limits import SliceLimits
 from stantools.store.logrepair import SUBS_LOG
 from stantools.store.logscan import LogDamage, scan_log
-from stantools.store.mapping import Window, mapped, open_regular
+from stantools.store.mapping import Window, mapped, open_regular, passed
 from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
 from stantools.store.storewriter import StoreWriter
@@ -58,6 +58,27 @@ def test_what_is_gone_reads_as_zeros_and_the_end_says_so(file: Path, size: int) 
     with pytest.raises(StoreChangedError, match=f"had {SIZE} bytes and now has {size}; expected"), mapped(file) as data:
         os.truncate(file, size)
         assert bytes(data) == b"x" * size + bytes(SIZE - size)
+
+
+def test_passing_reads_what_mapping_shows(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    content = os.urandom(SIZE + 100)
+    path.write_bytes(content)
+    for at in (0, 4, SIZE, len(content)):
+        with mapped(path) as data:
+            assert b"".join(map(bytes, passed(data, at))) == content[at:]
+    assert b"".join(map(bytes, passed(memoryview(content), 4))) == content[4:]
+    with mapped(path) as data:
+        path.rename(tmp_path / "other")
+        path.write_bytes(b"x" * len(content))
+        assert b"".join(map(bytes, passed(data, 4))) == content[4:]
+
+
+@needs_guard
+def test_passing_what_is_gone(file: Path) -> None:
+    with pytest.raises(StoreChangedError), mapped(file) as data:
+        os.truncate(file, SIZE // 2)
+        assert b"".join(map(bytes, passed(data, 0))) == b"x" * (SIZE // 2) + bytes(SIZE // 2)
 
 
 @needs_guard
