@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from stantools.format import kernels
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.late import np
 from stantools.store.mapping import WINDOW, Buffer, Window, passed
 
@@ -58,6 +58,11 @@ class IndexRecord(NamedTuple):
     timestamp: int  #: nanoseconds since 1970
     size: int  #: bytes of its payload
     crc: int
+
+    @property
+    def end(self) -> int:
+        """Where the message's record ends in the data file."""
+        return self.offset + RECORD_HEADER_SIZE + self.size
 
     @classmethod
     def at(cls, buffer: Buffer, row: int) -> IndexRecord:

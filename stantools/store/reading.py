@@ -23,7 +23,7 @@ from stantools.format.columns import FewMessages, MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import looks_encrypted
 from stantools.format.envelope import check_file_version
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Stop
 from stantools.late import np
 from stantools.notation import counted
 from stantools.store.directory import SliceFiles
@@ -283,7 +283,7 @@ def _check_index(buffer: Buffer, data: Buffer, channel: bytes, crc: Crc) -> tupl
     last = trusted[-1]
     if not _last_agrees(data, last, channel, crc):
         return None, "the last record of the index does not agree with the data file"
-    behind = len(data) - last.offset - RECORD_HEADER_SIZE - last.size
+    behind = len(data) - last.end
     if behind:
         unnamed = f"{counted(behind, 'byte')} of the data file {'lies' if behind == 1 else 'lie'}"
         problem = problem or f"{unnamed} behind the last message of the index"

@@ -31,6 +31,7 @@ from stantools.format.layout import (
     RECORD_HEADER_SIZE,
     Stop,
 )
+from stantools.store.indexes import IndexRecord
 from stantools.store.mapping import mapped, open_regular
 from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
@@ -68,19 +69,6 @@ class Mark(NamedTuple):
     sequence: int  #: of the message, or `UNKNOWN`
     timestamp: int  #: of the message, nanoseconds
     size: int  #: of the message's payload in its record
-
-
-class _Entry(NamedTuple):
-    """One index record."""
-
-    sequence: int
-    offset: int
-    timestamp: int
-    size: int
-
-    @property
-    def end(self) -> int:
-        return self.offset + RECORD_HEADER_SIZE + self.size
 
 
 #: What a file looks like from outside: inode, bytes, time of the last change in nanoseconds; None if it is not there.
@@ -203,7 +191,7 @@ class WatchedSlice:
                     stop = min(stop, first + most_rows)
                 stop = min(max(stop, first + 1), count)
                 if first < count and int(view["offset"][first]) == start:
-                    entry = _Entry(*view[stop - 1].tolist()[:4])
+                    entry = IndexRecord(*view[stop - 1].item())
                     if start < entry.end <= end and (found := self._confirmed(entry)) is not None:
                         return found, stop - first
         mark = self._good_run(start, most_bytes, most_rows, end)
@@ -233,7 +221,7 @@ class WatchedSlice:
         if at.offset <= FILE_HEADER_SIZE:
             first = self.first() if at.sequence > 0 else None
             return first is None or first.sequence == at.sequence + 1
-        entry = _Entry(at.sequence, at.offset - RECORD_HEADER_SIZE - at.size, at.timestamp, at.size)
+        entry = IndexRecord(at.sequence, at.offset - RECORD_HEADER_SIZE - at.size, at.timestamp, at.size, 0)
         return at.sequence >= 0 and self._confirmed(entry) == Mark(*at[1:])
 
     def behind(self, at: Position) -> int | None:
@@ -273,14 +261,14 @@ class WatchedSlice:
         finally:
             os.close(descriptor)
 
-    def _decoded(self, content: bytes) -> _Entry | None:
+    def _decoded(self, content: bytes) -> IndexRecord | None:
         """Returns an index record if it is whole and right."""
         if len(content) < INDEX_RECORD_SIZE:
             return None
-        *fields, stored = INDEX_RECORD.unpack(content)
-        return _Entry(*fields) if self._crc(content[:-4]) == stored and any(fields) else None
+        entry = IndexRecord(*INDEX_RECORD.unpack(content))
+        return entry if self._crc(content[:-4]) == entry.crc and any(entry[:-1]) else None
 
-    def _confirmed(self, entry: _Entry) -> Mark | None:
+    def _confirmed(self, entry: IndexRecord) -> Mark | None:
         """Returns the end of the message that the index names, if the data file has it there."""
         end = entry.end
         if entry.offset < FILE_HEADER_SIZE or end > self.size:
