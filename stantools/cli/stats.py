@@ -85,8 +85,8 @@ def job(stores: tuple[str, ...], counting: Counting, reading: TableOptions, clus
     """
     from stantools.cli.progress import Progress
     from stantools.pipeline.export.request import require
-    from stantools.pipeline.tables.options import Bounds
     from stantools.pipeline.tables.planning import plan
+    from stantools.store.ranges import Bounds
 
     require("pyarrow", "pipeline stats")
     _check_outputs(counting)

@@ -28,6 +28,7 @@ from stantools.inspection.survey import stop_text
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import IndexView
 from stantools.store.mapping import Buffer
+from stantools.store.ranges import Bounds
 from stantools.store.reading import open_slice, scan_slice
 from stantools.store.resync import Damage
 
@@ -37,25 +38,11 @@ _MAX_SEQUENCE = 2**64 - 1
 
 
 @dataclass(frozen=True)
-class Selection:
+class Selection(Bounds):
     """Which messages are wanted; all conditions hold together."""
 
-    first: int | None = None  #: lowest sequence; a negative one counts from the end, -1 is the last message
-    last: int | None = None  #: highest sequence, included; may be negative as well
-    since: int | None = None  #: lowest timestamp in nanoseconds
-    until: int | None = None  #: timestamps are below this
     tail: int | None = None  #: at most so many, the last ones
     pattern: re.Pattern[bytes] | None = None  #: found in the payload (decrypted, if a key was given)
-
-    def resolved(self, last_sequence: int) -> Selection:
-        """Returns the selection with sequences counted from the end turned into absolute ones."""
-
-        def absolute(sequence: int | None) -> int | None:
-            if sequence is None or sequence >= 0:
-                return sequence
-            return max(last_sequence + 1 + sequence, 0)
-
-        return Selection(absolute(self.first), absolute(self.last), self.since, self.until, self.tail, self.pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +104,8 @@ class MessageReader:
 
         Troubles of slices that need not be read are not met.
         """
-        counted_from_end = (selection.first or 0) < 0 or (selection.last or 0) < 0
-        selection = selection.resolved(self.last_sequence() if counted_from_end else 0)
+        if selection.counts_from_end:
+            selection = selection.resolved(self.last_sequence())
         if selection.tail is None:
             for files in self._slices:
                 yield from self._slice(files, selection)

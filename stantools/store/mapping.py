@@ -223,7 +223,7 @@ _PART = 1 << 18
 
 
 def passed(buffer: Buffer, at: int) -> Iterator[Buffer]:
-    """Iterates over bytes of a mapped file that are looked at once, in order: copying them costs less than mapping them.
+    """Iterates over bytes of a mapped file that are looked at once, in order: a copy costs less than their pages.
 
     Args:
         buffer: The file, as `mapped` returns it, or any bytes.

@@ -9,8 +9,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from stantools.late import np
 
@@ -19,6 +20,30 @@ if TYPE_CHECKING:
 
 U64: TypeAlias = "NDArray[np.uint64]"
 _EMPTY = array("Q")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Which messages are wanted; None is no bound."""
+
+    first: int | None = (
+        None  #: lowest sequence; a negative one counts from the end, -1 is the last message
+    )
+    last: int | None = None  #: highest sequence, included
+    since: int | None = None  #: not older, nanoseconds since 1970
+    until: int | None = None  #: older than this
+
+    @property
+    def counts_from_end(self) -> bool:
+        """Which messages are meant depends on how long the channel is."""
+        return (self.first or 0) < 0 or (self.last or 0) < 0
+
+    def resolved(self, end: int) -> Self:
+        """Returns the same with sequences that count from the end, which is given, turned into absolute ones."""
+        first, last = (
+            each if each is None or each >= 0 else max(end + 1 + each, 0) for each in (self.first, self.last)
+        )
+        return replace(self, first=first, last=last)
 
 
 class Ranges:

@@ -13,7 +13,7 @@ from stantools.migration.replay.state import Position
 from stantools.migration.replay.subjects import SubjectRules, channel_problem, replay_problem, shown
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.migration.stream_source import stream_source
-from stantools.store.ranges import Ranges
+from stantools.store.ranges import Bounds, Ranges
 from stantools.streamfiles.batch import Batch
 
 _MAX_SEQUENCE = 2**64 - 1
@@ -21,20 +21,11 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """Which messages are wanted."""
+class Chosen(Bounds):
+    """Which messages are wanted; negative sequences count from the channel's end."""
 
-    first: int | None = None  #: lowest sequence; a negative one counts from the channel's end, -1 is the last message
-    last: int | None = None  #: highest sequence, included; may be negative as well
-    since: int | None = None  #: lowest timestamp in nanoseconds since 1970
-    until: int | None = None  #: timestamps are below this
     #: Channel -> the last sequence that negative ones count from; the channel's last one if not given.
     ends: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def counts_from_end(self) -> bool:
-        """Which messages are meant depends on how long a channel is."""
-        return (self.first or 0) < 0 or (self.last or 0) < 0
 
     def fixed(self, channels: Iterable[ChannelSource]) -> Chosen:
         """Returns what means the same messages when channels have grown."""
@@ -64,8 +55,8 @@ class Chosen:
         """Returns a channel with only the messages that are wanted. With times, it reads all timestamps."""
         end = self.ends.get(shown(channel.raw_name), channel.sequences.last)
         if self.first is not None or self.last is not None:
-            first = 0 if self.first is None else _absolute(self.first, end)
-            last = _MAX_SEQUENCE if self.last is None else _absolute(self.last, end)
+            wanted = self.resolved(end)
+            first, last = min(wanted.first or 0, _MAX_SEQUENCE), _MAX_SEQUENCE if wanted.last is None else wanted.last
             channel = channel.narrowed(Ranges.of([(first, min(last, _MAX_SEQUENCE))]))
         if self.since is not None or self.until is not None:
             channel = channel.narrowed(self._in_time(channel))
@@ -81,10 +72,6 @@ class Chosen:
                 wanted &= batch.columns.timestamp < min(max(self.until, _LOWEST), _HIGHEST)
             found.append(Ranges.from_sequences(batch.sequence[wanted].copy()))
         return Ranges.union(found)
-
-
-def _absolute(sequence: int, end: int) -> int:
-    return min(sequence, _MAX_SEQUENCE) if sequence >= 0 else max(end + 1 + sequence, 0)
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ class Exporting:
         return export
 
     def _options(self, stores: tuple[str, ...], reading: TableOptions, layout: Layout, tasks: int) -> TableOptions:
-        from stantools.pipeline.tables.options import Bounds
+        from stantools.store.ranges import Bounds
 
         first, last = self.sequences or (None, None)
         if (first or 0) < 0 or (last or 0) < 0:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import datasource as spark
 
 from stantools.pipeline.tables.model import Table
-from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.schema import SCHEMAS
 from stantools.store.directory import subject_matches
+from stantools.store.ranges import Bounds
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,12 +26,13 @@ from stantools.pipeline.spark.tasks import begin_task
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.follow import Follower, FollowPart, Found, Limit
 from stantools.pipeline.tables.model import Mode, Piece, Table
-from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.pieces import split_slice
 from stantools.pipeline.tables.planning import grouped
 from stantools.pipeline.tables.positions import Offsets
 from stantools.pipeline.tables.read import FOLLOW_REMEDY, read_work
 from stantools.pipeline.tables.remote import is_remote
+from stantools.store.ranges import Bounds
 
 try:
     from pyspark.sql.streaming.datasource import (

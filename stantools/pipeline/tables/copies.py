@@ -17,7 +17,7 @@ from stantools.inspection.messages import Selection
 from stantools.pipeline.tables.listing import Entry
 from stantools.pipeline.tables.messages import INDEXED_COLUMNS
 from stantools.pipeline.tables.model import Piece, ReadCounter, SliceRef, StorePart, StoreRef, Table
-from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.pieces import chosen_rows, end_of, selection_of, split_slice, trusted_chain
 from stantools.pipeline.tables.remote import Remote, is_remote, join_url, split_url, temporary_directory
 from stantools.store.directory import (
@@ -30,6 +30,7 @@ from stantools.store.directory import (
 )
 from stantools.store.indexes import IndexView
 from stantools.store.mapping import mapped
+from stantools.store.ranges import Bounds
 
 #: No slice is cut where it is read.
 _UNCUT = 1 << 62

@@ -15,19 +15,10 @@ from stantools.options import Option
 from stantools.pipeline.tables.model import Mode, Table
 from stantools.pipeline.tables.texts import NUMBER, SIZE, TRUTH, Given, instead, listed, names_of, told
 from stantools.secret import Secret
+from stantools.store.ranges import Bounds
 
 #: What begins so is passed to fsspec under the rest of its name.
 STORAGE = "storage."
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Which messages are wanted; None is no bound."""
-
-    first: int | None = None  #: lowest sequence
-    last: int | None = None  #: highest sequence
-    since: int | None = None  #: not older, nanoseconds since 1970
-    until: int | None = None  #: older than this
 
 
 @dataclass(frozen=True)

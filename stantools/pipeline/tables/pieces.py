@@ -31,9 +31,10 @@ from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.messages import Selection, chosen
 from stantools.pipeline.tables.model import Piece, ReadCounter, SliceRef
-from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.options import TableOptions
 from stantools.store.indexes import IndexView, index_parts, scan_index
 from stantools.store.mapping import Buffer, Window, mapped
+from stantools.store.ranges import Bounds
 from stantools.store.reading import message_at, trusted_index
 
 

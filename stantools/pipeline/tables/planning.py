@@ -27,9 +27,10 @@ from stantools.pipeline.tables.model import (
     Table,
     plain_text,
 )
-from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.pieces import split_slice
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE
+from stantools.store.ranges import Bounds
 
 _Item = TypeVar("_Item")
 

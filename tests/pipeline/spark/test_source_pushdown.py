@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.pipeline.tables.model import Table
-from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.options import TableOptions
 from stantools.store.directory import subject_matches
+from stantools.store.ranges import Bounds
 
 pa = pytest.importorskip("pyarrow")
 sql = pytest.importorskip("pyspark.sql.datasource")

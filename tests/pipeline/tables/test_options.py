@@ -10,9 +10,10 @@ import pytest
 from stantools.errors import UsageError
 from stantools.format.crc import CASTAGNOLI
 from stantools.pipeline.tables.model import Mode, Table
-from stantools.pipeline.tables.options import Bounds, TableOptions, check_columns, table_options
+from stantools.pipeline.tables.options import TableOptions, check_columns, table_options
 from stantools.pipeline.tables.texts import names_of
 from stantools.secret import Secret
+from stantools.store.ranges import Bounds
 
 
 def test_everything_has_a_default() -> None:

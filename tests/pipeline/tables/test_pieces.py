@@ -20,8 +20,9 @@ from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_
 from stantools.pipeline.tables import pieces
 from stantools.pipeline.tables.messages import read_piece
 from stantools.pipeline.tables.model import Mode, Piece, ReadCounter, SliceRef, StoreRef
-from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.pieces import split_slice
+from stantools.store.ranges import Bounds
 from tests.pipeline.tables.reading import batches_of, found_damages, rows_of
 
 CRC = Crc(IEEE)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from stantools.format.crc import IEEE
 from stantools.pipeline.tables.model import Piece, ReadCounter, StorePart, StoreRef, Table
-from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import Plan, grouped, plan
 from stantools.pipeline.tables.read import read_split
 from stantools.store.limits import SliceLimits
+from stantools.store.ranges import Bounds
 from stantools.store.sample import BASE_TIME, SampleOptions, write_sample
 from tests.pipeline.tables.tablerows import table
 
