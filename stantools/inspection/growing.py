@@ -20,7 +20,7 @@ from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.survey import ChannelSurvey, SliceSurvey, extend_survey, survey_slice
 from stantools.progress import Progress
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, SliceFiles, list_channel, open_datastore
-from stantools.store.safe_end import SETTLED_SECONDS, Mark, Position, Sign, WatchedSlice, sign
+from stantools.store.safe_end import Looked, Mark, Position, Sign, WatchedSlice, settling, sign
 from stantools.work import Failure, Threads
 
 #: Looks at a channel whose files go while they are looked at.
@@ -30,20 +30,13 @@ _ANEW = 256 << 20
 
 
 @dataclass
-class _Seen:
+class _Seen(Looked):
     """A channel as it was at the last look."""
 
     survey: ChannelSurvey  #: what was found
     #: The data files that were surveyed, by path: their inodes, and the last message if it is known. A name may be used
     #: again.
     files: dict[Path, tuple[int, Mark | None]] = field(default_factory=dict)
-    paths: tuple[str, ...] = ()  #: in which files something new shows
-    signs: tuple[Sign, ...] = ()  #: what these looked like
-    settles: float = 0.0  #: when time alone changes how far it can be read, seconds since 1970
-
-    def unchanged(self, now: float) -> bool:
-        """Returns whether nothing can have changed since."""
-        return bool(self.paths) and now < self.settles and tuple(map(sign, self.paths)) == self.signs
 
 
 class GrowingStore:
@@ -163,7 +156,7 @@ class _Look:
         seen.survey.lone_indexes = [survey_slice(each, files.raw_name, self.crc) for each in files.lone_indexes]
         seen.paths, seen.signs = (*paths, os.fspath(directory)), (*signs, listed)
         newest = max((each[2] / 1e9 for each in signs if each), default=0.0)
-        seen.settles = newest + SETTLED_SECONDS if waiting and newest + SETTLED_SECONDS > time.time() else float("inf")
+        seen.settles = settling(newest) if waiting else float("inf")
         return seen
 
     def _top(self, files: ChannelFiles) -> int | None:

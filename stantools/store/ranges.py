@@ -26,9 +26,7 @@ _EMPTY = array("Q")
 class Bounds:
     """Which messages are wanted; None is no bound."""
 
-    first: int | None = (
-        None  #: lowest sequence; a negative one counts from the end, -1 is the last message
-    )
+    first: int | None = None  #: lowest sequence; a negative one counts from the end, -1 is the last message
     last: int | None = None  #: highest sequence, included
     since: int | None = None  #: not older, nanoseconds since 1970
     until: int | None = None  #: older than this

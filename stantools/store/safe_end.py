@@ -9,9 +9,11 @@ does not fit the data, records are followed in the data file itself, as a starti
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -82,6 +84,25 @@ def sign(path: str) -> Sign:
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def settling(written: float) -> float:
+    """Returns when time alone changes how far can be read what was written at a time; never if that is over."""
+    at = written + SETTLED_SECONDS
+    return at if at > time.time() else math.inf
+
+
+@dataclass(kw_only=True)
+class Looked:
+    """What a channel that grows looked like when it was read."""
+
+    paths: tuple[str, ...] = ()  #: in which files something new shows
+    signs: tuple[Sign, ...] = ()  #: what these looked like
+    settles: float = 0.0  #: when time alone changes how far it can be read, seconds since 1970
+
+    def unchanged(self, now: float) -> bool:
+        """Returns whether nothing can have changed since."""
+        return bool(self.paths) and now < self.settles and tuple(map(sign, self.paths)) == self.signs
 
 
 class WatchedSlice:

@@ -23,7 +23,7 @@ from stantools.pipeline.tables.model import Failed, Piece, StoreRef
 from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, Lost, Offsets, not_followed
 from stantools.pipeline.tables.watch import Allowance, ChannelWatch
 from stantools.store.directory import subject_matches
-from stantools.store.safe_end import Position, Sign, sign
+from stantools.store.safe_end import Looked, Position, sign
 
 LOG = logging.getLogger(__name__)
 
@@ -65,19 +65,12 @@ class Lag:
 
 
 @dataclass
-class _Seen:
-    """A channel when it was looked at."""
+class _Seen(Looked):
+    """A channel when it was looked at: at what grows, see `ChannelWatch.grows`, and the directory."""
 
     position: Position  #: where the stream was then
-    paths: tuple[str, ...]  #: what grows, see `ChannelWatch.grows`, and the directory
-    signs: tuple[Sign, ...]  #: what these looked like
     waiting: int  #: bytes that were there and not read
-    settles: float  #: when time alone changes what can be read of these, seconds since 1970
     aside: dict[str, str]  #: data files that are not followed; see `ChannelWatch.aside`
-
-    def unchanged(self, at: Position, now: float) -> bool:
-        """Returns whether nothing can have changed for a stream at a position."""
-        return self.position == at and now < self.settles and tuple(map(sign, self.paths)) == self.signs
 
 
 @dataclass
@@ -154,7 +147,7 @@ class Follower:
             for name in names:
                 at = positions.get(name) or (BEGINNING if known else ANYWHERE)
                 look = seen.get(name)
-                if look is not None and look.unchanged(at, now):
+                if look is not None and look.position == at and look.unchanged(now):
                     end.pass_over(store.root, look.aside)
                 else:
                     new = self._look(store, name, at, end)
@@ -256,9 +249,9 @@ class Follower:
             stale = signs[-1] is not None and not watch.has(paths[-1])
             waiting = watch.backlog(to)
             settles = watch.settles() if waiting else math.inf
-            settles = settles if settles > time.time() else math.inf
             aside = watch.aside(at)
-            seen = _Seen(to, (*paths, directory), (*signs, before), waiting, settles, aside)
+            grows, looks = (*paths, directory), (*signs, before)
+            seen = _Seen(to, waiting, aside, paths=grows, signs=looks, settles=settles)
             return _News(watch, at, to, None if stale else seen, aside)
 
         directory = f"{store.root}/{name}"

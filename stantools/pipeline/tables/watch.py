@@ -16,6 +16,7 @@ the server writes that one, else the first by name; a `.bak` slice only where no
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from stantools.pipeline.tables.model import Piece, SliceRef, StoreRef
 from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, REPLACED, Lost
 from stantools.store.directory import SliceFiles, list_channel
-from stantools.store.safe_end import SETTLED_SECONDS, UNKNOWN, Mark, Position, WatchedSlice
+from stantools.store.safe_end import UNKNOWN, Mark, Position, WatchedSlice, settling
 
 
 @dataclass
@@ -213,11 +214,11 @@ class ChannelWatch:
         )
 
     def settles(self) -> float:
-        """Returns when the slice that grows will not have been written for a while, seconds since 1970."""
+        """Returns when the slice that grows will not have been written for a while, seconds since 1970; else never."""
         if self.top is None:
-            return 0.0
+            return math.inf
         with self.open(self.top) as watched:
-            return watched.written + SETTLED_SECONDS
+            return settling(watched.written)
 
     def has(self, path: str) -> bool:
         """Returns whether a data file was there."""
