@@ -151,10 +151,10 @@ def check_stopped(nodes: Iterable[NodeFiles], *, force: bool) -> None:
 def read_store(store: Datastore, taking: SourceOptions) -> StoreSource:
     """Reads what is taken of a store for a migration; says so if a server seems to be using it."""
     from stantools.cli.progress import Progress
-    from stantools.migration.workflow import read_source
+    from stantools.migration.workflow import read_source, signs_of_use
 
-    for use in check_not_in_use(store.path, force=True):
-        console.warning(f"{use.detail}: what it writes from now on is not migrated", "stop it for a complete migration")
+    for note in signs_of_use(store.path):
+        console.warning(note.text, note.remedy)
     names = store.chosen(taking.patterns)
     with Progress("read", store.data_size(names)) as shown:
         return read_source(store, taking, progress=shown.advance)

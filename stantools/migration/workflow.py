@@ -23,6 +23,7 @@ from stantools.migration.targets.target import Destination
 from stantools.notation import counted
 from stantools.progress import Progress
 from stantools.store.directory import Datastore
+from stantools.store.locks import check_not_in_use
 
 
 def read_source(store: Datastore, options: SourceOptions, *, progress: Progress | None = None) -> StoreSource:
@@ -43,6 +44,13 @@ def read_source(store: Datastore, options: SourceOptions, *, progress: Progress 
         for channel in source.channels:
             channel.check_key()
     return source
+
+
+def signs_of_use(store: Path) -> list[Note]:
+    """Returns a warning for each sign that a server is using a store."""
+    text, remedy = "what it writes from now on is not migrated", "stop it for a complete migration"
+    uses = check_not_in_use(store, force=True)
+    return [Note(Level.WARNING, str(store), f"{use.detail}: {text}", remedy) for use in uses]
 
 
 def default_plan_file(store: Path) -> Path:

@@ -20,7 +20,7 @@ from stantools.migration.source import ChannelSource, Key, SourceOptions
 from stantools.migration.stream_source import stream_source
 from stantools.migration.targets.loading import ApplyOptions
 from stantools.migration.targets.target import Destination
-from stantools.migration.workflow import read_source
+from stantools.migration.workflow import read_source, signs_of_use
 from stantools.nats.stream_names import safe_name
 from stantools.nats.subjects import Taken
 from stantools.pipeline.tables.discovery import discover
@@ -29,7 +29,6 @@ from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote
 from stantools.recovery.salvage.model import ChannelPlan
 from stantools.store.directory import open_datastore
-from stantools.store.locks import check_not_in_use
 from stantools.store.serverinfo import refuse_0_1
 from stantools.work import Failure, Work
 
@@ -184,15 +183,7 @@ def _plan(item: Unplanned, *, sources: Sources, planning: PlanOptions) -> Planne
     root = Path(item.root)
     store = open_datastore(root, Crc(item.polynomial), sources.options.key.key())
     refuse_0_1(store)
-    notes = [
-        Note(
-            Level.WARNING,
-            item.root,
-            f"{use.detail}: what it writes from now on is not migrated",
-            "stop it for a complete migration",
-        )
-        for use in check_not_in_use(root, force=True)
-    ]
+    notes = signs_of_use(root)
     source = read_source(store, sources.taking())
     name = safe_name(root.name)
     planning = replace(
