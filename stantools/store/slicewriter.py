@@ -250,7 +250,7 @@ class SliceWriter:
             StoreUnwritableError: As in `append`.
         """
         have, limits, count = self.current, self.limits, len(sizes)
-        if have is None or self._file is None or not have.count or limits.max_age_ns:
+        if have is None or self._file is None or not have.count or (limits.max_age_ns and self._is_old(have)):
             return False
         run = kernels.index_run(
             data, starts, sizes, sequences, timestamps, have.data_size, self.last_sequence, self._crc
@@ -293,13 +293,14 @@ class SliceWriter:
             StoreUnwritableError: As in `append`.
         """
         have, file, limits, size = self.current, self._file, self.limits, len(record)
-        if have is None or file is None or not have.count or self._index_rows or limits.max_age_ns:
+        if have is None or file is None or not have.count or self._index_rows:
             return False
         cost = size + _INDEX_COST
         if (
             sequence != self.last_sequence + 1
             or 0 < limits.max_bytes <= have.bytes + cost
             or 0 < limits.max_msgs <= have.count
+            or (limits.max_age_ns and self._is_old(have))
         ):
             return False
         try:
@@ -316,6 +317,23 @@ class SliceWriter:
         have.data_size += size
         self._flushed = have.progress()
         return True
+
+    def _is_old(self, have: SliceState) -> bool:
+        """Whether a slice may be too old for more messages; without a clock that depends on theirs."""
+        return self._clock is None or self._clock() - have.first_timestamp >= self.limits.max_age_ns
+
+    def reopen(self) -> None:
+        """Opens the current slice again if it was closed; a new one is not begun.
+
+        Raises:
+            StoreUnwritableError: The files are not as they were left, or cannot be opened.
+        """
+        if self._file is None and self.current is not None and self.current.count:
+            self._open_again(self.current)
+
+    def _open_again(self, have: SliceState) -> None:
+        with writing(untouched="nothing was changed"):
+            self._file = SliceFile.reopen(self.directory, have.number, have.data_size, have.count)
 
     def mark(self) -> Mark:
         """Returns where the writer is after a flush, to be able to go back there."""
@@ -518,8 +536,7 @@ class SliceWriter:
     def _put(self, have: SliceState, part: _Part) -> None:
         """Takes records into the current slice."""
         if self._file is None:
-            with writing(untouched="nothing was changed"):
-                self._file = SliceFile.reopen(self.directory, have.number, have.data_size, have.count)
+            self._open_again(have)
             self._names_to_sync |= not have.count
         total, offsets = part.place(have.data_size)
         sequence, timestamp = part.sequence, part.timestamp

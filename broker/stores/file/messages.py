@@ -3,9 +3,9 @@
 What is appended is written at the next flush. If anything goes wrong until then, the files are cut back to where they
 were after the flush before, so that what was refused is not there, and what was promised is.
 
-Where a flush has to be durable, or the channel has yet to be made, a thread writes and syncs. The files belong to it as
-long as the flush is under way: what is appended meanwhile is gathered for the next one, and what was stored before is
-read as it was.
+Where a flush has to be durable, or the channel or its next slice has yet to be made, a thread writes and syncs. The files
+belong to it as long as the flush is under way: what is appended meanwhile is gathered for the next one, and what was
+stored before is read as it was.
 """
 
 from __future__ import annotations
@@ -143,11 +143,12 @@ class FileMessages:
                 self._set_mark()
             try:
                 # What follows the last message, in the same slice, is looked at by the kernel alone.
-                if not self._writer.append_run(
-                    records.data, records.starts, records.sizes, records.sequences, records.timestamps
-                ):
+                if not self._append_run(records):
                     first = first_sequence(records, self.last)
-                    self._write(records)
+                    if self._services.at_once:
+                        self._write(records)
+                    else:
+                        self._step_aside()
             except (StoreUnwritableError, ValueError) as error:
                 self._go_back()
                 raise self._taken_back(error) from error
@@ -212,6 +213,7 @@ class FileMessages:
                 self._begin(self._under_way)
             elif self._gathered:
                 self._next = self._next or Flush()
+        if self._aside:
             return self._next or self._under_way
         try:
             self._writer.flush()
@@ -233,7 +235,7 @@ class FileMessages:
         """
         disk = self._services.disk
         paused, self._under_way, self._next = self._pausing, flush, None
-        few = disk.pause > 0 and self._gathered_count < max(self._counts)
+        few = self._sync and disk.pause > 0 and self._gathered_count < max(self._counts)
         self._pausing = not at_once and (self._new or few)
         if not paused:
             current = self._writer.current
@@ -264,15 +266,23 @@ class FileMessages:
             self._begin(flush, at_once=True)
 
     def _store_soon(self, blocks: Sequence[Records]) -> None:
-        """Writes what belongs in the current slice, and has the kernel sync it; a thread does what is left of that."""
+        """Writes what belongs in the current slice, and has the kernel sync it; a thread does what is left of that.
+
+        Where flushes need not be durable and nothing is left, nothing is under way then, and who flushes goes on.
+        """
         disk, writer, taken = self._services.disk, self._writer, 0
-        if self._sync and not (disk.pause or self._broken):
+        if not (self._broken or (self._sync and disk.pause)):
             try:
+                if not self._sync:
+                    writer.reopen()
                 for each in blocks:
-                    if not writer.append_run(each.data, each.starts, each.sizes, each.sequences, each.timestamps):
+                    if not self._append_run(each):
                         break
                     taken += 1
                 else:
+                    if not self._sync:
+                        self._under_way, self._aside = None, False
+                        return
                     writer.flush(sync=False)
                     if disk.sync(writer.descriptors, self._kernel_done):
                         return
@@ -330,8 +340,31 @@ class FileMessages:
             self._aside = self._dirty
             self._services.unsynced.add(self)
         self._keep_within_limits()
-        if self._next is not None:
-            self._begin(self._next)
+        following = self._next
+        if following is None:
+            return
+        self._begin(following)
+        if not self._aside:
+            try:
+                self.flush()
+            except StorageError as error:
+                following.outcome, following.error = Outcome.REFUSED, error.message
+            self._services.completed.append(following)
+
+    def _append_run(self, records: Records) -> bool:
+        return self._writer.append_run(
+            records.data, records.starts, records.sizes, records.sequences, records.timestamps
+        )
+
+    def _step_aside(self) -> None:
+        """Has a thread begin the next slice: making files may take long. What comes until it is there is gathered.
+
+        Raises:
+            StoreUnwritableError: What was appended before cannot be written.
+        """
+        if self._dirty:
+            self._writer.flush()
+        self._aside = True
 
     def _write(self, records: Records) -> None:
         self._writer.append_encoded(records.data, records.starts, records.sizes, records.sequences, records.timestamps)

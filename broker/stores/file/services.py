@@ -186,3 +186,4 @@ class Services:
     completed: list[Flush] = field(default_factory=list)  #: flushes that were under way and are not any more
     unsynced: set[Syncable] = field(default_factory=set)  #: message stores that hold something which is not durable
     unsynced_logs: set[Syncable] = field(default_factory=set)  #: subscription stores that do
+    at_once: bool = False  #: what makes files is done by the loop, and complete when it returns

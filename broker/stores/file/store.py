@@ -91,8 +91,14 @@ class FileStore:
 
     # The server and its clients.
 
-    def recover(self) -> Recovered | None:
-        """Reads what is there, after the repairs that the original makes; see `Store.recover`."""
+    def recover(self, *, at_once: bool = False) -> Recovered | None:
+        """Reads what is there, after the repairs that the original makes; see `Store.recover`.
+
+        Args:
+            at_once: Make channels and slices when they are needed, whatever the disk is doing, so that each flush which
+                need not be durable is complete when it returns.
+        """
+        self._services.at_once = at_once
         make_directory(self._root)
         self._lock = lock_directory(self._root)
         found = recover_directory(self._options, self._services.crc, self._cluster_id)
@@ -194,13 +200,8 @@ class FileStore:
 
     # Channels.
 
-    def create_channel(self, name: bytes, *, at_once: bool = False) -> ChannelStore:
-        """Adds a channel; see `Store.create_channel`.
-
-        Args:
-            name: The channel.
-            at_once: Make it now, whatever the disk is doing.
-        """
+    def create_channel(self, name: bytes) -> ChannelStore:
+        """Adds a channel; see `Store.create_channel`."""
         if name in self._channels:
             raise StorageError("already exists")
         if 0 < self.limits.max_channels <= len(self._channels):
@@ -209,7 +210,7 @@ class FileStore:
             raise StorageError(f"mkdir {self._root}/{os.fsdecode(name)}: invalid argument")
         path = self._root / os.fsdecode(name)
         directory = ChannelDirectory(path, self._services, partial(self._leave, name), self._leaving.get(name))
-        if at_once:
+        if self._services.at_once:
             directory.make()
             directory.making = None
         limits = self.limits.limits_for(os.fsdecode(name))

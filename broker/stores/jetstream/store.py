@@ -325,7 +325,7 @@ class JetStreamStore:
             attempts.insert(0, self._cut_copy)
         while True:
             try:
-                found = self._copy.recover()
+                found = self._copy.recover(at_once=True)
             except InUseError:
                 # Nothing is wrong with it; it is another's.
                 raise
@@ -469,7 +469,7 @@ class JetStreamStore:
     def copy_of(self, name: bytes) -> MessageStore:
         """Returns the copy of a channel, an empty one if there is none yet."""
         if name not in self._copies:
-            self._copies[name] = self._copy.create_channel(name, at_once=True)
+            self._copies[name] = self._copy.create_channel(name)
         return self._copies[name].messages
 
     def new_copy(self, name: bytes, *, keep: bool) -> MessageStore:

@@ -458,10 +458,13 @@ def test_records_behind_the_index_are_not_built_upon(tmp_path):
     index = tmp_path / "foo/msgs.1.idx"
     os.truncate(index, index.stat().st_size - 64)
     data = (tmp_path / "foo/msgs.1.dat").read_bytes()
-    messages = reopened(tmp_path, sync=False).channels[NAME][0].messages
+    store = FileStore(FileOptions(tmp_path, sync=False), StoreLimits(0, UNLIMITED))
+    found = store.recover()
+    assert found is not None
+    messages = found.channels[NAME][0].messages
     assert messages.last == 8
     messages.append(block(NAME, 9, [b"new"]))
-    messages.flush()
+    flush(store, messages)
     assert (tmp_path / "foo/msgs.1.dat").read_bytes() == data
     assert [each.data for each in everything(messages, first=8)] == [b"x", b"new"]
     again = reopened(tmp_path).channels[NAME][0].messages
