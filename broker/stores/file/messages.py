@@ -290,7 +290,11 @@ class FileMessages:
                 self._go_back()
                 disk.run(partial(_fail, error), self._stored, awaited=True)
                 return
-        disk.run(partial(self._store, blocks[taken:]), self._stored, awaited=self._sync)
+        job = partial(self._store, blocks[taken:])
+        if self._sync:
+            disk.run(job, self._stored, awaited=True)
+        else:
+            disk.take_turns(lambda: (job, self._stored))
 
     def _kernel_done(self, problem: Exception | None) -> None:
         """Goes on when the kernel is done."""
