@@ -291,10 +291,11 @@ class FileMessages:
                 disk.run(partial(_fail, error), self._stored, awaited=True)
                 return
         job = partial(self._store, blocks[taken:])
-        if self._sync:
-            disk.run(job, self._stored, awaited=True)
-        else:
+        if not self._sync and writer.current is None:
+            # Thousands of channels may begin their first slices at the same time.
             disk.take_turns(lambda: (job, self._stored))
+        else:
+            disk.run(job, self._stored, awaited=self._sync)
 
     def _kernel_done(self, problem: Exception | None) -> None:
         """Goes on when the kernel is done."""
