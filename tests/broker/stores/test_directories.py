@@ -25,6 +25,7 @@ from stantools.inspection.forecast import ServerOptions, forecast
 from stantools.store.directory import open_datastore
 from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
+from stantools.store.slicefile import SliceFile
 from tests.broker.stores.making import block, everything, flush
 from tests.broker.stores.test_torn import VERSIONS, moments
 from tests.broker.streaming.world import World
@@ -316,6 +317,69 @@ def test_killed_at_every_moment_of_making(
     assert seen.seen > 10
     subs, data = "subs.dat", "msgs.1.dat"
     assert {frozenset(), frozenset({subs}), frozenset({subs, data}), frozenset({subs, data, "msgs.1.idx"})} <= stages
+
+
+@pytest.mark.parametrize("before", [0, 2], ids=["first", "next"])
+def test_nobody_waits_for_a_slice_that_is_begun(tmp_path: Path, sync: bool, before: int) -> None:
+    limits = StoreLimits(0, UNLIMITED)
+    store = FileStore(FileOptions(tmp_path, sync=sync, slices=SliceLimits(2, 0)), limits)
+    assert store.recover() is None
+    store.init(new_server_info("test-cluster"))
+    messages = {name: store.create_channel(name).messages for name in (b"innocent", b"slow")}
+    for name, each in messages.items():
+        if before:
+            each.append(block(name, 1, [b"x"] * before))
+    flush(store, *messages.values())
+    slow, innocent = messages[b"slow"], messages[b"innocent"]
+    with brake("slow", "open", "link") as braked:
+        slow.append(block(b"slow", before + 1, [b"a"]))
+        under_way = slow.flush()
+        assert braked.hung.wait(60)
+        # What comes meanwhile is gathered, others go on, and what is stored is read.
+        slow.append(block(b"slow", before + 2, [b"b"]))
+        following = slow.flush()
+        innocent.append(block(b"innocent", before + 1, [b"c"]))
+        assert stored(store, innocent.flush())
+        assert under_way is not None and following is not None
+        done = list(store.completed())
+        assert under_way not in done and following not in done
+        found = slow.read(1, 100)
+        assert len(found.sizes) >= before
+        braked.released.set()
+        store.settle()
+        done += store.completed()
+        assert done.index(under_way) < done.index(following)
+    assert {under_way.outcome, following.outcome} == {Outcome.STORED}
+    # From now on the loop writes again, where it need not be durable.
+    slow.append(block(b"slow", before + 3, [b"d"]))
+    flush(store, slow)
+    store.close()
+    again = FileStore(FileOptions(tmp_path), limits).recover()
+    assert again is not None
+    wanted = [b"x"] * before + [b"a", b"b", b"d"]
+    assert [each.data for each in everything(again.channels[b"slow"][0].messages)] == wanted
+
+
+@pytest.mark.parametrize("before", [0, 2], ids=["first", "next"])
+def test_a_slice_that_cannot_be_begun_refuses_what_waits(tmp_path: Path, before: int) -> None:
+    store = FileStore(FileOptions(tmp_path, sync=False, slices=SliceLimits(2, 0)), StoreLimits(0, UNLIMITED))
+    assert store.recover() is None
+    store.init(new_server_info("test-cluster"))
+    slow = store.create_channel(b"slow").messages
+    if before:
+        slow.append(block(b"slow", 1, [b"x"] * before))
+    flush(store, slow)
+    with patch.object(SliceFile, "create", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))):
+        slow.append(block(b"slow", before + 1, [b"a"]))
+        under_way = slow.flush()
+        store.settle()
+        assert under_way in store.completed()
+    assert under_way is not None and under_way.outcome is Outcome.REFUSED and "No space" in under_way.error
+    assert (slow.last, slow.count) == (before, before)
+    slow.append(block(b"slow", before + 1, [b"again"]))
+    flush(store, slow)
+    assert [each.data for each in everything(slow)] == [b"x"] * before + [b"again"]
+    store.close()
 
 
 def stored(store: FileStore, flush: Flush | None) -> bool:
