@@ -3,9 +3,9 @@
 What is appended is written at the next flush. If anything goes wrong until then, the files are cut back to where they
 were after the flush before, so that what was refused is not there, and what was promised is.
 
-Where a flush has to be durable, or the channel or its next slice has yet to be made, a thread writes and syncs. The files
-belong to it as long as the flush is under way: what is appended meanwhile is gathered for the next one, and what was
-stored before is read as it was.
+Where a flush has to be durable, or the channel or its next slice has yet to be made, a thread writes and syncs. The
+files belong to it as long as the flush is under way: what is appended meanwhile is gathered for the next one, and what
+was stored before is read as it was.
 """
 
 from __future__ import annotations
