@@ -28,8 +28,9 @@ class StreamsBus:
     def __init__(self, server: NatsServer) -> None:
         self._server = server
         self._client: SystemClient = server.system_client("JETSTREAM")
-        #: Publishes as the server itself.
+        #: Both publish as the server itself.
         self.publish: Final = self._client.publish_anything
+        self.answer: Final = self._client.answer
 
     @property
     def id(self) -> str:
@@ -41,9 +42,9 @@ class StreamsBus:
         """Bytes that a message of a client may have."""
         return self._server.options.max_payload
 
-    def listen(self, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
+    def listen(self, subject: bytes, handler: Handler, *, gathered: bool = False, but: bytes = b"") -> object:
         """Subscribes."""
-        return self._client.subscribe(subject, handler, rank=_RANK if gathered else 0)
+        return self._client.subscribe(subject, handler, rank=_RANK if gathered else 0, but=but)
 
     def unlisten(self, subscription: object) -> None:
         """Unsubscribes."""

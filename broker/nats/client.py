@@ -86,6 +86,7 @@ class NatsSubscription:
     delivered: int = 0  #: messages so far
     narrowed: bool = False  #: some subjects that it matches are denied to the client
     closed: bool = False  #: it has ended
+    but: bytes = b""  #: what it matches and another one of the client gets, which has this subject; empty for nothing
     pace: int = 64  #: how many rows the handler takes at a time; grows and shrinks with the time that it needs
 
 

@@ -22,7 +22,6 @@ from broker.nats.auth import Credentials, Identity
 from broker.nats.client import CLOSED, HEARS, OPEN, Client, ClientState, NatsSubscription, Reason
 from broker.nats.intake import SMALL, Intake
 from broker.nats.session import Session
-from stantools.nats import encoding
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, Stop
 from stantools.nats.kernels import encode_block, encode_message, encode_messages, parse_publishes
 from stantools.nats.operations import Malformed, NeedMore, parse_operation, payload_too_large
@@ -503,15 +502,11 @@ class Connection(Session, asyncio.BufferedProtocol):
         """Sends one message."""
         if reply and self.permit is not None and self.permit.responses is not None:
             self.remember_reply(reply)
-        header = b""
-        if header_size:
-            header, payload = payload[: header_size if self.headers else 0], payload[header_size:]
-        if reply or header:
-            self.send(encoding.message(subject, subscription.sid, payload, reply, header))
-        else:
-            self.send(encode_message(subject, subscription.sid, payload))
+        if header_size and not self.headers:
+            payload, header_size = payload[header_size:], 0
+        self.send(encode_message(subject, subscription.sid, payload, reply, header_size))
         if self.server.tracing:
-            tracing.delivery(self, subscription, subject, reply, len(payload), len(header))
+            tracing.delivery(self, subscription, subject, reply, len(payload) - header_size, header_size)
 
 
 def _claimed(data: Buffer, begin: int, end: int) -> int:

@@ -60,7 +60,13 @@ class InternalClient(Client):
         return f"{self.name} - cid:{self.cid}"
 
     def subscribe(
-        self, subject: bytes, handler: Handler, queue: bytes = b"", rank: int = 0, taker: Taker | None = None
+        self,
+        subject: bytes,
+        handler: Handler,
+        queue: bytes = b"",
+        rank: int = 0,
+        taker: Taker | None = None,
+        but: bytes = b"",
     ) -> NatsSubscription:
         """Subscribes. What sockets publish is handed over in the read that brought it.
 
@@ -72,6 +78,7 @@ class InternalClient(Client):
                 of the event loop, when those with a lower rank have got theirs. 0: at once.
             taker: Gets single messages of those that are handed over together, for all handlers that have it; it cannot
                 ask for a pause.
+            but: Not what another subscription of this client gets, which has this subject; empty for all.
 
         Raises:
             ValueError: The subject is not valid.
@@ -85,6 +92,7 @@ class InternalClient(Client):
             raise PermissionError(f'nats: Permissions Violation for Subscription to "{text}"')
         self._sids += 1
         subscription = NatsSubscription(self, b"%d" % self._sids, subject, queue, handler, taker, rank)
+        subscription.but = but
         subscription.narrowed = self.permit is not None and self.permit.narrows(subject)
         self.server.subscriptions.add(subscription)
         return subscription
@@ -264,6 +272,16 @@ class InternalClient(Client):
 
 class SystemClient(InternalClient):
     """The server itself: it needs no permission, and no view shows it."""
+
+    def answer(self, to: bytes, message: bytes, header_size: int) -> None:
+        """Publishes one message, of any size, to any subject.
+
+        Args:
+            to: Where to.
+            message: Header block and payload.
+            header_size: Bytes of the header block; 0 for none.
+        """
+        self.server.router.answer(self, to, b"", message, header_size)
 
     def publish_anything(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
         """Publishes one message, of any size, to any subject."""

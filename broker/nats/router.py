@@ -415,7 +415,12 @@ class Router:
         if only is None or only.limit or only.closed:
             self.publish_one(origin, subject, reply, payload, header_size)
             return
-        self._account(only, 1, size)
+        only.delivered += 1
+        counters.out_msgs += 1
+        counters.out_bytes += size
+        counters = only.client.counters
+        counters.out_msgs += 1
+        counters.out_bytes += size
         only.client.take_one(only, subject, reply, payload, header_size)
 
     def publish_one(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from stantools.nats.interest import Interest, Remembered, finished
 from stantools.nats.kernels import Names
-from stantools.nats.subjects import is_literal, overlap
+from stantools.nats.subjects import is_literal, matches, overlap
 
 if TYPE_CHECKING:
     from broker.nats.abroad import Abroad, Mesh
@@ -196,6 +196,8 @@ class Subscriptions:
         head = subject[:-1]
         if subscription.handler is None or subscription.queue or not subject.endswith(b".>") or not is_literal(head):
             return
+        if subscription.but:
+            return
         heads = self._heads.setdefault(first, {})
         if change < 0:
             if head in heads and heads[head].owner is subscription:
@@ -288,6 +290,8 @@ class Subscriptions:
         changes = interest.inserts + interest.removes
         matched = yield from interest.search(subject)
         plain, queues = matched.plain, matched.queues
+        if len(plain) > 1 and any(s.but for s in plain):
+            plain = tuple(s for s in plain if not (s.but and matches(s.but, subject)))
         narrowed = any(s.narrowed for s in plain) or any(s.narrowed for group in queues for s in group)
         if narrowed:
             plain = tuple(s for s in plain if _may_receive(s, subject))

@@ -14,7 +14,7 @@ from broker.streams.configuration import StreamConfig
 from broker.streams.consumercalls import ConsumerCalls
 from broker.streams.consumers import Consumers
 from broker.streams.errors import ApiError, bad_request, name_mismatch, store_failed, unavailable
-from broker.streams.headers import status
+from broker.streams.headers import bare, status
 from broker.streams.options import LEVEL, beyond
 from broker.streams.requests import (
     BOOL,
@@ -260,8 +260,8 @@ class Api:
 
     # Messages themselves
 
-    def direct(self, rest: bytes, header: bytes, body: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """Returns header blocks and payloads of what answers a direct get.
+    def direct(self, rest: bytes, header: bytes, body: bytes) -> Iterable[tuple[bytes, int]]:
+        """Returns what answers a direct get: messages, each with the size of the header block that it begins with.
 
         Args:
             rest: What follows `DIRECT` in the subject: a stream, and perhaps a subject.
@@ -270,9 +270,9 @@ class Api:
         """
         self.total += 1
         if header and beyond(header):
-            return ((BEYOND, b""),)
+            return (bare(BEYOND),)
         name, _, subject = rest.partition(b".")
         stream = self._account.direct(name.decode(errors="replace"))
         if stream is None:
-            return ((status("503"), b""),)
+            return (bare(status("503")),)
         return reading.direct(stream, subject, body)

@@ -17,6 +17,11 @@ def status(line: str, **headers: object) -> bytes:
     return f"NATS/1.0 {line}\r\n{lines}\r\n".encode()
 
 
+def bare(header: bytes) -> tuple[bytes, int]:
+    """Returns a message without payload, and the size of its header block."""
+    return header, len(header)
+
+
 def with_lines(header: bytes, *lines: bytes) -> bytes:
     """Returns a header block with more lines at its end; it may be empty."""
     start = header[: -len(_END)] if header.endswith(_END) else _VERSION

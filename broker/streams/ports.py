@@ -23,13 +23,14 @@ class Bus(Protocol):
     def max_payload(self) -> int:
         """Bytes that a message of a client may have."""
 
-    def listen(self, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
+    def listen(self, subject: bytes, handler: Handler, *, gathered: bool = False, but: bytes = b"") -> object:
         """Subscribes; what is published is handed over in the read that brought it.
 
         Args:
             subject: Subject, possibly with wildcards.
             handler: Takes rows of a table; buffer and table are good for the time of the call only.
             gathered: What many have published may be handed over together, when the loop has read from all.
+            but: Not what another handler gets, which listens to this; empty for all.
         """
 
     def unlisten(self, subscription: object) -> None:
@@ -37,6 +38,9 @@ class Bus(Protocol):
 
     def publish(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
         """Publishes as the server itself: no permission is needed, and no size is too large."""
+
+    def answer(self, to: bytes, message: bytes, header_size: int) -> None:
+        """As `publish`: a message that begins with so many bytes of headers."""
 
     def deliver(
         self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""

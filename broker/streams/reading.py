@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.stores.interface import StorageError
 from broker.streams.errors import ApiError, bad_request, no_message
-from broker.streams.headers import status, with_lines
+from broker.streams.headers import bare, status, with_lines
 from broker.streams.requests import BOOL, INT, STRING, STRINGS, TIME, UINT, members, parse, time_text
 from stantools.streamfiles.headers import located
 
@@ -47,8 +47,8 @@ _CONFLICTS: Final = tuple(
 #: Messages and bytes of a batch.
 _MOST_BATCH: Final = 1024
 _MOST_BATCH_BYTES: Final = 4 << 20
-_MISSING: Final = (status("404 Message Not Found"), b"")
-_BAD: Final = (status("408 Bad Request"), b"")
+_MISSING: Final = bare(status("404 Message Not Found"))
+_BAD: Final = bare(status("408 Bad Request"))
 _DELETE: Final[Mapping[str, str]] = {"seq": UINT, "no_erase": BOOL}
 
 
@@ -104,8 +104,8 @@ def delete(stream: Stream, body: bytes) -> None:
     stream.delete_message(wanted.get("seq", 0), erase=not wanted.get("no_erase", False))
 
 
-def direct(stream: Stream, subject: bytes, body: bytes) -> Iterable[tuple[bytes, bytes]]:
-    """Returns header blocks and payloads of the answers to a direct get.
+def direct(stream: Stream, subject: bytes, body: bytes) -> Iterable[tuple[bytes, int]]:
+    """Returns the answers to a direct get: messages, each with the size of the header block that it begins with.
 
     Args:
         stream: The stream.
@@ -118,18 +118,18 @@ def direct(stream: Stream, subject: bytes, body: bytes) -> Iterable[tuple[bytes,
     return _direct(stream, body)
 
 
-def _last(stream: Stream, subject: bytes) -> tuple[bytes, bytes]:
+def _last(stream: Stream, subject: bytes) -> tuple[bytes, int]:
     try:
         return stream.store.direct(stream.store.contents.last_of(subject), stream.label) or _MISSING
     except StorageError:
         return _MISSING
 
 
-def _direct(stream: Stream, body: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _direct(stream: Stream, body: bytes) -> Iterator[tuple[bytes, int]]:
     try:
         yield from _found(stream, _wanted(body))
     except _RefusedError as refused:
-        yield status(str(refused)), b""
+        yield bare(status(str(refused)))
     except (ApiError, StorageError):
         yield _MISSING
 
@@ -153,7 +153,7 @@ def _wanted(body: bytes) -> dict[str, Any]:
     return wanted
 
 
-def _found(stream: Stream, wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, bytes]]:
+def _found(stream: Stream, wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, int]]:
     if "multi_last" in wanted:
         yield from _batch(stream, _last_ones(stream, wanted), wanted)
     elif wanted.get("batch", 0) > 0:
@@ -173,7 +173,8 @@ def _found(stream: Stream, wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, b
         yield from _batch(stream, (sequences, left, 0), wanted)
     else:
         message = stream.message(_sequence(stream, wanted))
-        yield b"" if wanted.get("no_hdr") else _located(stream, message), message.payload
+        block = b"" if wanted.get("no_hdr") else _located(stream, message)
+        yield block + message.payload, len(block)
 
 
 def _located(stream: Stream, message: Stored) -> bytes:
@@ -199,7 +200,7 @@ def _last_ones(stream: Stream, wanted: Mapping[str, Any]) -> tuple[list[int], in
 
 def _batch(
     stream: Stream, found: tuple[list[int], int, int], wanted: Mapping[str, Any]
-) -> Iterator[tuple[bytes, bytes]]:
+) -> Iterator[tuple[bytes, int]]:
     """Iterates over the messages of a batch, and what closes it."""
     sequences, left, end = found
     room = min(wanted.get("max_bytes", 0) or _MOST_BATCH_BYTES, _MOST_BATCH_BYTES)
@@ -210,7 +211,8 @@ def _batch(
             continue
         pending = left + len(sequences) - row - 1
         place = (b"Nats-Num-Pending: %d" % pending, b"Nats-Last-Sequence: %d" % last)
-        yield with_lines(_located(stream, message), *place), message.payload
+        block = with_lines(_located(stream, message), *place)
+        yield block + message.payload, len(block)
         last = sequence
         room -= len(message.header) + len(message.payload)
         if room <= 0:
@@ -219,4 +221,4 @@ def _batch(
     headers = {"Nats_Num_Pending": left, "Nats_Last_Sequence": last}
     if end:
         headers["Nats_UpTo_Sequence"] = end
-    yield status("204 EOB", **headers), b""
+    yield bare(status("204 EOB", **headers))

@@ -48,6 +48,8 @@ _FEW: Final = 16
 _PAUSE: Final = 20_000
 #: Seconds that consumers have before the others have their turn.
 _TURN: Final = 0.004
+#: Requests for the last message of a subject, such as the value of a key. Others may ask for many messages.
+_KEYS: Final = DIRECT + b"*.>"
 _NEXT: Final = PREFIX + b"CONSUMER.MSG.NEXT."
 _CHANGES: Final = (PREFIX + b"STREAM.", PREFIX + b"CONSUMER.")
 _FLOW: Final = b"$JS.FC."
@@ -95,7 +97,8 @@ class StreamsServer:
         self.account.load()
         for stream in self.account.streams.values():
             self._adopt(stream)
-        self._bus.listen(PREFIX + b">", self._requested)
+        self._bus.listen(PREFIX + b">", self._requested, but=_KEYS)
+        self._bus.listen(_KEYS, self._keys_wanted, gathered=True)
         self._bus.listen(acks.PREFIX + b">", self._acknowledged)
         self._bus.listen(_FLOW + b">", self._flow_answered)
         if self._preview is not None:
@@ -276,9 +279,7 @@ class StreamsServer:
         changes = False
         for subject, reply, header, body in rows(buffer, frames, begin, end):
             if subject.startswith(DIRECT):
-                for block, payload in self.api.direct(subject[len(DIRECT) :], header, body):
-                    if reply:
-                        self._bus.publish(reply, payload, header=block)
+                self._wanted(subject, reply, header, body)
                 continue
             changes = True
             if subject.startswith(_NEXT):
@@ -291,6 +292,17 @@ class StreamsServer:
                 self._look_for_changes()
         if changes:
             self._driver.commit_soon()
+
+    def _keys_wanted(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        if self._dirty:
+            self._flush()
+        for subject, reply, header, body in rows(buffer, frames, begin, end):
+            self._wanted(subject, reply, header, body)
+
+    def _wanted(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
+        for message, header_size in self.api.direct(subject[len(DIRECT) :], header, body):
+            if reply:
+                self._bus.answer(reply, message, header_size)
 
     def _look_for_changes(self) -> None:
         """Whatever a request has changed, consumers may see it."""

@@ -781,16 +781,42 @@ def encode_messages(
     return result
 
 
-def encode_message(bytes subject not None, bytes sid not None, bytes payload not None):
+def encode_message(
+    bytes subject not None, bytes sid not None, bytes payload not None, bytes reply not None=b"",
+    Py_ssize_t header_size=0
+):
     """See the twin."""
     cdef Py_ssize_t name = PyBytes_GET_SIZE(subject), receiver = PyBytes_GET_SIZE(sid), size = PyBytes_GET_SIZE(payload)
-    cdef bytes result = PyBytes_FromStringAndSize(NULL, 10 + name + receiver + digits_of(<uint64_t>size) + size)
-    cdef uint8_t* to = put(<uint8_t*>PyBytes_AS_STRING(result), b"MSG ", 4)
+    cdef Py_ssize_t answer = PyBytes_GET_SIZE(reply)
+    cdef Py_ssize_t total = 10 + name + receiver + digits_of(<uint64_t>size) + size
+    cdef bytes result
+    cdef uint8_t* to
+    if not 0 <= header_size <= size:
+        raise ValueError(f"headers of {header_size} bytes in {size}")
+    if answer:
+        total += answer + 1
+    if header_size:
+        total += 2 + digits_of(<uint64_t>header_size)
+    result = PyBytes_FromStringAndSize(NULL, total)
+    to = <uint8_t*>PyBytes_AS_STRING(result)
+    if header_size:
+        to[0] = 72
+        to += 1
+    to = put(to, b"MSG ", 4)
     to = put(to, PyBytes_AS_STRING(subject), name)
     to[0] = 32
     to = put(to + 1, PyBytes_AS_STRING(sid), receiver)
     to[0] = 32
-    to = put_end(put_number(to + 1, <uint64_t>size))
+    to += 1
+    if answer:
+        to = put(to, PyBytes_AS_STRING(reply), answer)
+        to[0] = 32
+        to += 1
+    if header_size:
+        to = put_number(to, <uint64_t>header_size)
+        to[0] = 32
+        to += 1
+    to = put_end(put_number(to, <uint64_t>size))
     put_end(put(to, PyBytes_AS_STRING(payload), size))
     return result
 

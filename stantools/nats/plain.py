@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from stantools.nats.encoding import message
 from stantools.nats.frames import (
     HEADER_SIZE,
     PAYLOAD_SIZE,
@@ -395,9 +396,22 @@ def encode_messages(
     return b"".join(parts)
 
 
-def encode_message(subject: bytes, sid: bytes, payload: bytes) -> bytes:
-    """Returns one MSG frame, without a reply subject."""
-    return b"MSG %b %b %d\r\n%b\r\n" % (subject, sid, len(payload), payload)
+def encode_message(subject: bytes, sid: bytes, payload: bytes, reply: bytes = b"", header_size: int = 0) -> bytes:
+    """Returns one message for one subscription.
+
+    Args:
+        subject: Its subject.
+        sid: Of the subscription.
+        payload: Header block, if any, and payload.
+        reply: Reply subject; empty for none.
+        header_size: Bytes of the header block; 0 for none.
+
+    Raises:
+        ValueError: There are not as many bytes.
+    """
+    if not 0 <= header_size <= len(payload):
+        raise ValueError(f"headers of {header_size} bytes in {len(payload)}")
+    return message(subject, sid, payload[header_size:], reply, payload[:header_size])
 
 
 def subject_runs(buffer: Buffer, frames: Frames, begin: int, end: int) -> list[int]:

@@ -578,29 +578,29 @@ def direct_answer(bytes data not None, bytes key not None, bytes stream not None
     cdef size_t time_size
     cdef uint8_t* to
     cdef Parts parts
-    cdef bytes block
+    cdef Py_ssize_t block_size
+    cdef size_t payload_size
+    cdef bytes answer
     if not read_record(p, <uint64_t>size, keys, &parts):
         return None
     payload = parts.body + parts.header_size
+    payload_size = <size_t>(<uint64_t>size - HASH_SIZE - payload)
     if parts.header_size >= 4 and memcmp(p + payload - 4, b"\r\n\r\n", 4) == 0:
         own = p + parts.body
         own_size = <size_t>parts.header_size - 4
     sequence = load64(p + 4) & MAX_SEQUENCE
     time_size = <size_t>(put_time(time, <int64_t>load64(p + 12)) - time)
-    block = PyBytes_FromStringAndSize(
-        NULL,
-        <Py_ssize_t>(
-            own_size + 15 + stream_size + 16 + parts.subject_size + 17 + unsigned_decimal_size(sequence) + 19
-            + time_size + 4
-        ),
+    block_size = <Py_ssize_t>(
+        own_size + 15 + stream_size + 16 + parts.subject_size + 17 + unsigned_decimal_size(sequence) + 19 + time_size + 4
     )
-    to = put_text(<uint8_t*>PyBytes_AS_STRING(block), own, own_size)
+    answer = PyBytes_FromStringAndSize(NULL, block_size + <Py_ssize_t>payload_size)
+    to = put_text(<uint8_t*>PyBytes_AS_STRING(answer), own, own_size)
     to = put_text(put_text(to, b"\r\nNats-Stream: ", 15), PyBytes_AS_STRING(stream), stream_size)
     to = put_text(put_text(to, b"\r\nNats-Subject: ", 16), p + HEAD_SIZE, <size_t>parts.subject_size)
     to = write_unsigned_decimal(put_text(to, b"\r\nNats-Sequence: ", 17), sequence)
     to = put_text(put_text(to, b"\r\nNats-Time-Stamp: ", 19), time, time_size)
-    put_text(to, b"\r\n\r\n", 4)
-    return block, PyBytes_FromStringAndSize(<const char*>p + payload, size - HASH_SIZE - <Py_ssize_t>payload)
+    put_text(put_text(to, b"\r\n\r\n", 4), p + payload, payload_size)
+    return answer, block_size
 
 
 def encode_messages(buffer, places, uint64_t sequence, int64_t time, key):

@@ -487,8 +487,8 @@ def decode_record(data: bytes, key: bytes) -> tuple[bytes, bytes, bytes] | None:
     return subject, header, payload
 
 
-def direct_answer(data: bytes, key: bytes, stream: bytes) -> tuple[bytes, bytes] | None:
-    """Returns header block and payload of a record's message, as a direct get is answered.
+def direct_answer(data: bytes, key: bytes, stream: bytes) -> tuple[bytes, int] | None:
+    """Returns header block and payload of a record's message, as a direct get is answered, and the size of the block.
 
     Args:
         data: The record.
@@ -503,7 +503,8 @@ def direct_answer(data: bytes, key: bytes, stream: bytes) -> tuple[bytes, bytes]
         return None
     subject, header, payload = parts
     _, sequence, time, _ = _RECORD_HEAD.unpack_from(data)
-    return located(header, stream, subject, sequence & MAX_SEQUENCE, time), payload
+    block = located(header, stream, subject, sequence & MAX_SEQUENCE, time)
+    return block + payload, len(block)
 
 
 def encode_messages(buffer: ReadableBuffer, places: Places, sequence: int, time: int, key: bytes) -> bytes:

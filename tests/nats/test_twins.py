@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -134,10 +135,19 @@ def test_gathered(pieces: list[bytes], rows: int, ranks: bytes, limit: int, most
 
 
 @settings(max_examples=50, deadline=None)
-@given(SUBJECTS, SUBJECTS, st.binary(max_size=12) | st.integers(90, 110).map(bytes))
-def test_one_message(subject: bytes, sid: bytes, payload: bytes) -> None:
+@given(
+    SUBJECTS, SUBJECTS, st.binary(max_size=12) | st.integers(90, 110).map(bytes), SUBJECTS | st.just(b""),
+    st.integers(0, 110),
+)
+def test_one_message(subject: bytes, sid: bytes, payload: bytes, reply: bytes, size: int) -> None:
     for kernels in TWINS.both:
         assert kernels.encode_message(subject, sid, payload) == encoding.message(subject, sid, payload)
+        if size > len(payload):
+            with pytest.raises(ValueError, match=f"headers of {size} bytes in {len(payload)}"):
+                kernels.encode_message(subject, sid, payload, reply, size)
+            continue
+        expected = encoding.message(subject, sid, payload[size:], reply, payload[:size])
+        assert kernels.encode_message(subject, sid, payload, reply, size) == expected
 
 
 @settings(max_examples=200, deadline=None)

@@ -48,7 +48,7 @@ _SPARSE: Final = 4
 _HEADED: Final = EMPTY_RECORD_SIZE + HEADER_LENGTH_SIZE
 MESSAGES: Final = "msgs"
 
-_Parts = TypeVar("_Parts", bound=tuple[bytes, ...])
+_Parts = TypeVar("_Parts")
 
 
 class FileStream(KeptConsumers):
@@ -126,14 +126,14 @@ class FileStream(KeptConsumers):
             sequence, found[0].times[found[1]], *self._decoded(sequence, found, kernels.decode_record)
         )
 
-    def direct(self, sequence: int, stream: bytes) -> tuple[bytes, bytes] | None:
-        """Returns header block and payload of a message, if it is there, as a direct get is answered.
+    def direct(self, sequence: int, stream: bytes) -> tuple[bytes, int] | None:
+        """Returns what answers a direct get, header block and payload, and the size of the block, if there is a message.
 
         Raises:
             StorageError: Its record cannot be read, or is damaged.
         """
         found = self.contents.locate(sequence)
-        return found and self._decoded(sequence, found, kernels.direct_answer, stream)
+        return None if found is None else self._decoded(sequence, found, kernels.direct_answer, stream)
 
     def _decoded(
         self, sequence: int, found: tuple[Segment, int], decode: Callable[..., _Parts | None], *more: bytes

@@ -78,8 +78,8 @@ class StreamStore(ABC):
             StorageError: It cannot be read.
         """
 
-    def direct(self, sequence: int, stream: bytes) -> tuple[bytes, bytes] | None:
-        """Returns header block and payload of a message, if it is there, as a direct get is answered.
+    def direct(self, sequence: int, stream: bytes) -> tuple[bytes, int] | None:
+        """Returns what answers a direct get, header block and payload, and the size of the block, if there is a message.
 
         Args:
             sequence: Which one.
@@ -91,7 +91,8 @@ class StreamStore(ABC):
         found = self.read(sequence)
         if found is None:
             return None
-        return located(found.header, stream, found.subject, sequence, found.time), found.payload
+        block = located(found.header, stream, found.subject, sequence, found.time)
+        return block + found.payload, len(block)
 
     def table(self, sequences: Sequence[int], room: int) -> Table | None:
         """Returns messages, from the first one on as many as can be had at once.

@@ -31,23 +31,28 @@ class Lists:
     id, max_payload = "NBUS", 1 << 20
 
     def __init__(self) -> None:
-        self.heard: dict[int, tuple[bytes, Handler]] = {}
+        self.heard: dict[int, tuple[bytes, bytes, Handler]] = {}
+        self._listeners = 0
         self.said: list[tuple[bytes, bytes, bytes, bytes, bytes]] = []
         #: Subjects of others: those with subscribers, and those whose subscribers do not keep up.
         self.present = {INBOX}
         self.slow: set[bytes] = set()
         self.together = True  #: subscribers take many messages at a time
 
-    def listen(self, subject: bytes, handler: Handler, *, gathered: bool = False) -> object:
-        self.heard[len(self.heard)] = (subject, handler)
-        return len(self.heard) - 1
+    def listen(self, subject: bytes, handler: Handler, *, gathered: bool = False, but: bytes = b"") -> object:
+        self._listeners += 1
+        self.heard[self._listeners] = (subject, but, handler)
+        return self._listeners
 
     def unlisten(self, subscription: object) -> None:
         assert isinstance(subscription, int)
-        self.heard[subscription] = (b"", self.heard[subscription][1])
+        del self.heard[subscription]
 
     def publish(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
         self.deliver(subject, subject, payload, reply, header)
+
+    def answer(self, to: bytes, message: bytes, header_size: int) -> None:
+        self.publish(to, message[header_size:], header=message[:header_size])
 
     def deliver(
         self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""
@@ -96,7 +101,12 @@ class Lists:
             data += b"%b%b%b%b" % (subject, reply, header, payload)
             answer = at + len(subject)
             frames[row] = (at, len(subject), answer, len(reply), len(header), body, len(data) - body, -1)
-        found = [each for pattern, each in list(self.heard.values()) if pattern and matches(pattern, messages[0][0])]
+        to = messages[0][0]
+        found = [
+            each
+            for pattern, but, each in list(self.heard.values())
+            if matches(pattern, to) and not (but and matches(but, to))
+        ]
         for handler in found:
             handler(data, frames, 0, len(messages))
         return len(found)
