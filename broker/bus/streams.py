@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker.nats.client import NatsSubscription
@@ -30,7 +31,7 @@ class StreamsBus:
         self._client: SystemClient = server.system_client("JETSTREAM")
         #: Both publish as the server itself.
         self.publish: Final = self._client.publish_anything
-        self.answer: Final = self._client.answer
+        self.answer: Final = partial(server.router.answer, self._client)
 
     @property
     def id(self) -> str:

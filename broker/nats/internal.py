@@ -273,21 +273,11 @@ class InternalClient(Client):
 class SystemClient(InternalClient):
     """The server itself: it needs no permission, and no view shows it."""
 
-    def answer(self, to: bytes, message: bytes, header_size: int) -> None:
-        """Publishes one message, of any size, to any subject.
-
-        Args:
-            to: Where to.
-            message: Header block and payload.
-            header_size: Bytes of the header block; 0 for none.
-        """
-        self.server.router.answer(self, to, b"", message, header_size)
-
     def publish_anything(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
         """Publishes one message, of any size, to any subject."""
         if header:
             payload = header + payload
-        self.server.router.answer(self, subject, reply, payload, len(header))
+        self.server.router.answer(self, subject, payload, len(header), reply)
 
     def send(self, to: bytes, subject: bytes, payload: bytes, reply: bytes, header: bytes, group: bytes) -> None:
         """Hands a message to those who have subscribed to `to`.

@@ -405,7 +405,7 @@ class Router:
 
     # Messages from this process
 
-    def answer(self, origin: Client, subject: bytes, reply: bytes, payload: bytes, header_size: int) -> None:
+    def answer(self, origin: Client, subject: bytes, payload: bytes, header_size: int, reply: bytes = b"") -> None:
         """Hands over one message of the server itself: mostly to one who has asked, at a subject that is known."""
         size, counters = len(payload), self.counters
         counters.in_msgs += 1

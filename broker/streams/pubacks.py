@@ -15,12 +15,8 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Frames
 
 
-class _One(NamedTuple):
-    """An answer about a message of a stream."""
-
-    stream: Stream
-    to: bytes
-    answer: bytes
+#: An answer about a message of a stream: the stream, where to, and the answer.
+_One = tuple["Stream", bytes, bytes]
 
 
 class _Many(NamedTuple):
@@ -45,7 +41,7 @@ class PubAcks:
 
     def add(self, stream: Stream, to: bytes, answer: bytes) -> None:
         """Adds an answer."""
-        self._waiting.append(_One(stream, to, answer))
+        self._waiting.append((stream, to, answer))
 
     def add_rows(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int, sequence: int) -> None:
         """Adds the answers to rows of a table that were stored one after the other, from a sequence on."""
@@ -59,21 +55,21 @@ class PubAcks:
         """Answers everything that waits for a stream so."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
-            if each.stream is not stream:
+            if each[0] is not stream:
                 self._waiting.append(each)
-            elif isinstance(each, _One):
-                self._waiting.append(each._replace(answer=answer))
-            else:
+            elif isinstance(each, _Many):
                 found = rows(each.buffer, each.frames, 0, len(each.frames))
-                self._waiting.extend(_One(stream, to, answer) for to, _, _, _ in found)
+                self._waiting.extend((stream, to, answer) for to, _, _, _ in found)
+            else:
+                self._waiting.append((stream, each[1], answer))
 
     def send(self) -> None:
         """Sends what waits."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
-            if isinstance(each, _One):
-                answer = said_of_publish(each.stream, each.answer) if self._preview else each.answer
-                self._bus.publish(each.to, answer)
+            if not isinstance(each, _Many):
+                stream, to, answer = each
+                self._bus.answer(to, said_of_publish(stream, answer) if self._preview else answer, 0)
             elif self._preview:
                 for to, _, _, answer in rows(each.buffer, each.frames, 0, len(each.frames)):
                     self._bus.publish(to, said_of_publish(each.stream, answer))

@@ -349,12 +349,8 @@ class Stream:
         contents = store.contents
         most = config.max_msgs_per_subject
         if most > 0:
-            if subject:
-                entry = contents.subjects.get(subject)
-                entries = [entry] if entry is not None else []
-            else:
-                entries = list(contents.subjects.values())
-            for entry in entries:
+            one = contents.subjects.get(subject) if subject else None
+            for entry in list(contents.subjects.values()) if not subject else () if one is None else (one,):
                 while entry.count > most:
                     self._drop(contents.first_of(entry))
         if 0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes:
@@ -448,6 +444,9 @@ class Stream:
 
     def _drop(self, sequence: int) -> None:
         """Takes out a message that is over a limit."""
+        if not self.followers:
+            self.store.drop(sequence)
+            return
         number = self._number(sequence)
         self.store.drop(sequence)
         for follower in self.followers:

@@ -25,6 +25,8 @@ _CHUNK: Final = 8192
 _MOST_ASKED: Final = 16
 #: Rows that it looks at one by one before: mostly the next message is the one.
 _FEW: Final = 4
+#: The same where the first message goes: where many subjects come again and again, few of the oldest ones are left.
+_NEAR: Final = 64
 
 
 class Subject:
@@ -137,7 +139,7 @@ class Contents:
         entry.count += 1
         entry.last = sequence
         segment = self.segments[-1]
-        if segment.end != sequence:
+        if segment.first + len(segment.sizes) != sequence:
             segment = self.begin(sequence, segment.block)
         segment.times.append(time)
         segment.subjects.append(entry.number)
@@ -146,10 +148,12 @@ class Contents:
         segment.live += 1
         segment.bytes += size
         if not self.messages:
-            self.first, self.first_time = sequence, time
+            self.first = sequence
+            self.first_time = time
         self.messages += 1
         self.bytes += size
-        self.last, self.last_time = sequence, time
+        self.last = sequence
+        self.last_time = time
 
     def add_rows(
         self, sequence: int, time: int, subjects: Iterable[tuple[bytes, int]], sizes: NDArray[np.uint32], place: int
@@ -205,12 +209,18 @@ class Contents:
 
     def locate(self, sequence: int) -> tuple[Segment, int] | None:
         """Returns where the row of a message is; None if there is no such message."""
-        index = bisect_right(self._firsts, sequence) - 1
-        if index < 0:
+        if not self.segments:
             return None
-        segment = self.segments[index]
+        segment = self.segments[-1]
         row = sequence - segment.first
-        return (segment, row) if row < len(segment.sizes) and segment.sizes[row] else None
+        if row < 0:
+            index = bisect_right(self._firsts, sequence) - 1
+            if index < 0:
+                return None
+            segment = self.segments[index]
+            row = sequence - segment.first
+        sizes = segment.sizes
+        return (segment, row) if row < len(sizes) and sizes[row] else None
 
     def subject_at(self, segment: Segment, row: int) -> bytes:
         """Returns the subject of a row."""
@@ -238,11 +248,14 @@ class Contents:
         elif entry.last == sequence:
             entry.last = self._before(sequence, entry)
         if sequence == self.first:
-            row += 1
-            if row < len(segment.sizes) and segment.sizes[row]:
-                self.first, self.first_time = sequence + 1, segment.times[row]
-            else:
-                self._advance()
+            sizes = segment.sizes
+            # The next one is mostly near.
+            for following in range(row + 1, min(row + _NEAR, len(sizes))):
+                if sizes[following]:
+                    self.first = segment.first + following
+                    self.first_time = segment.times[following]
+                    return
+            self._advance()
 
     def drop_below(self, sequence: int) -> None:
         """Takes out all messages below a sequence, and the segments that have none left and are not the last."""

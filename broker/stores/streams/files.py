@@ -86,10 +86,8 @@ class FileStream(KeptConsumers):
             for block in list(self._blocks.values()):
                 self._tidy_block(block)
 
-    @staticmethod
-    def size_of(subject: bytes, header: bytes, payload: bytes) -> int:
-        """Returns the bytes that a message counts for: those of its record."""
-        return record_size(subject, header, payload)
+    #: The bytes that a message counts for are those of its record.
+    size_of = staticmethod(record_size)
 
     def configure(self, config: Mapping[str, Any], created: int) -> None:
         """Writes the configuration.
@@ -104,15 +102,16 @@ class FileStream(KeptConsumers):
 
     def append(self, time: int, subject: bytes, header: bytes, payload: bytes) -> int:
         """Adds a message. Returns its sequence."""
-        sequence = self.contents.last + 1
+        contents = self.contents
+        sequence, segments = contents.last + 1, contents.segments
         size = record_size(subject, header, payload)
         block = self._last(size)
-        segments = self.contents.segments
+        waiting = block.waiting
+        place = block.size + len(waiting)
         if not segments or segments[-1].block != block.number:
-            self.contents.begin(sequence, block.number)
-        place = block.end
-        block.waiting += kernels.encode_record(sequence, time, subject, header, payload, block.key)
-        self.contents.add(sequence, time, subject, size, place)
+            contents.begin(sequence, block.number)
+        waiting += kernels.encode_record(sequence, time, subject, header, payload, block.key)
+        contents.add(sequence, time, subject, size, place)
         return sequence
 
     def read(self, sequence: int) -> Stored | None:
@@ -204,7 +203,8 @@ class FileStream(KeptConsumers):
         """Returns the block that the next record, of some size, goes to."""
         number = next(reversed(self._blocks), 0)
         block = self._blocks.get(number)
-        if block is None or block.damaged or (block.end and block.end + size > BLOCK_SIZE):
+        end = 0 if block is None else block.size + len(block.waiting)
+        if block is None or block.damaged or (end and end + size > BLOCK_SIZE):
             if block is not None:
                 block.flush()
             block = self._blocks[number + 1] = Block(self._messages, self._name, number + 1, self._files)
@@ -237,15 +237,19 @@ class FileStream(KeptConsumers):
         time = segment.times[row]
         self.contents.discard(segment, row)
         self._bury(sequence, time)
-        self._look_at(segment)
+        if _is_worth_a_look(segment):
+            self._look_at(segment)
         return True
 
     def drop(self, sequence: int) -> None:
         """Takes out a message that is over a limit."""
-        found = self.contents.locate(sequence)
+        contents = self.contents
+        found = contents.locate(sequence)
         if found is not None:
-            self.contents.discard(*found)
-            self._look_at(found[0])
+            segment, row = found
+            contents.discard(segment, row)
+            if _is_worth_a_look(segment):
+                self._look_at(segment)
 
     def drop_below(self, sequence: int) -> None:
         """Takes out the messages below a sequence that are over a limit."""
@@ -268,7 +272,8 @@ class FileStream(KeptConsumers):
             if not len(rows):
                 continue
             self.contents.drop_all(segment, rows)
-            self._look_at(segment)
+            if _is_worth_a_look(segment):
+                self._look_at(segment)
             if segment.block in self._blocks:
                 self._bury_rows(segment, rows.tolist())
 
@@ -299,10 +304,10 @@ class FileStream(KeptConsumers):
         return [segment for segment in self.contents.segments if segment.block == number]
 
     def _look_at(self, segment: Segment) -> None:
-        """Tidies up a block when one of its segments has lost its last message, or each time one in sixteen went."""
+        """Tidies up the block of a segment."""
         block = self._blocks.get(segment.block)
         # It may be gone: a tombstone that needed a new block had the one before tidied up.
-        if block is not None and (not segment.live or not segment.live % max(16, len(segment.sizes) >> 4)):
+        if block is not None:
             self._tidy_block(block)
 
     def _tidy_block(self, block: Block) -> None:
@@ -394,6 +399,12 @@ class FileStream(KeptConsumers):
         """Closes the files without writing anything."""
         for block in self._blocks.values():
             block.close()
+
+
+def _is_worth_a_look(segment: Segment) -> bool:
+    """Returns whether a segment that has lost messages has none any more, or one in sixteen of them has gone."""
+    live = segment.live
+    return not live % max(16, len(segment.sizes) >> 4)
 
 
 def _places(frames: Frames) -> Places:
