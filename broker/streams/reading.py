@@ -198,9 +198,7 @@ def _last_ones(stream: Stream, wanted: Mapping[str, Any]) -> tuple[list[int], in
     return sequences[:most], max(len(sequences) - most, 0), end
 
 
-def _batch(
-    stream: Stream, found: tuple[list[int], int, int], wanted: Mapping[str, Any]
-) -> Iterator[tuple[bytes, int]]:
+def _batch(stream: Stream, found: tuple[list[int], int, int], wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, int]]:
     """Iterates over the messages of a batch, and what closes it."""
     sequences, left, end = found
     room = min(wanted.get("max_bytes", 0) or _MOST_BATCH_BYTES, _MOST_BATCH_BYTES)

@@ -136,7 +136,10 @@ def test_gathered(pieces: list[bytes], rows: int, ranks: bytes, limit: int, most
 
 @settings(max_examples=50, deadline=None)
 @given(
-    SUBJECTS, SUBJECTS, st.binary(max_size=12) | st.integers(90, 110).map(bytes), SUBJECTS | st.just(b""),
+    SUBJECTS,
+    SUBJECTS,
+    st.binary(max_size=12) | st.integers(90, 110).map(bytes),
+    SUBJECTS | st.just(b""),
     st.integers(0, 110),
 )
 def test_one_message(subject: bytes, sid: bytes, payload: bytes, reply: bytes, size: int) -> None:

@@ -126,7 +126,7 @@ class FileStream(KeptConsumers):
         )
 
     def direct(self, sequence: int, stream: bytes) -> tuple[bytes, int] | None:
-        """Returns what answers a direct get, header block and payload, and the size of the block, if there is a message.
+        """Returns what answers a direct get, if the message is there: header block and payload, and the block's size.
 
         Raises:
             StorageError: Its record cannot be read, or is damaged.
