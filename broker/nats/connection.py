@@ -253,6 +253,13 @@ class Connection(Session, asyncio.BufferedProtocol):
             self._queue()
         self.server.drain()
 
+    def become(self, identity: Identity) -> None:
+        """Grants the client the rights of a user."""
+        Session.become(self, identity)
+        if self.permit is not None:
+            # What is gathered is published without a look at rights.
+            self._gathered = False
+
     def _queue(self) -> None:
         """Waits for the next turn, if there is something left to do and nothing else to wait for."""
         if self._unfinished and not self._queued and not self.closed and self._stall_timer is None:

@@ -11,9 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.nats import turns
+from broker.nats.auth import Identity, Permit
 from broker.nats.client import Reason
 from broker.nats.connection import Connection
-from broker.nats.options import NatsOptions
+from broker.nats.options import NatsOptions, Permissions, SubjectPermission
 from broker.nats.server import NatsServer
 from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE
 
@@ -192,6 +193,19 @@ def test_what_is_not_to_wait_is_handled_alone(data: bytes, answer: bytes) -> Non
             await world.feed(0, b"c\r\n" + publish(b"pub.0", b"d"))
             world.server.intake.run()
             assert [body for _, body in world.got(0)["pub"]] == [b"a", b"abc", b"d"]
+
+    asyncio.run(scenario())
+
+
+def test_who_lost_rights_by_a_reload_is_handled_alone() -> None:
+    async def scenario() -> None:
+        world = await World.of(1)
+        denied = Permit(Permissions(publish=SubjectPermission(deny=(b"pub.>",))))
+        world.connections[0].become(Identity("less", denied))
+        await world.feed(0, publish(b"pub.0"))
+        await world.settle()
+        assert not world.calls and not world.wishes
+        assert b"Permissions Violation" in world.wires[0].written
 
     asyncio.run(scenario())
 
