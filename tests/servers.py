@@ -283,11 +283,11 @@ def _is_led(answer: dict[str, Any]) -> bool:
     return "error" not in answer and bool(answer["cluster"].get("leader"))
 
 
-def _is_whole(answer: dict[str, Any]) -> bool:
+def _is_whole(answer: dict[str, Any], servers: int) -> bool:
     if "error" in answer or not _is_led(answer):
         return False
     replicas = answer["cluster"].get("replicas") or []
-    return len(replicas) == 2 and all(each["current"] and not each.get("offline") for each in replicas)
+    return len(replicas) == servers - 1 and all(each["current"] and not each.get("offline") for each in replicas)
 
 
 def _is_gone(answer: dict[str, Any]) -> bool:
@@ -295,10 +295,12 @@ def _is_gone(answer: dict[str, Any]) -> bool:
 
 
 class Cluster:
-    """Three servers with JetStream that know each other and can hold replicated streams. A context manager."""
+    """Servers with JetStream, three or five, that know each other and hold replicated streams. A context manager."""
 
-    def __init__(self, directory: Path, version: str = NEWEST, config: dict[str, Any] | None = None) -> None:
-        ports = [free_port() for _ in range(3)]
+    def __init__(
+        self, directory: Path, version: str = NEWEST, config: dict[str, Any] | None = None, *, count: int = 3
+    ) -> None:
+        ports = [free_port() for _ in range(count)]
         routes = [f"nats-route://127.0.0.1:{port}" for port in ports]
         self.servers = [
             NatsServer(
@@ -334,10 +336,10 @@ class Cluster:
         asyncio.run(self._until_usable())
 
     async def _until_usable(self, seconds: float = 120) -> None:
-        """Waits until a stream with three replicas can be made, and all three servers say that all three have it.
+        """Waits until a stream with a replica on each can be made, and all servers say that all have it.
 
         That a leader was elected does not say so: each server has to know the others, and on a machine that is busy
-        the first election of a group of three can take many seconds.
+        the first election of a group can take many seconds.
         """
         from tests import natsclient
 
@@ -347,9 +349,12 @@ class Cluster:
             for server in self.servers:
                 clients.append(await natsclient.connect(server.url, connect_timeout=30))
                 stack.push_async_callback(clients[-1].close)
-            await make_stream(clients[0], deadline - time.monotonic(), name=_PROBE, subjects=[_PROBE], num_replicas=3)
+            count = len(clients)
+            await make_stream(
+                clients[0], deadline - time.monotonic(), name=_PROBE, subjects=[_PROBE], num_replicas=count
+            )
             for client in clients:
-                await _ask_until(client, f"STREAM.INFO.{_PROBE}", _is_whole, deadline)
+                await _ask_until(client, f"STREAM.INFO.{_PROBE}", lambda answer: _is_whole(answer, count), deadline)
             await _ask_until(clients[0], f"STREAM.DELETE.{_PROBE}", _is_gone, deadline)
             for client in clients:
                 await _ask_until(client, f"STREAM.INFO.{_PROBE}", _is_gone, deadline)

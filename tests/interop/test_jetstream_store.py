@@ -160,17 +160,19 @@ def test_the_nats_server_is_killed(tmp_path: Path, version: str) -> None:
         assert broker.stop() == 0
 
 
-def test_a_cluster_of_three(tmp_path: Path) -> None:
-    """Streams with three replicas: a server dies, and the broker goes on by the others."""
-    with Cluster(tmp_path / "nats", needs(servers.NEWEST)) as cluster:
-        urls = ",".join(cluster.urls)
-        with broker_on(tmp_path, urls, "-jetstream_replicas", 3) as broker:
-            with Talker(cluster.servers[1].port) as nats:
+@pytest.mark.parametrize("count", [3, pytest.param(5, marks=pytest.mark.slow)])
+def test_a_cluster(tmp_path: Path, count: int) -> None:
+    """Streams with a replica on each server: as many die as may, and the broker goes on by the others."""
+    with Cluster(tmp_path / "nats", needs(servers.NEWEST), count=count) as cluster:
+        urls, port = ",".join(cluster.urls), cluster.servers[-1].port
+        with broker_on(tmp_path, urls, "-jetstream_replicas", count) as broker:
+            with Talker(port) as nats:
                 client = Client(nats, "me")
                 client.store(b"a", *[b"%d" % number for number in range(10)])
-                cluster.servers[0].kill()
+                for server in cluster.servers[: count // 2]:
+                    server.kill()
                 goes_on(client, b"a", b"after")
-            with Talker(cluster.servers[1].port) as nats:
+            with Talker(port) as nats:
                 client.move(nats)
                 reader = client.subscribe(b"a")
                 messages = reader.wait(11)
@@ -181,7 +183,7 @@ def test_a_cluster_of_three(tmp_path: Path) -> None:
         async def replicas(_: Any, js: Any) -> list[int]:
             return [(await js.stream_info(name)).config.num_replicas for name in (STREAM, STATE)]
 
-        assert with_streams(cluster.servers[1].url, replicas) == [3, 3]
+        assert with_streams(cluster.servers[-1].url, replicas) == [count, count]
 
 
 def test_limits(tmp_path: Path) -> None:
