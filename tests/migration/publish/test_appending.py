@@ -20,6 +20,7 @@ from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
 from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back, run
 from tests.migration.publish.test_interrupted import Killed, Killer
+from tests.waiting import until
 
 SMALL = Window(messages=16, chunk=4)
 LIMITED = {**CONFIG, "description": "done", "max_msgs": 400, "max_age": 0, "max_bytes": -1}
@@ -97,6 +98,14 @@ def test_killed_anywhere(start_server: Callable[..., Any], monkeypatch: pytest.M
     server = start_server()
     killer = Killer(monkeypatch)
     ends = 0
+
+    def delete() -> None:
+        files = server.store_dir / "jetstream" / "$G" / "streams" / "orders"
+        assert files.exists()
+        run(server.url, lambda js: js.delete_stream("orders"))
+        # A busy server may still be removing its files, and then makes none of that name (500/10049).
+        until(lambda: not files.exists())
+
     for before in (True, False):
         for point in (*range(1, 60, 4), 75):
             killer.before, killer.left = before, 0
@@ -110,7 +119,7 @@ def test_killed_anywhere(start_server: Callable[..., Any], monkeypatch: pytest.M
             part = run(server.url, lambda js: write(js, SECOND))
             assert part.messages == SECOND.count
             run(server.url, lambda js: is_exact(js, BOTH))
-            run(server.url, lambda js: js.delete_stream("orders"))
+            delete()
             # The same for the stream's first messages.
             killer.left = point
             try:
@@ -120,7 +129,7 @@ def test_killed_anywhere(start_server: Callable[..., Any], monkeypatch: pytest.M
             killer.left = 0
             run(server.url, lambda js: write(js, BOTH))
             run(server.url, lambda js: is_exact(js, BOTH))
-            run(server.url, lambda js: js.delete_stream("orders"))
+            delete()
     assert ends > 40
 
 
