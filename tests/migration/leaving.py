@@ -190,7 +190,15 @@ def check(publisher: Publisher, subscriber: Subscriber, held: list[tuple[int, by
     assert list(dict.fromkeys(numbers)) == publisher.acked == list(range(1, publisher.number + 1))
     twice = {number for number, count in Counter(numbers).items() if count > 1}
     assert twice <= publisher.repeated
-    assert list(dict.fromkeys(subscriber.got)) == publisher.acked
+    first = list(dict.fromkeys(subscriber.got))
+    at = next(
+        (row for row, pair in enumerate(zip(first, publisher.acked, strict=False)) if len(set(pair)) > 1), len(first)
+    )
+    assert first == publisher.acked, (
+        f"{len(first)} of {len(publisher.acked)} came, other than acknowledged from {at} on: {first[at : at + 5]} instead "
+        f"of {publisher.acked[at : at + 5]}; never {sorted({*publisher.acked} - {*first})[:5]}; published again "
+        f"{sorted(publisher.repeated)}"
+    )
     if not crashed:
         assert numbers == subscriber.got == publisher.acked
 
