@@ -195,8 +195,8 @@ def check(publisher: Publisher, subscriber: Subscriber, held: list[tuple[int, by
         (row for row, pair in enumerate(zip(first, publisher.acked, strict=False)) if len(set(pair)) > 1), len(first)
     )
     assert first == publisher.acked, (
-        f"{len(first)} of {len(publisher.acked)} came, other than acknowledged from {at} on: {first[at : at + 5]} instead "
-        f"of {publisher.acked[at : at + 5]}; never {sorted({*publisher.acked} - {*first})[:5]}; published again "
+        f"{len(first)} of {len(publisher.acked)} came, not as acknowledged from {at} on: {first[at : at + 5]}, not "
+        f"{publisher.acked[at : at + 5]}; never {sorted({*publisher.acked} - {*first})[:5]}; published again "
         f"{sorted(publisher.repeated)}"
     )
     if not crashed:
