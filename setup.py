@@ -9,6 +9,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, find_namespace_packages, setup
 
 MODULES = [
+    "broker.stores.streams._native",
     "broker.streaming.hot._native",
     "stantools.format._native",
     "stantools.streamfiles._native",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.streams.preview import said_of_publish
 from stantools.nats.frames import frame_table, rows
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Frames
 
 
+#: Rows that are answered one by one.
+_FEW: Final = 16
 #: An answer about a message of a stream: the stream, where to, and the answer.
 _One = tuple["Stream", bytes, bytes]
 
@@ -45,6 +47,14 @@ class PubAcks:
 
     def add_rows(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int, sequence: int) -> None:
         """Adds the answers to rows of a table that were stored one after the other, from a sequence on."""
+        if end - begin < _FEW:
+            head = b'{"stream":%b,"seq":' % stream.json_name
+            view = memoryview(buffer)
+            for _, _, reply, size, _, _, _, _ in frames[begin:end].tolist():
+                if size:
+                    self._waiting.append((stream, bytes(view[reply : reply + size]), b"%b%d}" % (head, sequence)))
+                sequence += 1
+            return
         answers = frame_table(end - begin)
         head = b'{"stream":%b,"seq":' % stream.json_name
         data, count = encode_numbers(buffer, frames, begin, end, head, sequence, b"}", answers)

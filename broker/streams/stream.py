@@ -8,16 +8,14 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import numpy as np
-
 from broker.stores.streams.interface import Stored
+from broker.stores.streams.kernels import measure_rows
 from broker.streams import publishing
 from broker.streams.errors import TOO_LARGE, ApiError, bad_request, no_message, sealed, store_failed
 from broker.streams.headers import size_line, with_lines
 from broker.streams.mapping import SubjectMapping
 from broker.streams.requests import dumps
 from stantools.nats import frames as tables
-from stantools.nats.frames import HEADER_SIZE, PAYLOAD_SIZE, SUBJECT_SIZE
 from stantools.nats.subjects import valid_pattern
 from stantools.streamfiles.headers import located
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
@@ -159,7 +157,7 @@ class Stream:
             StorageError: They cannot be written.
         """
         config, store = self.config, self.store
-        contents, table = store.contents, frames[begin:end]
+        contents = store.contents
         most = config.max_msgs_per_subject
         if (
             self.failure
@@ -170,16 +168,14 @@ class Stream:
             or (most > 0 and (config.max_msgs > 0 or config.max_bytes > 0 or config.discard_new_per_subject))
         ):
             return 0
-        headers = int(np.count_nonzero(table[:, HEADER_SIZE]))
+        headers, payloads, subjects, largest, longest = measure_rows(frames, begin, end)
         ids = self._new_ids(buffer, frames, begin, end, now) if headers else []
         if ids is None:
             return 0
-        payloads, subjects = table[:, PAYLOAD_SIZE], table[:, SUBJECT_SIZE]
-        largest, longest = int(payloads.max()), int(subjects.max())
         # What a message takes besides subject and payload.
         more = store.size_of(b"", b"", b"")
         headed = store.size_of(b"", b"x", b"") - more - 1
-        size = int(payloads.sum()) + int(subjects.sum()) + (end - begin) * more + headers * headed
+        size = payloads + subjects + (end - begin) * more + headers * headed
         if (
             largest + longest + more + headed > MAX_RECORD_SIZE
             or longest > MAX_SUBJECT_SIZE
@@ -192,14 +188,17 @@ class Stream:
             0 < config.max_msgs < contents.messages + end - begin or 0 < config.max_bytes < contents.bytes + size
         ):
             return 0
-        sequence = store.append_rows(now, buffer, frames, begin, end)
+        sequence = contents.last + 1
+        gone = store.append_rows(now, buffer, frames, begin, end, max(most, 0))
         for row, message_id in enumerate(ids):
             self._ids.note(message_id, sequence + row, now)
         if self._ids.last and not ids:
             self._ids.note(b"", sequence, now)
         if most > 0:
-            for subject in {subject for subject, _, _, _ in tables.rows(buffer, frames, begin, end)}:
-                self.enforce(subject)
+            for follower in self.followers:
+                for each, number in gone:
+                    follower.removed(each, number)
+            self.count()
         else:
             self.enforce()
         return sequence

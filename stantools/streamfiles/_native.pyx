@@ -418,7 +418,7 @@ def scan_records(block, int64_t position, key, columns):
     return row, at, FLAWS[flaw]
 
 
-cdef inline uint8_t* put_record(
+cdef uint8_t* put_record(
     uint8_t* p, uint64_t sequence, int64_t time, const void* subject, size_t subject_size, const void* header,
     size_t header_size, const void* payload, size_t payload_size, const uint8_t* key
 ) noexcept nogil:
@@ -601,45 +601,6 @@ def direct_answer(bytes data not None, bytes key not None, bytes stream not None
     to = put_text(put_text(to, b"\r\nNats-Time-Stamp: ", 19), time, time_size)
     put_text(put_text(to, b"\r\n\r\n", 4), p + payload, payload_size)
     return answer, block_size
-
-
-def encode_messages(buffer, places, uint64_t sequence, int64_t time, key):
-    """See `stantools.streamfiles.plain.encode_messages`."""
-    cdef Bytes source = Bytes(buffer)
-    cdef Bytes keys = checked(key)
-    cdef const int32_t[:] subjects = places.subject
-    cdef const int32_t[:] subject_sizes = places.subject_size
-    cdef const int32_t[:] headers = places.header_size
-    cdef const int32_t[:] starts = places.start
-    cdef const int32_t[:] sizes = places.size
-    cdef Py_ssize_t count = subjects.shape[0], row
-    cdef uint64_t total = 0, size
-    cdef uint8_t* p
-    cdef bytes result
-    if not count == subject_sizes.shape[0] == headers.shape[0] == starts.shape[0] == sizes.shape[0]:
-        raise ValueError("columns of different lengths")
-    for row in range(count):
-        if (
-            subjects[row] < 0 or subject_sizes[row] < 0 or starts[row] < 0 or not 0 <= headers[row] <= sizes[row]
-            or <uint64_t>subjects[row] + <uint64_t>subject_sizes[row] > source.size
-            or <uint64_t>starts[row] + <uint64_t>sizes[row] > source.size
-        ):
-            raise ValueError("a message reaches beyond its buffer")
-        size = EMPTY_SIZE + <uint64_t>subject_sizes[row] + <uint64_t>sizes[row]
-        if headers[row]:
-            size += LENGTH_SIZE
-        refuse(<uint64_t>subject_sizes[row], size)
-        total += size
-    result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
-    p = <uint8_t*>PyBytes_AS_STRING(result)
-    with nogil:
-        for row in range(count):
-            p = put_record(
-                p, sequence + <uint64_t>row, time, source.base + subjects[row], <size_t>subject_sizes[row],
-                source.base + starts[row], <size_t>headers[row], source.base + starts[row] + headers[row],
-                <size_t>(sizes[row] - headers[row]), keys.base
-            )
-    return result
 
 
 def find_messages(block, const uint32_t[:] starts, const uint32_t[:] sizes, key, places):

@@ -507,36 +507,6 @@ def direct_answer(data: bytes, key: bytes, stream: bytes) -> tuple[bytes, int] |
     return block + payload, len(block)
 
 
-def encode_messages(buffer: ReadableBuffer, places: Places, sequence: int, time: int, key: bytes) -> bytes:
-    """Returns records of messages that have come at the same time, one behind the other.
-
-    Args:
-        buffer: Where the messages are.
-        places: Where in it.
-        sequence: The sequence of the first one; the others follow.
-        time: Nanoseconds since 1970.
-        key: Of the block, 32 bytes.
-
-    Raises:
-        ValueError: A message lies outside the buffer, or is too large for a record.
-    """
-    view = memoryview(buffer).cast("B")
-    most = len(view)
-    parts: list[bytes] = []
-    for subject, subject_size, header, start, size in zip(*(column.tolist() for column in places), strict=True):
-        if (
-            not (0 <= header <= size and 0 <= start <= most - size)
-            or not 0 <= subject <= most - subject_size
-            or subject_size < 0
-        ):
-            raise ValueError("a message reaches beyond its buffer")
-        middle = start + header
-        name, block = bytes(view[subject : subject + subject_size]), bytes(view[start:middle])
-        parts.append(encode_record(sequence, time, name, block, bytes(view[middle : start + size]), key))
-        sequence += 1
-    return b"".join(parts)
-
-
 def find_messages(
     block: ReadableBuffer, starts: NDArray[np.uint32], sizes: NDArray[np.uint32], key: bytes, places: Places
 ) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -133,7 +133,7 @@ class Contents:
 
     def add(self, sequence: int, time: int, subject: bytes, size: int, place: int) -> None:
         """Adds a message to the last segment, as its next row."""
-        entry = self.subjects.get(subject) or self._named(subject)
+        entry = self.subjects.get(subject) or self.named(subject)
         if not entry.count:
             entry.first = sequence
         entry.count += 1
@@ -154,42 +154,6 @@ class Contents:
         self.bytes += size
         self.last = sequence
         self.last_time = time
-
-    def add_rows(
-        self, sequence: int, time: int, subjects: Iterable[tuple[bytes, int]], sizes: NDArray[np.uint32], place: int
-    ) -> None:
-        """Adds messages of one time to the last segment, as its next rows.
-
-        Args:
-            sequence: The sequence of the first one.
-            time: Nanoseconds since 1970.
-            subjects: Their subjects, each with how many messages in a row have it.
-            sizes: Their sizes.
-            place: Where the first one is; the others are behind it.
-        """
-        segment = self.segments[-1]
-        if segment.end != sequence:
-            segment = self.begin(sequence, segment.block)
-        if not self.messages:
-            self.first, self.first_time = sequence, time
-        count, size = len(sizes), int(sizes.sum())
-        following = sequence
-        for subject, many in subjects:
-            entry = self.subjects.get(subject) or self._named(subject)
-            if not entry.count:
-                entry.first = following
-            following += many
-            entry.count += many
-            entry.last = following - 1
-            segment.subjects.extend(array("I", (entry.number,)) * many)
-        segment.times.extend(array("q", (time,)) * count)
-        segment.sizes.frombytes(sizes.tobytes())
-        segment.places.frombytes((np.cumsum(sizes, dtype=np.uint32) - sizes + np.uint32(place)).tobytes())
-        segment.live += count
-        segment.bytes += size
-        self.messages += count
-        self.bytes += size
-        self.last, self.last_time = following - 1, time
 
     def skip(self, sequence: int, time: int) -> None:
         """Uses up the sequences to this one without messages: with rows in the last segment unless they are many."""
@@ -255,7 +219,7 @@ class Contents:
                     self.first = segment.first + following
                     self.first_time = segment.times[following]
                     return
-            self._advance()
+            self.advance()
 
     def drop_below(self, sequence: int) -> None:
         """Takes out all messages below a sequence, and the segments that have none left and are not the last."""
@@ -265,12 +229,12 @@ class Contents:
             rows = min(sequence - segment.first, len(segment.sizes))
             if segment.live:
                 self._drop(segment, slice(0, rows))
-        self._advance()
+        self.advance()
 
     def drop_all(self, segment: Segment, rows: NDArray[np.int64]) -> None:
         """Takes out the messages of some rows."""
         self._drop(segment, rows)
-        self._advance()
+        self.advance()
 
     def _drop(self, segment: Segment, rows: slice | NDArray[np.int64]) -> None:
         sizes = np.frombuffer(segment.sizes, np.uint32)
@@ -314,7 +278,8 @@ class Contents:
         self.messages = self.bytes = self.first_time = 0
         self.first, self.last = next_sequence, next_sequence - 1
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
+        """Finds the first message, after the one that was has gone."""
         if not self.messages:
             self.first, self.first_time = self.last + 1, 0
             return
@@ -325,7 +290,8 @@ class Contents:
 
     # Subjects
 
-    def _named(self, name: bytes) -> Subject:
+    def named(self, name: bytes) -> Subject:
+        """Returns a new entry for a subject that has no messages yet."""
         number = self._free.pop() if self._free else len(self._numbered)
         entry = self.subjects[name] = Subject(name, number)
         if number == len(self._numbered):

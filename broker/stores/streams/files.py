@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from broker.stores.interface import StorageError
+from broker.stores.streams import kernels
 from broker.stores.streams.blocks import Block, Descriptors
 from broker.stores.streams.contents import ABSENT, Contents, Filter, Segment
 from broker.stores.streams.interface import MOST_BYTES, Stored, Table
@@ -27,9 +28,9 @@ from broker.stores.streams.metafiles import KeptConsumers, write_meta
 from broker.stores.streams.opening import forget_indexes, open_messages
 from stantools.errors import StantoolsError
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE, Frames, frame_table
-from stantools.nats.kernels import subject_runs
 from stantools.store.durable import replace_file
-from stantools.streamfiles import highway, kernels
+from stantools.streamfiles import highway
+from stantools.streamfiles.kernels import decode_record, direct_answer, encode_record, find_messages
 from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, Places, record_size
 from stantools.streamfiles.meta import full_stream_meta
 from stantools.streamfiles.records import erased, tombstone
@@ -110,7 +111,7 @@ class FileStream(KeptConsumers):
         place = block.size + len(waiting)
         if not segments or segments[-1].block != block.number:
             contents.begin(sequence, block.number)
-        waiting += kernels.encode_record(sequence, time, subject, header, payload, block.key)
+        waiting += encode_record(sequence, time, subject, header, payload, block.key)
         contents.add(sequence, time, subject, size, place)
         return sequence
 
@@ -122,7 +123,7 @@ class FileStream(KeptConsumers):
         """
         found = self.contents.locate(sequence)
         return found and Stored(
-            sequence, found[0].times[found[1]], *self._decoded(sequence, found, kernels.decode_record)
+            sequence, found[0].times[found[1]], *self._decoded(sequence, found, decode_record)
         )
 
     def direct(self, sequence: int, stream: bytes) -> tuple[bytes, int] | None:
@@ -132,7 +133,7 @@ class FileStream(KeptConsumers):
             StorageError: Its record cannot be read, or is damaged.
         """
         found = self.contents.locate(sequence)
-        return None if found is None else self._decoded(sequence, found, kernels.direct_answer, stream)
+        return None if found is None else self._decoded(sequence, found, direct_answer, stream)
 
     def _decoded(
         self, sequence: int, found: tuple[Segment, int], decode: Callable[..., _Parts | None], *more: bytes
@@ -144,31 +145,31 @@ class FileStream(KeptConsumers):
             raise StorageError(f"{block.path} has no good record for message {sequence} at byte {segment.places[row]}")
         return parts
 
-    def append_rows(self, time: int, buffer: Buffer, frames: Frames, begin: int, end: int) -> int:
-        """Adds messages that have come at the same time: rows of a table. Returns the sequence of the first one."""
-        first, view = self.contents.last + 1, memoryview(buffer)
-        places = _places(frames[begin:end])
-        sizes = places.subject_size + places.size + np.where(places.header_size > 0, _HEADED, EMPTY_RECORD_SIZE)
-        ends = np.cumsum(sizes, dtype=np.int64)
-        row = 0
-        while row < len(sizes):
-            block = self._last(int(sizes[row]))
-            room = max(BLOCK_SIZE - block.end, int(sizes[row]))
-            after = int(np.searchsorted(ends, int(ends[row] - sizes[row]) + room, "right"))
-            sequence, place = first + row, block.end
-            segments = self.contents.segments
-            if not segments or segments[-1].block != block.number:
-                self.contents.begin(sequence, block.number)
-            part = Places(*(column[row:after] for column in places))
-            block.waiting += kernels.encode_messages(buffer, part, sequence, time, block.key)
-            starts = np.array(subject_runs(buffer, frames, begin + row, begin + after))
-            names = (bytes(view[at : at + size]) for at, size in frames[starts, SUBJECT : SUBJECT_SIZE + 1].tolist())
-            counts = np.diff(starts, append=begin + after).tolist()
-            self.contents.add_rows(
-                sequence, time, zip(names, counts, strict=True), sizes[row:after].astype(np.uint32), place
+    def append_rows(
+        self, time: int, buffer: Buffer, frames: Frames, begin: int, end: int, most: int = 0
+    ) -> list[tuple[int, int]]:
+        """Adds messages that have come at the same time: rows of a table. Returns what goes for them."""
+        contents = self.contents
+        segments = contents.segments
+        gone: list[tuple[int, int]] = []
+        while begin < end:
+            _, subject_size, _, _, header, _, size, _ = frames[begin].tolist()
+            block = self._last(subject_size + size + (_HEADED if header else EMPTY_RECORD_SIZE))
+            sequence, place = contents.last + 1, block.end
+            if not segments or segments[-1].block != block.number or segments[-1].end != sequence:
+                contents.begin(sequence, block.number)
+            records, over = kernels.enter_rows(
+                contents, buffer, frames, begin, end, time, block.key, place, BLOCK_SIZE - place, most
             )
-            row = after
-        return first
+            block.waiting += records
+            begin += contents.last + 1 - sequence
+            if over:
+                went, touched = kernels.drop_firsts(contents, over, most)
+                gone += went
+                for segment, count in touched:
+                    if _is_worth_a_look(segment, count):
+                        self._look_at(segment)
+        return gone
 
     def table(self, sequences: Sequence[int], room: int) -> Table | None:
         """Returns messages, from the first one on those that lie near each other in a file and are good."""
@@ -195,7 +196,7 @@ class FileStream(KeptConsumers):
             return None
         frames = frame_table(count)
         starts = (places[:count] - first).astype(np.uint32)
-        good = kernels.find_messages(buffer, starts, sizes[:count], block.key, _places(frames))
+        good = find_messages(buffer, starts, sizes[:count], block.key, _places(frames))
         times = np.frombuffer(segment.times, np.int64)[rows[:good]]
         return Table(buffer, end, frames[:good], times) if good else None
 
@@ -272,7 +273,7 @@ class FileStream(KeptConsumers):
             if not len(rows):
                 continue
             self.contents.drop_all(segment, rows)
-            if _is_worth_a_look(segment):
+            if _is_worth_a_look(segment, len(rows)):
                 self._look_at(segment)
             if segment.block in self._blocks:
                 self._bury_rows(segment, rows.tolist())
@@ -401,10 +402,10 @@ class FileStream(KeptConsumers):
             block.close()
 
 
-def _is_worth_a_look(segment: Segment) -> bool:
-    """Returns whether a segment that has lost messages has none any more, or one in sixteen of them has gone."""
-    live = segment.live
-    return not live % max(16, len(segment.sizes) >> 4)
+def _is_worth_a_look(segment: Segment, lost: int = 1) -> bool:
+    """Returns whether a segment that has lost messages has none any more, or one in sixteen of all has gone."""
+    live, step = segment.live, max(16, len(segment.sizes) >> 4)
+    return -live % step < lost
 
 
 def _places(frames: Frames) -> Places:

@@ -59,12 +59,31 @@ class StreamStore(ABC):
     def append(self, time: int, subject: bytes, header: bytes, payload: bytes) -> int:
         """Adds a message. Returns its sequence."""
 
-    def append_rows(self, time: int, buffer: Buffer, frames: Frames, begin: int, end: int) -> int:
-        """Adds messages that have come at the same time: rows of a table. Returns the sequence of the first one."""
-        first = self.contents.last + 1
+    def append_rows(
+        self, time: int, buffer: Buffer, frames: Frames, begin: int, end: int, most: int = 0
+    ) -> list[tuple[int, int]]:
+        """Adds messages that have come at the same time.
+
+        Args:
+            time: Nanoseconds since 1970.
+            buffer: Where they are.
+            frames: Their table.
+            begin: The first row.
+            end: The row behind the last.
+            most: How many messages a subject may have: older ones are dropped; 0 for any number.
+
+        Returns:
+            What is dropped: sequence, and number of the subject.
+        """
+        contents = self.contents
+        gone: list[tuple[int, int]] = []
         for subject, _, header, payload in rows(buffer, frames, begin, end):
             self.append(time, subject, header, payload)
-        return first
+            entry = contents.subjects[subject]
+            while 0 < most < entry.count:
+                gone.append((contents.first_of(entry), entry.number))
+                self.drop(gone[-1][0])
+        return gone
 
     def skip(self, sequence: int) -> None:
         """Has the next message get a sequence that is not used yet; those below it stay without messages."""

@@ -1,0 +1,169 @@
+"""The kernels of streams in Python: always there, and the reference for the compiled ones. Use them through `kernels`.
+
+What many clients publish in a round of the event loop are a few messages for each stream, too few for numpy, and too
+many for a dozen of calls each.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD_SIZE, SUBJECT_SIZE, WIDTH, rows
+from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
+from stantools.streamfiles.plain import encode_record
+
+if TYPE_CHECKING:
+    from broker.stores.streams.contents import Contents, Segment, Subject
+    from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames
+
+NAME: Final = "plain"
+
+
+class Measures(NamedTuple):
+    """Sizes of the messages in rows of a table."""
+
+    headers: int  #: how many have headers
+    payloads: int  #: bytes of all headers and payloads
+    subjects: int  #: bytes of all subjects
+    largest: int  #: bytes of the largest headers and payload
+    longest: int  #: bytes of the longest subject
+
+
+def measure_rows(frames: Frames, begin: int, end: int) -> Measures:
+    """Returns the sizes of messages.
+
+    Args:
+        frames: Their table.
+        begin: The first row.
+        end: The row behind the last; there is one at least.
+
+    Raises:
+        ValueError: There are no such rows.
+    """
+    _check_rows(frames, begin, end)
+    headers, payloads, subjects = (frames[begin:end, column] for column in (HEADER_SIZE, PAYLOAD_SIZE, SUBJECT_SIZE))
+    return Measures(
+        int((headers != 0).sum()),
+        int(payloads.sum(dtype="i8")),
+        int(subjects.sum(dtype="i8")),
+        max(int(payloads.max()), 0),
+        max(int(subjects.max()), 0),
+    )
+
+
+def enter_rows(
+    contents: Contents,
+    buffer: Buffer,
+    frames: Frames,
+    begin: int,
+    end: int,
+    time: int,
+    key: bytes,
+    place: int,
+    room: int,
+    most: int,
+) -> tuple[bytes, list[Subject]]:
+    """Adds messages that have come at the same time as the next rows of the last segment, as many as there is room for.
+
+    Args:
+        contents: What the stream has; its last segment ends with its last sequence.
+        buffer: Where the messages are.
+        frames: Their table.
+        begin: The first row.
+        end: The row behind the last; there is one at least.
+        time: Nanoseconds since 1970.
+        key: Of the block that their records go to, 32 bytes.
+        place: Where in the block.
+        room: Bytes that the records may have; the first one is added in any case.
+        most: How many messages a subject may have; 0 for any number.
+
+    Returns:
+        The records, one behind the other; subjects that have more messages now.
+
+    Raises:
+        ValueError: A row lies outside, or is too large for a record; nothing is added then.
+    """
+    _check_rows(frames, begin, end)
+    sizes = array("I", _record_sizes(buffer, frames, begin, end))
+    total, count = sizes[0], 1
+    while count < len(sizes) and total + sizes[count] <= room:
+        total += sizes[count]
+        count += 1
+    sizes = sizes[:count]
+    first = sequence = contents.last + 1
+    segment, over, records = contents.segments[-1], [], []
+    for subject, _, header, payload in rows(buffer, frames, begin, begin + count):
+        records.append(encode_record(sequence, time, subject, header, payload, key))
+        entry = contents.subjects.get(subject) or contents.named(subject)
+        if not entry.count:
+            entry.first = sequence
+        entry.count += 1
+        entry.last = sequence
+        if 0 < most < entry.count and entry not in over:
+            over.append(entry)
+        segment.subjects.append(entry.number)
+        segment.places.append(place)
+        place += sizes[sequence - first]
+        sequence += 1
+    segment.times.extend(array("q", (time,)) * count)
+    segment.sizes.extend(sizes)
+    segment.live += count
+    segment.bytes += total
+    if not contents.messages:
+        contents.first, contents.first_time = first, time
+    contents.messages += count
+    contents.bytes += total
+    contents.last, contents.last_time = sequence - 1, time
+    return b"".join(records), over
+
+
+def drop_firsts(
+    contents: Contents, over: list[Subject], most: int
+) -> tuple[list[tuple[int, int]], list[tuple[Segment, int]]]:
+    """Takes out the first messages of subjects that have too many.
+
+    Args:
+        contents: What the stream has.
+        over: The subjects.
+        most: How many messages each may have, 1 at least.
+
+    Returns:
+        What is gone: sequence, and number of the subject; the segments that have lost messages, with how many.
+    """
+    gone: list[tuple[int, int]] = []
+    touched: list[tuple[Segment, int]] = []
+    for entry in over:
+        while entry.count > most:
+            sequence = contents.first_of(entry)
+            found = contents.locate(sequence)
+            assert found is not None
+            contents.discard(*found)
+            gone.append((sequence, entry.number))
+            if touched and touched[-1][0] is found[0]:
+                touched[-1] = (found[0], touched[-1][1] + 1)
+            else:
+                touched.append((found[0], 1))
+    return gone, touched
+
+
+def _check_rows(frames: Frames, begin: int, end: int) -> None:
+    if frames.shape[1] != WIDTH or not 0 <= begin < end <= len(frames):
+        raise ValueError(f"rows {begin} to {end} lie outside")
+
+
+def _record_sizes(buffer: Buffer, frames: Frames, begin: int, end: int) -> list[int]:
+    limit = memoryview(buffer).nbytes
+    sizes = []
+    for subject, subject_size, _, _, header, start, size, _ in frames[begin:end].tolist():
+        if (
+            not (0 <= header <= size and 0 <= start <= limit - size)
+            or not 0 <= subject <= limit - subject_size
+            or subject_size < 0
+        ):
+            raise ValueError("a message reaches beyond its buffer")
+        sizes.append(EMPTY_RECORD_SIZE + subject_size + size + (HEADER_LENGTH_SIZE if header else 0))
+        if subject_size > MAX_SUBJECT_SIZE or sizes[-1] > MAX_RECORD_SIZE:
+            raise ValueError(f"a record of {sizes[-1]} bytes")
+    return sizes
