@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Frames
 
 _SYNC: Final = 120_000_000_000
+#: Messages that come together and are fewer than this are stored one by one.
+_FEW: Final = 2
 #: How long (ns) nothing must have come for a message to be stored by itself, at once.
 _PAUSE: Final = 20_000
 #: Seconds that consumers have before the others have their turn.
@@ -184,12 +186,12 @@ class StreamsServer:
     def _published(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         now, name = self._clock.wall(), stream.json_name
         # Nothing else is under way: it need not wait for others.
-        alone = end - begin == 1 and not self._dirty and now - self._published_at > _PAUSE
+        alone = end - begin == 1 < _FEW and not self._dirty and now - self._published_at > _PAUSE
         self._published_at = now
         if not alone:
             self.changed(stream)
         silent = stream.config.no_ack
-        if end - begin > 1:
+        if end - begin >= _FEW:
             try:
                 first = stream.publish_rows(buffer, frames, begin, end, now)
             except StorageError as error:

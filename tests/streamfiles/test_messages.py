@@ -34,30 +34,16 @@ def table(rows: int) -> Places:
     return Places(*np.zeros((5, rows), np.int32))
 
 
-def laid_out(of: list[tuple[bytes, bytes, bytes]]) -> tuple[bytes, Places]:
-    """Messages one behind the other, and where they are."""
-    buffer, places = b"", table(len(of))
-    for row, (subject, header, payload) in enumerate(of):
-        body = len(buffer) + 1 + len(subject)
-        values = (len(buffer) + 1, len(subject), len(header), body, len(header) + len(payload))
-        for column, value in zip(places, values, strict=True):
-            column[row] = value
-        buffer += b"|" + subject + header + payload
-    return buffer, places
-
-
 @settings(max_examples=100, deadline=None)
 @given(messages, st.integers(1, 1 << 61))
-def test_records_are_those_that_are_made_one_by_one(of: list[tuple[bytes, bytes, bytes]], first: int) -> None:
-    buffer, places = laid_out(of)
+def test_records_are_found_where_they_were_put(of: list[tuple[bytes, bytes, bytes]], first: int) -> None:
     expected = [encode_record(first + row, TIME, *each, KEY) for row, each in enumerate(of)]
+    records = b"".join(expected)
     sizes = np.array([len(each) for each in expected], np.uint32)
     starts = (np.cumsum(sizes) - sizes).astype(np.uint32)
     for kernel in TWINS.built:
         assert [kernel.encode_record(first + row, TIME, *each, KEY) for row, each in enumerate(of)] == expected
         assert [kernel.decode_record(each, KEY) for each in expected] == of
-        records = kernel.encode_messages(buffer, places, first, TIME, KEY)
-        assert records == b"".join(expected)
         found = table(len(of))
         assert kernel.find_messages(records, starts, sizes, KEY, found) == len(of)
         for row, parts in enumerate(of):
@@ -73,8 +59,7 @@ def test_records_are_those_that_are_made_one_by_one(of: list[tuple[bytes, bytes,
     st.lists(st.tuples(st.integers(0, 7), st.integers(-3, 40), st.integers(-3, 40)), max_size=1),
 )
 def test_a_damaged_record_ends_the_search(of: Any, damages: Any, shifts: Any) -> None:
-    buffer, places = laid_out(of)
-    block = TWINS.plain.encode_messages(buffer, places, 1, TIME, KEY)
+    block = b"".join(encode_record(row, TIME, *each, KEY) for row, each in enumerate(of, 1))
     sizes = np.array([len(encode_record(1, TIME, *each, KEY)) for each in of], np.int64)
     starts = np.cumsum(sizes) - sizes
     for at, put, cut in damages:
@@ -121,23 +106,9 @@ def test_a_record_answers_a_direct_get(subject: bytes, header: bytes, payload: b
     assert block.endswith(b"\r\nNats-Time-Stamp: %b\r\n\r\n" % format_moment(time).encode())
 
 
-def test_what_lies_outside_is_refused(kernel: ModuleType) -> None:
-    for row in (
-        (-1, 1, 0, 0, 1),
-        (0, 9, 0, 0, 1),
-        (0, 1, 2, 0, 1),
-        (0, 1, 0, 8, 1),
-        (0, 1, 0, -1, 1),
-        (0, -1, 0, 0, 1),
-    ):
-        places = Places(*np.array(row, np.int32).reshape(5, 1))
-        with pytest.raises(ValueError, match="reaches beyond"):
-            kernel.encode_messages(b"abcdefgh", places, 1, TIME, KEY)
+def test_what_is_too_large_is_refused(kernel: ModuleType) -> None:
     for subject, payload in ((bytes(1 << 16), b""), (b"", bytes(MAX_RECORD_SIZE - 29))):
         with pytest.raises(ValueError, match=f"a record of {30 + len(subject) + len(payload)} bytes"):
             kernel.encode_record(1, TIME, subject, b"", payload, KEY)
     with pytest.raises(ValueError, match="a key of 3 bytes"):
         kernel.decode_record(b"", b"key")
-    large = Places(*np.array((0, 1 << 16, 0, 0, 1), np.int32).reshape(5, 1))
-    with pytest.raises(ValueError, match="a record of 65567 bytes"):
-        kernel.encode_messages(bytes(1 << 17), large, 1, TIME, KEY)

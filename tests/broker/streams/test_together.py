@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from broker.stores.interface import StorageError
 from broker.stores.streams import files
 from broker.stores.streams.blocks import Block
-from broker.streams import delivery, server
+from broker.streams import delivery, pubacks, server
 from tests.broker.streams.world import API, World
 
 SUBJECTS = (b"s.a", b"s.b", b"s.c.d")
@@ -60,11 +60,12 @@ def publish(world: World, messages: Any) -> None:
 @given(st.sampled_from(("memory", "file")), limits, st.lists(publishes, max_size=8), st.booleans())
 def test_what_is_published_together(storage: str, config: dict[str, Any], todo: list[Any], crash: bool) -> None:
     said = []
-    for few in (1, NEVER):
+    for few, answered in ((1, NEVER), (2, 1), (NEVER, NEVER)):
         with (
             tempfile.TemporaryDirectory() as folder,
             mock.patch.object(files, "BLOCK_SIZE", 400),
             mock.patch.object(server, "_FEW", few),
+            mock.patch.object(pubacks, "_FEW", answered),
         ):
             world = World(Path(folder) if storage == "file" else None)
             made = world.create("S", subjects=["s.>"], storage=storage, **config)
@@ -80,7 +81,8 @@ def test_what_is_published_together(storage: str, config: dict[str, Any], todo: 
                 kept.append(world.api("STREAM.MSG.GET.S", {"seq": sequence}))
             said.append((heard, kept))
             world.server.stop()
-    assert said[0] == said[1]
+    assert said[0] == said[2]
+    assert said[1] == said[2]
 
 
 pulls = st.tuples(
