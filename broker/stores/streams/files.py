@@ -122,9 +122,7 @@ class FileStream(KeptConsumers):
             StorageError: Its record cannot be read, or is damaged.
         """
         found = self.contents.locate(sequence)
-        return found and Stored(
-            sequence, found[0].times[found[1]], *self._decoded(sequence, found, decode_record)
-        )
+        return found and Stored(sequence, found[0].times[found[1]], *self._decoded(sequence, found, decode_record))
 
     def direct(self, sequence: int, stream: bytes) -> tuple[bytes, int] | None:
         """Returns what answers a direct get, if the message is there: header block and payload, and the block's size.
