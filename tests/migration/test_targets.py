@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 from stantools.errors import ExitCode
 from stantools.store.sample import SampleOptions, write_sample
 from tests import natsclient, servers
+from tests.brokers import Broker
 from tests.migration.reading import consumers_of, state_of
 from tests.migration.test_migrate import (
     COMMAND,
@@ -236,6 +238,25 @@ def test_a_disk_without_room_for_a_server_of_our_own(store: Path, full_disk: Pat
     (full_disk / "most").write_bytes(bytes((2 << 20) - 50_000))
     words = ["migrate", store, "--server", "embedded", "--embedded-store", full_disk / "js", "--dry-run"]
     assert "bytes are free" in run(tmp_path / "w", *words, expect=ExitCode.REFUSED).stdout
+
+
+def test_a_server_of_our_own(
+    store: Path, start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_server().stop()
+    monkeypatch.setenv("PATH", str(servers.binary(servers.NEWEST).parent))
+    work, kept = tmp_path / "work", tmp_path / "kept"
+    words = ("migrate", store, "--server", "embedded", "--embedded-store", kept, "--yes")
+    done = run(work, *words)
+    assert "3 streams are as the plan says" in done.stdout
+    assert re.search(rf"a nats-server runs at nats://127.0.0.1:\d+; its streams are in {kept}", done.stderr)
+    assert run(work, *words).stdout.count("complete before") == 3
+    # The server has gone; another one, and the broker, find the streams.
+    server = start_server(config={"jetstream": jetstream(kept)})
+    check_all(store, server.url)
+    server.stop()
+    with Broker(tmp_path / "broker", "-js", "-sd", kept) as broker:
+        check_all(store, broker.url)
 
 
 def test_what_is_waited_for_is_told(store: Path, tmp_path: Path) -> None:
