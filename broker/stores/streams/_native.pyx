@@ -244,18 +244,19 @@ cdef class Losses:
 def drop_firsts(contents, list over not None, int64_t most):
     """See the twin."""
     cdef list gone = [], touched = []
-    cdef Losses losses = None
+    cdef list segments = contents.segments
+    # Mostly it is the last one that loses them.
+    cdef Losses losses = Losses(contents, segments[len(segments) - 1])
     cdef int64_t sequence, count, start = contents.first
     cdef bint begins = False
     for entry in over:
         count = entry.count
         while count > most:
             sequence = entry.first
-            if losses is None or not losses.has(sequence):
-                if losses is not None:
-                    losses.settle(touched)
+            if not losses.has(sequence):
+                losses.settle(touched)
                 sequence = contents.first_of(entry)
-                if losses is None or not losses.has(sequence):
+                if not losses.has(sequence):
                     losses = Losses(contents, contents.locate(sequence)[0])
             losses.drop(sequence)
             begins = begins or sequence == start
@@ -264,8 +265,7 @@ def drop_firsts(contents, list over not None, int64_t most):
             entry.count = count
             if count == 1:
                 entry.first = entry.last
-    if losses is not None:
-        losses.settle(touched)
+    losses.settle(touched)
     if begins and not losses.advance():
         contents.advance()
     return gone, touched
