@@ -129,40 +129,42 @@ def memory(pid: int) -> float:
 def broker(place: Path, store: Sequence[str], *, plain: bool = False) -> Iterator[Broker]:
     """Starts a broker without limits; it runs as long as the `with` block.
 
+    Its files stay: where thousands were deleted ext4 is slow for a while, and that would be the next run's.
+
     Args:
-        place: Where its store and its files are made.
+        place: Where its store and its files are made. Somebody removes it when all runs are over.
         store: Options for the store.
         plain: With the plain kernels.
     """
-    with tempfile.TemporaryDirectory(dir=place, prefix="broker-") as folder:
-        ports = Path(folder, "ports")
-        ports.mkdir()
-        config = Path(folder, "broker.conf")
-        config.write_text(f'ports_file_dir: "{ports}"\n')
-        command = [sys.executable, "-m", "broker", "-c", str(config), "-a", "127.0.0.1", "-p", "-1"]
-        command += ["-mc", "0", "-mm", "0", "-mb", "0", *store]
-        if "file" in store:
-            command += ["-dir", str(Path(folder, "store"))]
-        if "-js" in store:
-            command += ["-sd", str(Path(folder, "streams"))]
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        if plain:
-            environment["STANTOOLS_KERNELS"] = "plain"
-        begin = time.perf_counter()
-        process = subprocess.Popen(
-            command, cwd=REPOSITORY, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
+    folder = tempfile.mkdtemp(dir=place, prefix="broker-")
+    ports = Path(folder, "ports")
+    ports.mkdir()
+    config = Path(folder, "broker.conf")
+    config.write_text(f'ports_file_dir: "{ports}"\n')
+    command = [sys.executable, "-m", "broker", "-c", str(config), "-a", "127.0.0.1", "-p", "-1"]
+    command += ["-mc", "0", "-mm", "0", "-mb", "0", *store]
+    if "file" in store:
+        command += ["-dir", str(Path(folder, "store"))]
+    if "-js" in store:
+        command += ["-sd", str(Path(folder, "streams"))]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    if plain:
+        environment["STANTOOLS_KERNELS"] = "plain"
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        command, cwd=REPOSITORY, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        start = _wait(process, begin)
+        note = json.loads(next(ports.glob("*.ports")).read_text())
+        yield Broker(int(note["nats"][0].rpartition(":")[2]), process.pid, start)
+    finally:
+        process.send_signal(signal.SIGINT)
         try:
-            start = _wait(process, begin)
-            note = json.loads(next(ports.glob("*.ports")).read_text())
-            yield Broker(int(note["nats"][0].rpartition(":")[2]), process.pid, start)
-        finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(_PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _wait(process: subprocess.Popen[bytes], begin: float) -> float:

@@ -37,9 +37,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     wanted = given.only or [*SECTIONS, *([PLAIN] if given.plain else [])]
-    with tempfile.TemporaryDirectory(dir=given.data, prefix="bench-") as place:
-        options = Options(Path(place), given.count, given.rounds)
-        for name in wanted:
+    for name in wanted:
+        with tempfile.TemporaryDirectory(dir=given.data, prefix="bench-") as place:
+            options = Options(Path(place), given.count, given.rounds)
             report(name, partial(sections[name], options), options.rounds, update=given.update)
 
 

@@ -20,6 +20,9 @@ from stantools.errors import StoreUnwritableError
 #: A tree with more entries than this is synced by one syncfs() instead of an fsync() for each entry.
 SYNCFS_FROM = 256
 
+#: What a file system says that cannot sync a directory.
+NO_SYNCS = (errno.EINVAL, errno.ENOTSUP)
+
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276, "riscv64": 276}
@@ -75,17 +78,26 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
         written += os.write(descriptor, view[written:])
 
 
+def open_directory(path: Path) -> int:
+    """Opens a directory, to sync the names in it.
+
+    Raises:
+        OSError: As from `os.open`.
+    """
+    return os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+
+
 def fsync_directory(path: Path) -> None:
     """Makes the names in a directory durable.
 
     Raises:
         OSError: As from `os.fsync`; a file system that cannot sync a directory is not an error.
     """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    descriptor = open_directory(path)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+        if error.errno not in NO_SYNCS:
             raise
     finally:
         os.close(descriptor)

@@ -122,7 +122,7 @@ class SliceWriter:
         self._pending = 0
         self._index: list[bytes] = []
         self._index_rows = 0
-        self._names_to_sync = False
+        self.names_to_sync = False  #: names in the directory are not durable
 
     @classmethod
     def resume(cls, directory: Path, channel: bytes, crc: Crc, how: Writing = Writing()) -> Self:
@@ -386,17 +386,21 @@ class SliceWriter:
         if self._sync if sync is None else sync:
             with writing(untouched="what was written may not be durable"):
                 self._file.sync()
-                if self._names_to_sync:
+                if self.names_to_sync:
                     fsync_directory(self.directory)
-                    self._names_to_sync = False
+            self.synced()
 
     @property
     def descriptors(self) -> Sequence[int]:
-        """The open files that make everything durable when they are synced; none if that is not enough.
+        """The open files that make everything durable when they are synced, with the directory if `names_to_sync`.
 
         At the same time or in any order: what was written the system may write to the disk in any order anyway.
         """
-        return () if self._file is None or self._names_to_sync else self._file.descriptors
+        return () if self._file is None else self._file.descriptors
+
+    def synced(self) -> None:
+        """Takes note that somebody has synced what `descriptors` and `names_to_sync` told."""
+        self.names_to_sync = False
 
     def release(self) -> None:
         """Flushes and closes the files, to have fewer files open; the next message opens them again.
@@ -537,7 +541,7 @@ class SliceWriter:
         """Takes records into the current slice."""
         if self._file is None:
             self._open_again(have)
-            self._names_to_sync |= not have.count
+            self.names_to_sync |= not have.count
         total, offsets = part.place(have.data_size)
         sequence, timestamp = part.sequence, part.timestamp
         self._index.append(kernels.encode_index(sequence, offsets, timestamp, part.sizes, self._crc))
@@ -569,7 +573,7 @@ class SliceWriter:
         with writing(untouched="the slices before it are as they were"):
             self._file = SliceFile.create(self.directory, number)
         self._last_number = number
-        self._names_to_sync = True
+        self.names_to_sync = True
         self.current = SliceState(number)
         self._flushed = self.current.progress()
         return self.current

@@ -1,27 +1,25 @@
 """Writing and syncing without waiting for a disk: jobs in threads, and syncs that the kernel does meanwhile.
 
 A job, written in Python, runs in a thread. A sync of files that are written already needs none where the system is
-Linux: its asynchronous I/O (io_submit, IOCB_CMD_FSYNC) does it, several files at once, for which a file system mostly
-needs one commit of its journal, and no threads take turns at Python.
+Linux: its asynchronous I/O (io_submit, IOCB_CMD_FSYNC) does it, all files of a commit at once, for which a file system
+mostly needs one commit of its journal, and no threads take turns at Python. Where these are many, the file system is synced
+as a whole.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from stantools.store.durable import unwritable
+from broker.stores.file.kernelsyncs import REQUESTS, Conclusion, FileSystem, KernelSyncs, Wanted
+from stantools.store.durable import NO_SYNCS, unwritable
 
 #: Threads that write and sync, and seconds for which they are waited for if they have no more to do than one job each.
 #: A job that takes as long is slow.
@@ -33,8 +31,10 @@ _LONGEST_PAUSE: Final = 0.01
 #: Seconds for which a thread waits for all syncs that are under way; those that are done then are concluded together.
 _BRIEF: Final = 0.001
 
+#: Seconds without syncs of the whole file system after one that took long: others may write much to it.
+_CAUTION: Final = 60.0
+
 Job = Callable[[], None]
-Conclusion = Callable[[Exception | None], None]
 
 
 class Disk:
@@ -52,6 +52,12 @@ class Disk:
         self.pause = 0.0
         self._syncs = KernelSyncs()
         self._left_alone = False
+        self._file_system: FileSystem | None = None
+        self._whole: list[Wanted] | None = None  # what is synced with the whole file system, unless it was given up
+        self._whole_taken = False  # a thread is still at it
+        self._none_before = 0.0
+        self._gathered: list[Wanted] = []  # awaited files that are to be synced
+        self._gathered_aside: list[Wanted] = []  # and others
         self._unawaited = KernelSyncs()
         self._watched = False  # a thread waits for them
         self._many = KernelSyncs()
@@ -100,18 +106,93 @@ class Disk:
         self._next_turns()
         conclusion(problem)
 
+    def may_sync_all(self, directory: Path) -> None:
+        """Lets it sync a whole file system, if there is one for which that is known to be as good, and where it pays.
+
+        Args:
+            directory: On which is everything that is to be synced.
+        """
+        self._file_system = FileSystem(directory)
+
+    @property
+    def quick(self) -> bool:
+        """Whether the kernel can sync files and the disk is not slow."""
+        return not self.pause and not self._left_alone and self._syncs.possible
+
     def sync(self, descriptors: Sequence[int], conclusion: Conclusion) -> bool:
-        """Has the kernel sync files, as an awaited job. False, and nothing, if it cannot or the disk is slow."""
-        return not self.pause and not self._left_alone and self._syncs.start(descriptors, conclusion)
+        """Has the kernel sync files, as an awaited job, with all others when `conclude` is called next.
+
+        They must not be closed before. Returns False, and does nothing, where it cannot or the disk is slow.
+        """
+        if not descriptors or not self.quick:
+            return False
+        self._gathered.append((descriptors, conclusion))
+        return True
 
     def sync_aside(self, descriptor: int, conclusion: Conclusion) -> bool:
-        """Has the kernel sync a file for which nobody waits. Returns False, and does nothing, if it cannot."""
-        if not self._unawaited.start((descriptor,), conclusion):
+        """Does what `sync` does with a file for which nobody waits, also if the disk is slow."""
+        if not self._unawaited.possible:
             return False
-        if not self._watched:
+        self._gathered_aside.append(((descriptor,), conclusion))
+        if len(self._gathered_aside) == 1 and self.wake is not None:
+            self.wake()
+        return True
+
+    def _begin_syncs(self, *, patient: bool) -> None:
+        """Begins to sync what is gathered; with the whole file system only for somebody patient."""
+        if self._whole is not None:
+            return
+        awaited, aside = self._gathered, self._gathered_aside
+        if not awaited and not aside:
+            return
+        self._gathered, self._gathered_aside = [], []
+        files = sum(len(descriptors) for descriptors, _ in awaited)
+        if patient and files >= self._syncs.MANY and self._may_sync_all():
+            self._sync_all([*awaited, *aside])
+            return
+        self._start(self._syncs, awaited, awaited=True)
+        self._start(self._unawaited, aside, awaited=False)
+        if self._unawaited.under_way and not self._watched:
             self._watched = True
             self._watch(self._unawaited, self._unwatched)
-        return True
+
+    def _start(self, syncs: KernelSyncs, wanted: Sequence[Wanted], *, awaited: bool) -> None:
+        """Has the kernel sync files, and threads those for which it has no room."""
+        begun = syncs.start(wanted) if wanted and not (awaited and self._left_alone) else 0
+        for descriptors, conclusion in wanted[begun:]:
+            self.run(partial(_sync_each, descriptors), conclusion, awaited=awaited)
+
+    def _may_sync_all(self) -> bool:
+        whole = self._file_system
+        if whole is None or not whole.possible or self._whole_taken:
+            return False
+        return not self._none_before or time.monotonic() >= self._none_before
+
+    def _sync_all(self, wanted: list[Wanted]) -> None:
+        """Has a thread sync the whole file system, which is awaited."""
+        assert self._file_system is not None
+        self._whole, self._whole_taken = wanted, True
+
+        def over(problem: Exception | None) -> None:
+            self._whole_taken = False
+            if self._whole is not wanted:
+                return
+            if problem is not None:
+                # Whose files are concerned is found out by syncing each.
+                self._give_up_whole()
+                return
+            self._whole = None
+            for _, conclusion in wanted:
+                conclusion(None)
+
+        self.run(self._file_system.sync, over, awaited=True)
+
+    def _give_up_whole(self) -> None:
+        """Has the files synced that a sync of the whole file system was to sync, which takes long or has failed."""
+        wanted, self._whole = self._whole, None
+        assert wanted is not None
+        self._none_before = time.monotonic() + _CAUTION
+        self._start(self._syncs, wanted, awaited=True)
 
     def sync_files(self, paths: Iterable[Path], conclusion: Conclusion) -> None:
         """Has files made durable, and names in directories; those that are gone do not matter.
@@ -127,7 +208,7 @@ class Disk:
 
         def note(path: Path, problem: Exception | None) -> None:
             # A file system that cannot sync a directory is no error.
-            if isinstance(problem, OSError) and not (problem.errno in _NO_SYNCS and path.is_dir()):
+            if isinstance(problem, OSError) and not (problem.errno in NO_SYNCS and path.is_dir()):
                 failed.append((path, problem))
 
         with self._many_at_once:
@@ -140,7 +221,7 @@ class Disk:
                     note(path, problem)
                     continue
                 try:
-                    while not self._many.start((descriptor,), partial(note, path)):
+                    while not self._many.start([((descriptor,), partial(note, path))]):
                         if not self._many.under_way:
                             os.fsync(descriptor)
                             break
@@ -166,18 +247,23 @@ class Disk:
         Returns:
             Whether no job is left.
         """
-        if not (self._running or self._syncs.under_way):
+        if not (self._running or self._syncs.under_way or self._gathered or self._gathered_aside):
             return True
         everything = patience is not None
         end = time.monotonic() + (patience if patience is not None else 0 if self.pause else _MOMENT)
         while True:
+            self._begin_syncs(patient=time.monotonic() < end)
             if self._syncs.under_way and not self._left_alone:
                 self._conclude_syncs(end)
                 if self._syncs.under_way:
                     self._leave_alone()
             self._conclude_jobs(end, everything)
+            if self._whole is not None:
+                if time.monotonic() < end:
+                    return False  # threads have much to do
+                self._give_up_whole()
             # The conclusion of a job may have begun a sync.
-            if not self._syncs.under_way or self._left_alone:
+            elif not (self._gathered or self._gathered_aside or (self._syncs.under_way and not self._left_alone)):
                 return not self._running
 
     def _conclude_jobs(self, end: float, everything: bool) -> None:
@@ -251,6 +337,8 @@ class Disk:
 
     def stop(self) -> None:
         """Ends the threads as soon as their jobs are done."""
+        if self._file_system is not None and not self._whole_taken:
+            self._file_system.close()
         for _ in range(self._threads):
             self._jobs.put(None)
         self._threads = 0
@@ -271,158 +359,13 @@ class Disk:
                 self.wake()
 
 
-class _Request(ctypes.Structure):
-    """`struct iocb` of linux/aio_abi.h."""
 
-    _fields_ = (
-        ("data", ctypes.c_uint64),
-        ("key_and_flags", ctypes.c_uint64),
-        ("opcode", ctypes.c_uint16),
-        ("priority", ctypes.c_int16),
-        ("descriptor", ctypes.c_uint32),
-        ("rest", ctypes.c_uint64 * 5),
-    )
+def _sync_each(descriptors: Sequence[int]) -> None:
+    for each in descriptors:
+        os.fsync(each)
 
 
-class _Event(ctypes.Structure):
-    """`struct io_event` of linux/aio_abi.h."""
-
-    _fields_ = (
-        ("data", ctypes.c_uint64),
-        ("request", ctypes.c_uint64),
-        ("result", ctypes.c_int64),
-        ("second", ctypes.c_int64),
-    )
-
-
-_FSYNC: Final = 2  # IOCB_CMD_FSYNC
-_POINTER: Final = ctypes.sizeof(ctypes.c_void_p)
-_SIZE: Final = ctypes.sizeof(_Request)
-#: Files that are synced at a time at most.
-_REQUESTS: Final = 1024
-#: What a file system says that cannot sync a directory.
-_NO_SYNCS: Final = (errno.EINVAL, errno.ENOTSUP)
-#: Numbers of io_setup, io_destroy, io_submit, io_getevents.
-_CALLS: Final = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4), "riscv64": (0, 1, 2, 4)}
-
-
-@dataclass(slots=True)
-class _Sync:
-    """A sync that is under way: files that are left, what is called then, and what went wrong."""
-
-    left: int
-    conclusion: Conclusion
-    problem: OSError | None = None
-
-
-class KernelSyncs:
-    """Files that the kernel syncs while we do something else, by Linux's asynchronous I/O.
-
-    One thread may start syncs of single files while another one waits.
-    """
-
-    def __init__(self) -> None:
-        self._begun = self._ended = 0
-        self._context: ctypes.c_ulong | None = None
-        self._possible = sys.platform == "linux" and os.uname().machine in _CALLS
-
-    @property
-    def under_way(self) -> int:
-        """How many files are being synced."""
-        return self._begun - self._ended
-
-    def start(self, descriptors: Sequence[int], conclusion: Conclusion) -> bool:
-        """Begins to sync files, which may be closed then. False, and nothing, where that is not possible."""
-        if not descriptors or not self._possible or (self._context is None and not self._open()):
-            return False
-        count, free = len(descriptors), self._free
-        if count > len(free):
-            return False
-        sync = _Sync(count, conclusion)
-        numbers = []
-        for place, descriptor in enumerate(descriptors):
-            number = free.pop()
-            numbers.append(number)
-            self._requests[number].descriptor = descriptor
-            self._pointers[place] = self._first + number * _SIZE
-            self._syncs[number] = sync
-        # Before they can be done.
-        self._begun += count
-        begun = 0
-        while begun < count:
-            taken = self._call(
-                self._submit, self._context, count - begun, ctypes.byref(self._pointers, begun * _POINTER)
-            )
-            if taken <= 0:
-                code = ctypes.get_errno()
-                self._begun -= count - begun
-                free += numbers[begun:]
-                if not begun:
-                    self._possible = code == errno.EAGAIN
-                    return False
-                # Those before it are on their way.
-                sync.left, sync.problem = sync.left - (count - begun), OSError(code, os.strerror(code))
-                break
-            begun += taken
-        return True
-
-    def wait(self, seconds: float, least: int = _REQUESTS) -> list[tuple[Conclusion, OSError | None]]:
-        """Waits until some are done, not longer than so many seconds.
-
-        Args:
-            seconds: How long.
-            least: How many files; not more than there are.
-
-        Returns:
-            What is done, and what went wrong.
-        """
-        whole = int(seconds)
-        self._timeout[:] = [whole, int((seconds - whole) * 1e9)]
-        # An interruption by a signal has found nothing.
-        least = min(least, self.under_way)
-        count = max(self._call(self._get, self._context, least, _REQUESTS, self._events, self._timeout), 0)
-        done: list[tuple[Conclusion, OSError | None]] = []
-        for event in self._events[:count]:
-            sync = self._syncs[event.data]
-            sync.left -= 1
-            if event.result < 0:
-                sync.problem = OSError(-event.result, os.strerror(-event.result))
-            if not sync.left:
-                done.append((sync.conclusion, sync.problem))
-            self._free.append(event.data)
-        self._ended += count
-        return done
-
-    def close(self) -> None:
-        """Releases what belongs to the kernel, unless it would have to be waited for."""
-        if self._context is not None and not self.under_way:
-            self._call(self._destroy, self._context)
-            self._context = None
-
-    def _open(self) -> bool:
-        self._call = ctypes.CDLL(None, use_errno=True).syscall
-        self._call.restype = ctypes.c_long
-        setup, self._destroy, self._submit, self._get = _CALLS[os.uname().machine]
-        context = ctypes.c_ulong(0)
-        self._possible = self._call(setup, _REQUESTS, ctypes.byref(context)) == 0
-        if not self._possible:
-            return False
-        self._context = context
-        self._requests = (_Request * _REQUESTS)(*(_Request(number, 0, _FSYNC) for number in range(_REQUESTS)))
-        self._first = ctypes.addressof(self._requests)
-        self._pointers = (ctypes.c_void_p * _REQUESTS)()
-        self._free = [*range(_REQUESTS)]
-        self._syncs: list[_Sync] = [_Sync(0, _nothing)] * _REQUESTS
-        self._events = (_Event * _REQUESTS)()
-        self._timeout = (ctypes.c_long * 2)()
-        return True
-
-
-def _nothing(_problem: Exception | None) -> None:
-    """Nobody waits for it."""
-
-
-def _conclude(syncs: KernelSyncs, least: int = _REQUESTS) -> None:
+def _conclude(syncs: KernelSyncs, least: int = REQUESTS) -> None:
     """Waits for syncs, and draws their conclusions."""
     for conclusion, problem in syncs.wait(60, least):
         conclusion(problem)

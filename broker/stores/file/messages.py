@@ -10,6 +10,7 @@ was stored before is read as it was.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from broker.stores.limits import limits_reached
 from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.store.directory import SUBS_FILE
-from stantools.store.durable import fsync_directory, unwritable, writing
+from stantools.store.durable import NO_SYNCS, fsync_directory, open_directory, unwritable, writing
 from stantools.store.limits import ChannelLimits
 from stantools.store.retention import Retention
 from stantools.store.slicestate import SliceState
@@ -107,6 +108,7 @@ class FileMessages:
         self._dirty = self._broken = self._told = self._enforcing_failed = False
         self._mark_due = False  # messages were added by themselves since the mark was set
         self._alone = False  # what was flushed last came by itself; otherwise more may come, to be written together
+        self._names: list[int] = []  # open directories that are synced
         self._gathered: list[Records] = []
         self._gathered_count = self._gathered_bytes = 0
         self._under_way: Flush | None = None
@@ -258,7 +260,7 @@ class FileMessages:
     def _make(self) -> tuple[Callable[[], None], Callable[[Exception | None], None]]:
         """Returns what a thread is to do for a channel that has yet to be made, now that it is its turn."""
         self._pausing = False
-        return partial(self._store, self._take_gathered()), self._stored
+        return self._storing(self._take_gathered())
 
     def _paused(self, flush: Flush, _problem: Exception | None) -> None:
         """Goes on with a flush that has waited for more."""
@@ -284,28 +286,64 @@ class FileMessages:
                         self._under_way, self._aside = None, False
                         return
                     writer.flush(sync=False)
-                    if disk.sync(writer.descriptors, self._kernel_done):
-                        return
+                    self._sync_written(None)
+                    return
             except StoreUnwritableError as error:
                 self._go_back()
                 disk.run(partial(_fail, error), self._stored, awaited=True)
                 return
-        job = partial(self._store, blocks[taken:])
+        job, conclusion = self._storing(blocks[taken:])
         if not self._sync and writer.current is None:
             # Thousands of channels may begin their first slices at the same time.
-            disk.take_turns(lambda: (job, self._stored))
+            disk.take_turns(lambda: (job, conclusion))
         else:
-            disk.run(job, self._stored, awaited=self._sync)
+            disk.run(job, conclusion, awaited=self._sync)
+
+    def _storing(self, blocks: Sequence[Records]) -> tuple[Callable[[], None], Callable[[Exception | None], None]]:
+        """Returns what a thread is to do, and the conclusion: where the kernel is quick it syncs what is written."""
+        later = self._sync and self._services.disk.quick
+        job = partial(self._store, blocks, sync=self._sync and not later)
+        return job, self._sync_written if later else self._stored
+
+    def _sync_written(self, problem: Exception | None) -> None:
+        """Has the kernel sync what is written, or a thread."""
+        if problem is not None:
+            self._stored(problem)
+            return
+        disk, names, complete = self._services.disk, self._names, True
+        try:
+            if self._writer.names_to_sync:
+                names.append(open_directory(self._directory))
+            if self._new:
+                names.append(open_directory(self._directory.parent))
+        except OSError:
+            complete = False  # a thread tries again
+        if not complete or not disk.sync([*self._writer.descriptors, *names], self._kernel_done):
+            self._close_names()
+            disk.run(partial(self._store, (), sync=True), self._stored, awaited=True)
 
     def _kernel_done(self, problem: Exception | None) -> None:
         """Goes on when the kernel is done."""
+        named = bool(self._names)
+        self._close_names()
         if isinstance(problem, OSError):
+            if named and problem.errno in NO_SYNCS:
+                # Maybe of a directory, which is no error.
+                self._services.disk.run(partial(self._store, (), sync=True), self._stored, awaited=True)
+                return
             self._go_back()
             problem = unwritable(problem, self._directory, "what was written may not be durable")
+        if problem is None:
+            self._writer.synced()
+            self._new = False
         self._stored(problem)
 
-    def _store(self, blocks: Iterable[Records]) -> None:
-        """Writes and syncs, after the channel was made; all or nothing is there afterwards. Called by a thread.
+    def _close_names(self) -> None:
+        while self._names:
+            os.close(self._names.pop())
+
+    def _store(self, blocks: Iterable[Records], *, sync: bool) -> None:
+        """Writes, and syncs or not, after the channel was made; all or nothing is there afterwards. Called by a thread.
 
         Raises:
             StorageError: The channel cannot be made.
@@ -319,11 +357,11 @@ class FileMessages:
         try:
             for records in blocks:
                 self._write(records)
-            self._writer.flush()
-            if self._new and self._sync:
+            self._writer.flush(sync=sync)
+            if self._new and sync:
                 with writing(self._directory, "its name may not be durable"):
                     fsync_directory(self._directory.parent)
-            self._new = False
+            self._new = self._new and self._sync and not sync
         except Exception:
             self._go_back()
             raise

@@ -101,6 +101,8 @@ class FileStore:
         self._services.at_once = at_once
         make_directory(self._root)
         self._lock = lock_directory(self._root)
+        if self._options.sync:
+            self._services.disk.may_sync_all(self._root)
         found = recover_directory(self._options, self._services.crc, self._cluster_id)
         try:
             self._take_clients(found)

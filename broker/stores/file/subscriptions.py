@@ -377,8 +377,8 @@ class FileSubscriptions:
         return self._under_way is not None or self._compaction is not None
 
     def release(self) -> bool:
-        """Closes the file, unless something is gathered, or it is being rewritten."""
-        if self._gathered or self._compaction is not None:
+        """Closes the file, unless something is gathered or synced, or it is being rewritten."""
+        if self._gathered or self._under_way is not None or self._compaction is not None:
             return False
         self._close()
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 import time
@@ -54,19 +55,21 @@ class Faults:
 class CalledSyncs:
     """Stands in for `broker.stores.file.disk.KernelSyncs`, by calls of `os.fsync`, which may fail or hang."""
 
+    MANY = math.inf
+
     def __init__(self) -> None:
+        self.possible = True
         self.under_way = 0
         self._ended: list[tuple[Callable[[Exception | None], None], OSError | None, int]] = []
         self._change = threading.Condition()
 
-    def start(self, descriptors: Sequence[int], conclusion: Callable[[Exception | None], None]) -> bool:
-        if not descriptors:
-            return False
-        with self._change:
-            self.under_way += len(descriptors)
-        own = [os.dup(each) for each in descriptors]
-        threading.Thread(target=self._sync, args=(own, conclusion), daemon=True).start()
-        return True
+    def start(self, wanted: Sequence[tuple[Sequence[int], Callable[[Exception | None], None]]]) -> int:
+        for descriptors, conclusion in wanted:
+            with self._change:
+                self.under_way += len(descriptors)
+            own = [os.dup(each) for each in descriptors]
+            threading.Thread(target=self._sync, args=(own, conclusion), daemon=True).start()
+        return len(wanted)
 
     def _sync(self, descriptors: list[int], conclusion: Callable[[Exception | None], None]) -> None:
         problem = None

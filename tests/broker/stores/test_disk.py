@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from broker.stores.file.disk import Disk, KernelSyncs
+from broker.stores.file.kernelsyncs import FileSystem
 from tests.broker.stores.faults import CalledSyncs
 
 
@@ -36,28 +37,31 @@ def wait(syncs):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux does it")
 def test_the_kernel_syncs_files(files):
     syncs = KernelSyncs()
-    if not syncs.start(files[:1], print):
+    if not syncs.start([(files[:1], print)]):
         pytest.skip("this system does not do it for us")
     assert wait(syncs) == [(print, None)]
     assert syncs.wait(0) == []
     # Several at a time, again and again, each is told of once.
     for _ in range(3):
-        assert syncs.start(files[:2], print)
-        assert syncs.start(files[2:], repr)
+        assert syncs.start([(files[:2], print), (files[2:3], len)]) == 2
+        assert syncs.start([(files[3:], repr)]) == 1
         assert syncs.under_way == 6
-        assert sorted(wait(syncs), key=str) == sorted([(print, None), (repr, None)], key=str)
-    # More than it takes at once: nothing is begun.
-    assert not syncs.start(files * 1000, print)
-    assert not syncs.start((), print)
+        assert sorted(wait(syncs), key=str) == sorted([(print, None), (len, None), (repr, None)], key=str)
+    # More than it takes at once: what does not fit is not begun.
+    assert syncs.start([(files * 1000, print)]) == 0
     assert syncs.under_way == 0
-    # What cannot be synced is told; where that comes first, others are not asked for, either.
+    assert syncs.start([(files, print), (files * 1000, len), (files, repr)]) == 1
+    assert wait(syncs) == [(print, None)]
+    # What cannot be synced is told; those behind it are not begun, and where it comes first, others neither.
     with Path("/dev/full").open("wb") as device:
-        assert syncs.start([files[0], device.fileno(), files[1]], print)
-        ((found, problem),) = wait(syncs)
-        assert found is print
-        assert problem.errno == errno.EINVAL
-        assert not syncs.start([device.fileno()], print)
-        assert not syncs.start(files, print)
+        assert syncs.start([(files[:2], len), ([files[0], device.fileno(), files[1]], print), (files, repr)]) == 2
+        found = dict(wait(syncs))
+        assert found[len] is None
+        assert found[print].errno == errno.EINVAL
+        assert syncs.start([(files[:1], len), ([device.fileno()], print)]) == 1
+        assert wait(syncs) == [(len, None)]
+        assert syncs.start([([device.fileno()], print)]) == 0
+        assert syncs.start([(files, print)]) == 0
     syncs.close()
 
 
@@ -159,9 +163,91 @@ def test_the_kernel_syncs_files_for_which_nobody_waits(files):
     begun = [disk.sync_aside(each, told.append) for each in files]
     assert all(begun)
     assert disk.conclude(60)
+    assert told == [None] * 3007
+    # A thread tries what the kernel refuses, and everything from then on.
     with Path("/dev/full").open("wb") as device:
-        assert not disk.sync_aside(device.fileno(), told.append)
+        assert disk.sync_aside(device.fileno(), told.append)
+        assert disk.conclude(60)
+        assert told[3007].errno == errno.EINVAL
+        assert not disk.sync_aside(files[0], told.append)
     disk.stop()
+
+
+class _Whole:
+    """Stands in for a file system; each sync of it takes what it is given and says what that is."""
+
+    possible = True
+
+    def __init__(self, _directory):
+        self.syncs = 0
+        self.released, self.problem = threading.Event(), None
+        self.released.set()
+
+    def sync(self):
+        self.syncs += 1
+        assert self.released.wait(60)
+        if self.problem is not None:
+            raise self.problem
+
+    def close(self):
+        """There is nothing to close."""
+
+
+@pytest.mark.parametrize("trouble", ["", "hangs", "fails"])
+def test_many_files_are_synced_with_the_whole_file_system(files, trouble):
+    synced, fsync = [], os.fsync
+    with (
+        patch("broker.stores.file.disk.KernelSyncs", CalledSyncs),
+        patch("broker.stores.file.disk.FileSystem", _Whole),
+        patch.object(CalledSyncs, "MANY", 6),
+        patch.object(os, "fsync", lambda descriptor: (fsync(descriptor), synced.append(descriptor))),
+    ):
+        disk, told, aside = Disk(), [], []
+        disk.may_sync_all(Path())
+        whole = disk._file_system
+        # Few, one by one; many, all together, also those for which nobody waits.
+        assert disk.sync(files[:5], told.append)
+        assert disk.conclude(60)
+        assert (whole.syncs, len(synced)) == (0, 5)
+        synced.clear()
+        if trouble == "hangs":
+            whole.released.clear()
+        elif trouble == "fails":
+            whole.problem = OSError(errno.EIO, "of somebody else")
+        for each in files:
+            assert disk.sync([each], told.append)
+            assert disk.sync_aside(each, aside.append)
+        assert not told[1:] and not aside
+        while len(told) < 7 or len(aside) < 6:
+            disk.conclude()
+        assert told == [None] * 7
+        assert aside == [None] * 6
+        assert whole.syncs == 1
+        assert len(synced) == (12 if trouble else 0)
+        # After trouble files are synced one by one for a while.
+        disk.pause = 0.0
+        while disk._left_alone:
+            disk.conclude()
+        assert disk.sync(files, told.append)
+        while len(told) < 8:
+            disk.conclude()
+        assert whole.syncs == (1 if trouble else 2)
+        whole.released.set()
+        assert disk.conclude(60)
+        assert told == [None] * 8
+        disk.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux does it")
+def test_a_file_system_is_synced_or_known_not_to_be(tmp_path):
+    system = FileSystem(tmp_path)
+    if system.possible:
+        system.sync()
+    system.close()
+    assert not FileSystem(Path("/proc")).possible
+    assert not system.possible
+    with pytest.raises(OSError):
+        system.sync()
 
 
 @pytest.mark.parametrize("called", [False, True])

@@ -1,0 +1,245 @@
+"""Syncs that the kernel does while we do something else: of files, and of a whole file system."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final
+
+Conclusion = Callable[[Exception | None], None]
+#: Files that are synced together, and what is called then.
+Wanted = tuple[Sequence[int], Conclusion]
+
+
+class _Request(ctypes.Structure):
+    """`struct iocb` of linux/aio_abi.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_uint64),
+        ("key_and_flags", ctypes.c_uint64),
+        ("opcode", ctypes.c_uint16),
+        ("priority", ctypes.c_int16),
+        ("descriptor", ctypes.c_uint32),
+        ("rest", ctypes.c_uint64 * 5),
+    )
+
+
+class _Event(ctypes.Structure):
+    """`struct io_event` of linux/aio_abi.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_uint64),
+        ("request", ctypes.c_uint64),
+        ("result", ctypes.c_int64),
+        ("second", ctypes.c_int64),
+    )
+
+
+_FSYNC: Final = 2  # IOCB_CMD_FSYNC
+_POINTER: Final = ctypes.sizeof(ctypes.c_void_p)
+_SIZE: Final = ctypes.sizeof(_Request)
+#: Files that are synced at a time at most.
+REQUESTS: Final = 2048
+#: Numbers of io_setup, io_destroy, io_submit, io_getevents.
+_CALLS: Final = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4), "riscv64": (0, 1, 2, 4)}
+
+
+@dataclass(slots=True)
+class _Sync:
+    """A sync that is under way: files that are left, what is called then, and what went wrong."""
+
+    left: int
+    conclusion: Conclusion
+    problem: OSError | None = None
+
+
+class KernelSyncs:
+    """Files that the kernel syncs while we do something else, by Linux's asynchronous I/O.
+
+    One thread may start syncs while another one waits.
+    """
+
+    #: From so many files on it is cheaper to sync the whole file system (`FileSystem`).
+    MANY: ClassVar[float] = 32
+
+    def __init__(self) -> None:
+        self._begun = self._ended = 0
+        self._context: ctypes.c_ulong | None = None
+        self._possible = sys.platform == "linux" and os.uname().machine in _CALLS
+
+    @property
+    def under_way(self) -> int:
+        """How many files are being synced."""
+        return self._begun - self._ended
+
+    @property
+    def possible(self) -> bool:
+        """Whether it is possible here, as far as is known."""
+        return self._possible and (self._context is not None or self._open())
+
+    def start(self, wanted: Sequence[Wanted]) -> int:
+        """Begins to sync files, which may be closed then, with as few calls of the system as there can be.
+
+        Args:
+            wanted: Files that are told of together, and what is called then: several only if no other thread waits.
+
+        Returns:
+            How many of these are begun; the others are the caller's, as are all where it is not possible.
+        """
+        if not self.possible:
+            return 0
+        free, syncs, pointers = self._free, self._syncs, self._pointers
+        numbers: list[int] = []
+        taken = 0
+        for descriptors, conclusion in wanted:
+            if len(descriptors) > len(free):
+                break
+            taken += 1
+            sync = _Sync(len(descriptors), conclusion)
+            for descriptor in descriptors:
+                number = free.pop()
+                self._requests[number].descriptor = descriptor
+                pointers[len(numbers)] = self._first + number * _SIZE
+                syncs[number] = sync
+                numbers.append(number)
+        count, begun = len(numbers), 0
+        # Before they can be done.
+        self._begun += count
+        while begun < count:
+            found = self._call(
+                self._submit, self._context, count - begun, ctypes.byref(pointers, begun * _POINTER)
+            )
+            if found <= 0:
+                code = ctypes.get_errno()
+                self._begun -= count - begun
+                free += numbers[begun:]
+                if not begun:
+                    self._possible = code == errno.EAGAIN
+                return self._cut_short(wanted[:taken], begun, numbers, OSError(code, os.strerror(code)))
+            begun += found
+        return taken
+
+    def _cut_short(self, wanted: Sequence[Wanted], begun: int, numbers: Sequence[int], problem: OSError) -> int:
+        """Returns how many are begun, if only so many files are; one of which some files are gets the problem."""
+        for taken, (descriptors, _) in enumerate(wanted):
+            if begun < len(descriptors):
+                if begun:
+                    # Those before it are on their way.
+                    sync = self._syncs[numbers[sum(len(each) for each, _ in wanted[:taken])]]
+                    sync.left, sync.problem = begun, problem
+                return taken + bool(begun)
+            begun -= len(descriptors)
+        return len(wanted)
+
+    def wait(self, seconds: float, least: int = REQUESTS) -> list[tuple[Conclusion, OSError | None]]:
+        """Waits until some are done, not longer than so many seconds.
+
+        Args:
+            seconds: How long.
+            least: How many files; not more than there are.
+
+        Returns:
+            What is done, and what went wrong.
+        """
+        whole = int(seconds)
+        self._timeout[:] = [whole, int((seconds - whole) * 1e9)]
+        # An interruption by a signal has found nothing.
+        least = min(least, self.under_way)
+        count = max(self._call(self._get, self._context, least, REQUESTS, self._events, self._timeout), 0)
+        done: list[tuple[Conclusion, OSError | None]] = []
+        for event in self._events[:count]:
+            sync = self._syncs[event.data]
+            sync.left -= 1
+            if event.result < 0:
+                sync.problem = OSError(-event.result, os.strerror(-event.result))
+            if not sync.left:
+                done.append((sync.conclusion, sync.problem))
+            self._free.append(event.data)
+        self._ended += count
+        return done
+
+    def close(self) -> None:
+        """Releases what belongs to the kernel, unless it would have to be waited for."""
+        if self._context is not None and not self.under_way:
+            self._call(self._destroy, self._context)
+            self._context = None
+
+    def _open(self) -> bool:
+        self._call = ctypes.CDLL(None, use_errno=True).syscall
+        self._call.restype = ctypes.c_long
+        setup, self._destroy, self._submit, self._get = _CALLS[os.uname().machine]
+        context = ctypes.c_ulong(0)
+        self._possible = self._call(setup, REQUESTS, ctypes.byref(context)) == 0
+        if not self._possible:
+            return False
+        self._context = context
+        self._requests = (_Request * REQUESTS)(*(_Request(number, 0, _FSYNC) for number in range(REQUESTS)))
+        self._first = ctypes.addressof(self._requests)
+        self._pointers = (ctypes.c_void_p * REQUESTS)()
+        self._free = [*range(REQUESTS)]
+        self._syncs: list[_Sync] = [_Sync(0, _nothing)] * REQUESTS
+        self._events = (_Event * REQUESTS)()
+        self._timeout = (ctypes.c_long * 2)()
+        return True
+
+
+def _nothing(_problem: Exception | None) -> None:
+    """Nobody waits for it."""
+
+
+#: `f_type` of an ext4, and the first Linux whose syncfs() tells what went wrong with files that were written before.
+_EXT4: Final = 0xEF53
+_TELLING: Final = (5, 8)
+
+
+class FileSystem:
+    """A file system that can be synced as a whole: much cheaper than thousands of files in it, one by one.
+
+    Everything on it is written, also what others have there. It is opened before anything is written that it is to sync,
+    as it tells what has gone wrong since then.
+
+    Args:
+        directory: A directory on it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._descriptor: int | None = None
+        if not _knows_all():
+            return
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        found = (ctypes.c_long * 64)()  # `struct statfs` begins with the type, and is smaller
+        if self._libc.statfs(os.fsencode(directory), ctypes.byref(found)) == 0 and found[0] == _EXT4:
+            self._descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+
+    @property
+    def possible(self) -> bool:
+        """Whether it can be synced."""
+        return self._descriptor is not None
+
+    def sync(self) -> None:
+        """Makes everything durable that was written. Called by a thread.
+
+        Raises:
+            OSError: Something went wrong since the last call, maybe with files of others.
+        """
+        if self._descriptor is None or self._libc.syncfs(self._descriptor) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+    def close(self) -> None:
+        """Closes it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _knows_all() -> bool:
+    if sys.platform != "linux":
+        return False
+    major, minor = (int("".join(filter(str.isdigit, part)) or 0) for part in os.uname().release.split(".")[:2])
+    return (major, minor) >= _TELLING
