@@ -31,8 +31,11 @@ _LONGEST_PAUSE: Final = 0.01
 #: Seconds for which a thread waits for all syncs that are under way; those that are done then are concluded together.
 _BRIEF: Final = 0.001
 
-#: Seconds without syncs of the whole file system after one that took long: others may write much to it.
-_CAUTION: Final = 60.0
+#: Seconds after which a sync of the whole file system is given up, as others may write much to it; and for how many times
+#: as long as one took there are no others then, in seconds at most.
+_LONG: Final = 0.1
+_CAUTION: Final = 20
+_MOST_CAUTION: Final = 60.0
 
 Job = Callable[[], None]
 
@@ -54,7 +57,8 @@ class Disk:
         self._left_alone = False
         self._file_system: FileSystem | None = None
         self._whole: list[Wanted] | None = None  # what is synced with the whole file system, unless it was given up
-        self._whole_taken = False  # a thread is still at it
+        self._whole_left = False  # nobody waits for it any more
+        self._whole_over: threading.Event | None = None  # while a thread is still at it
         self._none_before = 0.0
         self._gathered: list[Wanted] = []  # awaited files that are to be synced
         self._gathered_aside: list[Wanted] = []  # and others
@@ -164,17 +168,27 @@ class Disk:
 
     def _may_sync_all(self) -> bool:
         whole = self._file_system
-        if whole is None or not whole.possible or self._whole_taken:
+        if whole is None or not whole.possible or self._whole_over is not None:
             return False
         return not self._none_before or time.monotonic() >= self._none_before
 
     def _sync_all(self, wanted: list[Wanted]) -> None:
         """Has a thread sync the whole file system, which is awaited."""
         assert self._file_system is not None
-        self._whole, self._whole_taken = wanted, True
+        sync, event, begin = self._file_system.sync, threading.Event(), time.monotonic()
+        self._whole, self._whole_over, self._whole_left = wanted, event, False
+
+        def job() -> None:
+            try:
+                sync()
+            finally:
+                event.set()
 
         def over(problem: Exception | None) -> None:
-            self._whole_taken = False
+            self._whole_over = None
+            if problem is not None or self._whole is not wanted:
+                now = time.monotonic()
+                self._none_before = now + min((now - begin) * _CAUTION, _MOST_CAUTION)
             if self._whole is not wanted:
                 return
             if problem is not None:
@@ -182,16 +196,31 @@ class Disk:
                 self._give_up_whole()
                 return
             self._whole = None
+            self.pause = 0.0  # with so many files it may take longer though the disk is not slow
             for _, conclusion in wanted:
                 conclusion(None)
 
-        self.run(self._file_system.sync, over, awaited=True)
+        self.run(job, over, awaited=True)
+
+    def _leave_whole(self) -> None:
+        """Goes on while the whole file system is synced, which is given up if that takes long."""
+        wanted, event = self._whole, self._whole_over
+        assert event is not None
+        self._whole_left = True
+
+        def waited(_problem: Exception | None) -> None:
+            if not event.is_set() and self._whole is wanted:
+                self._give_up_whole()
+
+        def wait() -> None:
+            event.wait(_LONG)
+
+        self.run(wait, waited)
 
     def _give_up_whole(self) -> None:
-        """Has the files synced that a sync of the whole file system was to sync, which takes long or has failed."""
+        """Has the files synced one by one that were to be synced with the whole file system."""
         wanted, self._whole = self._whole, None
         assert wanted is not None
-        self._none_before = time.monotonic() + _CAUTION
         self._start(self._syncs, wanted, awaited=True)
 
     def sync_files(self, paths: Iterable[Path], conclusion: Conclusion) -> None:
@@ -259,11 +288,11 @@ class Disk:
                     self._leave_alone()
             self._conclude_jobs(end, everything)
             if self._whole is not None:
-                if time.monotonic() < end:
-                    return False  # threads have much to do
-                self._give_up_whole()
+                if not self._whole_left:
+                    self._leave_whole()
+                return False
             # The conclusion of a job may have begun a sync.
-            elif not (self._gathered or self._gathered_aside or (self._syncs.under_way and not self._left_alone)):
+            if not (self._gathered or self._gathered_aside or (self._syncs.under_way and not self._left_alone)):
                 return not self._running
 
     def _conclude_jobs(self, end: float, everything: bool) -> None:
@@ -337,7 +366,7 @@ class Disk:
 
     def stop(self) -> None:
         """Ends the threads as soon as their jobs are done."""
-        if self._file_system is not None and not self._whole_taken:
+        if self._file_system is not None and self._whole_over is None:
             self._file_system.close()
         for _ in range(self._threads):
             self._jobs.put(None)

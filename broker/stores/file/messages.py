@@ -293,7 +293,7 @@ class FileMessages:
                 disk.run(partial(_fail, error), self._stored, awaited=True)
                 return
         job, conclusion = self._storing(blocks[taken:])
-        if not self._sync and writer.current is None:
+        if writer.current is None:
             # Thousands of channels may begin their first slices at the same time.
             disk.take_turns(lambda: (job, conclusion))
         else:
@@ -361,7 +361,7 @@ class FileMessages:
             if self._new and sync:
                 with writing(self._directory, "its name may not be durable"):
                     fsync_directory(self._directory.parent)
-            self._new = self._new and self._sync and not sync
+            self._new = self._new and self._sync and not sync  # or the name is yet to be synced
         except Exception:
             self._go_back()
             raise
