@@ -2,8 +2,8 @@
 
 A job, written in Python, runs in a thread. A sync of files that are written already needs none where the system is
 Linux: its asynchronous I/O (io_submit, IOCB_CMD_FSYNC) does it, all files of a commit at once, for which a file system
-mostly needs one commit of its journal, and no threads take turns at Python. Where these are many, the file system is synced
-as a whole.
+mostly needs one commit of its journal, and no threads take turns at Python. Where these are many, the file system is
+synced as a whole.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _LONGEST_PAUSE: Final = 0.01
 #: Seconds for which a thread waits for all syncs that are under way; those that are done then are concluded together.
 _BRIEF: Final = 0.001
 
-#: Seconds after which a sync of the whole file system is given up, as others may write much to it; and for how many times
-#: as long as one took there are no others then, in seconds at most.
+#: Seconds after which a sync of the whole file system is given up, as others may write much to it; and for how many
+#: times as long as one took there are no others then, in seconds at most.
 _LONG: Final = 0.1
 _CAUTION: Final = 20
 _MOST_CAUTION: Final = 60.0
@@ -386,7 +386,6 @@ class Disk:
             self._done.put((conclusion, awaited, problem, time.monotonic() - begin))
             if not self._waiting and self.wake is not None:
                 self.wake()
-
 
 
 def _sync_each(descriptors: Sequence[int]) -> None:

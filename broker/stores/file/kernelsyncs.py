@@ -111,9 +111,7 @@ class KernelSyncs:
         # Before they can be done.
         self._begun += count
         while begun < count:
-            found = self._call(
-                self._submit, self._context, count - begun, ctypes.byref(pointers, begun * _POINTER)
-            )
+            found = self._call(self._submit, self._context, count - begun, ctypes.byref(pointers, begun * _POINTER))
             if found <= 0:
                 code = ctypes.get_errno()
                 self._begun -= count - begun
@@ -200,8 +198,8 @@ _TELLING: Final = (5, 8)
 class FileSystem:
     """A file system that can be synced as a whole: much cheaper than thousands of files in it, one by one.
 
-    Everything on it is written, also what others have there. It is opened before anything is written that it is to sync,
-    as it tells what has gone wrong since then.
+    Everything on it is written, also what others have there. It is opened before anything is written that it is to
+    sync, as it tells what has gone wrong since then.
 
     Args:
         directory: A directory on it.
