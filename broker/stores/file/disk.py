@@ -188,7 +188,8 @@ class Disk:
             self._whole_over = None
             if problem is not None or self._whole is not wanted:
                 now = time.monotonic()
-                self._none_before = now + min((now - begin) * _CAUTION, _MOST_CAUTION)
+                caution = (now - begin) * _CAUTION if problem is None else _MOST_CAUTION
+                self._none_before = now + min(caution, _MOST_CAUTION)
             if self._whole is not wanted:
                 return
             if problem is not None:
