@@ -18,6 +18,7 @@ from stantools.format.choice import VARIABLE
 
 #: Packages with kernels, which a C compiler makes fast.
 KERNELS = (
+    "broker.stores.streams",
     "broker.streaming.hot",
     "stantools.format",
     "stantools.streamfiles",
