@@ -193,7 +193,7 @@ class Disk:
             if self._whole is not wanted:
                 return
             if problem is not None:
-                # Whose files are concerned is found out by syncing each.
+                # Syncing each shows whose files are concerned.
                 self._give_up_whole()
                 return
             self._whole = None

@@ -190,16 +190,16 @@ def _nothing(_problem: Exception | None) -> None:
     """Nobody waits for it."""
 
 
-#: `f_type` of an ext4, and the first Linux whose syncfs() tells what went wrong with files that were written before.
+#: `f_type` of an ext4, and the first Linux whose syncfs() reports what went wrong with files that were written before.
 _EXT4: Final = 0xEF53
-_TELLING: Final = (5, 8)
+_REPORTING: Final = (5, 8)
 
 
 class FileSystem:
     """A file system that can be synced as a whole: much cheaper than thousands of files in it, one by one.
 
     Everything on it is written, also what others have there. It is opened before anything is written that it is to
-    sync, as it tells what has gone wrong since then.
+    sync, as it reports what has gone wrong since then.
 
     Args:
         directory: A directory on it.
@@ -240,4 +240,4 @@ def _knows_all() -> bool:
     if sys.platform != "linux":
         return False
     major, minor = (int("".join(filter(str.isdigit, part)) or 0) for part in os.uname().release.split(".")[:2])
-    return (major, minor) >= _TELLING
+    return (major, minor) >= _REPORTING
