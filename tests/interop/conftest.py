@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from stantools.errors import StantoolsError
+from stantools.nats.serverprocess import find_server
 from tests.brokers import Broker
 
 
@@ -34,3 +36,12 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     yield start
     for each in started:
         each.__exit__()
+
+
+@pytest.fixture
+def needs_server() -> None:
+    """Skips a test whose nodes need a nats-server, where there is none."""
+    try:
+        find_server()
+    except StantoolsError as problem:
+        pytest.skip(problem.message)

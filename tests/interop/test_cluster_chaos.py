@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from stantools.errors import StantoolsError
-from stantools.nats.serverprocess import find_server
 from tests.interop.blackhole import Way
 from tests.interop.history import History
 from tests.interop.test_cluster_nodes import Node, leader, running
@@ -40,12 +38,7 @@ streaming {{
 """
 
 
-@pytest.fixture(autouse=True)
-def needs_server() -> None:
-    try:
-        find_server()
-    except StantoolsError as problem:
-        pytest.skip(problem.message)
+pytestmark = pytest.mark.usefixtures("needs_server")
 
 
 class Cluster:

@@ -19,8 +19,6 @@ from pathlib import Path
 
 import pytest
 
-from stantools.errors import StantoolsError
-from stantools.nats.serverprocess import find_server
 from tests import servers
 from tests.brokers import Broker
 from tests.interop.talker import Client, NobodyAnsweredError, Talker
@@ -32,12 +30,7 @@ STREAM = "orders_a"
 FILES = Path(__file__).parents[2] / "samples" / "broker"
 
 
-@pytest.fixture(autouse=True)
-def needs_server() -> None:
-    try:
-        find_server()
-    except StantoolsError as problem:
-        pytest.skip(problem.message)
+pytestmark = pytest.mark.usefixtures("needs_server")
 
 
 class Node(Broker):
