@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from broker.log import STREAMING
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.layout import FILE_HEADER_SIZE
-from stantools.inspection.forecast.server_reading import scan_data
+from stantools.inspection.forecast.server_reading import DataScan, scan_data
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
 from stantools.store.durable import replace_file, writing
 from stantools.store.mapping import mapped
@@ -46,28 +46,35 @@ def cut_back(directory: Path, crc: Crc) -> None:
 
 def _cut_channel(channel: Path, crc: Crc) -> None:
     found = (_SLICE.fullmatch(each.name) for each in channel.iterdir())
+    last = None
     damaged = False
     for number in sorted({int(match[1]) for match in found if match}):
         data, index = channel / f"msgs.{number}.dat", channel / f"msgs.{number}.idx"
         size = data.stat().st_size if data.exists() else 0
-        end = 0 if damaged else _whole(data, size, os.fsencode(channel.name), crc)
-        if end == size > FILE_HEADER_SIZE:
+        whole = None if damaged else _whole(data, size, os.fsencode(channel.name), crc)
+        # What an earlier loss of power left at the end of a slice says nothing about the next one, which was begun
+        # because of it: there is damage only where a message is missing.
+        damaged = whole is None or last not in (None, whole.first - 1)
+        end = 0 if whole is None or damaged else whole.end
+        if whole is not None and not damaged:
+            last = whole.last
+        if end == size > 0:
             continue
-        damaged = True
         STREAMING.warning("%s is cut at offset %d of %d; what was behind was not synced", data, end, size)
         # The start makes it again.
         index.unlink(missing_ok=True)
-        if end > FILE_HEADER_SIZE:
+        if end:
             os.truncate(data, end)
         else:
             data.unlink(missing_ok=True)
 
 
-def _whole(data: Path, size: int, channel: bytes, crc: Crc) -> int:
-    """Returns where the last message ends that is whole, and has only such messages before it."""
+def _whole(data: Path, size: int, channel: bytes, crc: Crc) -> DataScan | None:
+    """Returns the messages from the first on that are whole, if there are any."""
     if size <= FILE_HEADER_SIZE:
-        return 0
+        return None
     with mapped(data) as buffer:
         if bytes(buffer[:FILE_HEADER_SIZE]) != FILE_HEADER_BYTES:
-            return 0
-        return int(scan_data(buffer, channel, crc, None).end)
+            return None
+        scan = scan_data(buffer, channel, crc, None)
+        return scan if scan.count else None

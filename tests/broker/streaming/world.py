@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +17,14 @@ from broker.streaming.ports import Answer, Outcome, Role
 from broker.streaming.server import StreamingServer
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
+from stantools.nats import subjects
 from stantools.nats.frames import Frames, Handler, Payloads, Taker, frame_table
-from stantools.nats.subjects import matches
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
 
 _inboxes = itertools.count(1)
+matches = functools.lru_cache(1 << 16)(subjects.matches)
 
 
 class Time:

@@ -47,11 +47,13 @@ class Machine:
 
     def lose_power(self, root: Path) -> None:
         for base, folders, files in os.walk(root):
+            # The same on every file system.
+            folders.sort()
             for name in tuple(folders):
                 if self._goes(base, name):
                     shutil.rmtree(Path(base, name))
                     folders.remove(name)
-            for name in files:
+            for name in sorted(files):
                 path = Path(base, name)
                 if self._goes(base, name):
                     path.unlink()

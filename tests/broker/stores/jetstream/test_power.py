@@ -14,13 +14,21 @@ from pathlib import Path
 import pytest
 
 from broker.group import LEADER
+from broker.stores.file import FileStore
+from broker.stores.jetstream.cutting import cut_back
 from broker.stores.jetstream.lease import Lease
+from broker.stores.options import FileOptions
+from stantools.format.envelope import FILE_HEADER_BYTES
+from stantools.format.proto import store_pb2 as pb
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.stores.jetstream.loop import real_time, run
 from tests.broker.stores.jetstream.machine import Machine
 from tests.broker.stores.jetstream.model import JetStream
 from tests.broker.stores.jetstream.test_groups import Nats, Node, Somebody, let_go, live
 from tests.broker.stores.jetstream.test_simulated import Broker, Client, History, all_served, check, play
+from tests.broker.stores.making import IEEE, block, everything, flush, made
+
+LIMITS = StoreLimits(channel=ChannelLimits(max_msgs=0, max_bytes=0))
 
 
 async def scenario(seed: int, folder: Path) -> History:
@@ -160,6 +168,31 @@ def test_groups_whose_machines_lose_power(tmp_path: Path, block: int) -> None:
 @pytest.mark.parametrize("block", range(20))
 def test_many_groups_that_lose_power(tmp_path: Path, block: int) -> None:
     play(tmp_path, range(1000 + 50 * block, 1050 + 50 * block), group)
+
+
+@pytest.mark.parametrize(("left", "first", "kept"), [(0, 13, 20), (8, 13, 20), (11, 13, 20), (0, 15, 12), (8, 15, 12)])
+def test_a_slice_with_a_torn_end_is_followed_by_the_next_message(
+    tmp_path: Path, left: int, first: int, kept: int
+) -> None:
+    """A start takes a slice with the header of a record at its end as it is, and begins the next one."""
+    store = FileStore(FileOptions(tmp_path, sync=False), LIMITS)
+    store.init(pb.ServerInfo(cluster_id=b"c"))
+    messages = made(store, b"foo").messages
+    messages.append(block(b"foo", 1, [b"message"] * 12))
+    flush(store, messages)
+    store.close()
+    channel = tmp_path / "foo"
+    (channel / "msgs.1.dat").open("ab").write(block(b"foo", 13, [b"message"]).data[:left])
+    following = [block(b"foo", sequence, [b"message"]).data for sequence in range(first, 21)]
+    (channel / "msgs.2.dat").write_bytes(FILE_HEADER_BYTES + b"".join(following))
+    (channel / "msgs.2.idx").write_bytes(FILE_HEADER_BYTES)
+    cut_back(tmp_path, IEEE)
+    again = FileStore(FileOptions(tmp_path, sync=False), LIMITS)
+    recovered = again.recover(at_once=True)
+    assert recovered is not None
+    found = [each.sequence for each in everything(recovered.channels[b"foo"][0].messages)]
+    again.close()
+    assert found == list(range(1, kept + 1))
 
 
 def test_leases_with_the_same_epoch_are_told_apart() -> None:
