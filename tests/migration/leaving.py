@@ -124,16 +124,20 @@ class Subscriber:
 
     Attributes:
         got: Numbers of the messages, in order.
+        again: Those that were said to have been sent before.
     """
 
     url: str
     channel: str = CHANNEL
     durable: str = "worker"
     got: list[int] = field(default_factory=list)
+    again: set[int] = field(default_factory=set)
 
     async def of_streaming(self, stop: Callable[[], bool]) -> None:
         async def take(message: Message) -> None:
             self.got.append(int(message.data))
+            if message.redelivered:
+                self.again.add(self.got[-1])
 
         options = SubscriptionOptions(start=Start.first(), durable=self.durable)
         while not stop():
@@ -148,6 +152,8 @@ class Subscriber:
     async def of_stream(self, js: JetStreamContext, until: int) -> None:
         subscription = await js.pull_subscribe_bind(self.durable, self.channel)
         deadline = time.monotonic() + WAIT
+        # The consumer begins with what was sent, and not acknowledged.
+        self.again |= set(range(1, max(self.got, default=0) + 1)).difference(self.got)
         while self.got[-1:] != [until]:
             assert time.monotonic() < deadline, f"{self.got[-3:]} of {until}"
             for message in await subscription.fetch(50, timeout=WAIT):
@@ -182,23 +188,19 @@ def check(publisher: Publisher, subscriber: Subscriber, held: list[tuple[int, by
         publisher: Who published.
         subscriber: Who got them.
         held: What the stream holds.
-        crashed: The streaming server was killed: what was not acknowledged then may be there twice, and what the
-            subscriber had acknowledged last may have come again.
+        crashed: The streaming server was killed: what was not acknowledged then may be there twice, what the subscriber
+            had acknowledged last may have come again, and what was under way to it came after its ack wait.
     """
     assert [sequence for sequence, _ in held] == list(range(1, len(held) + 1))
     numbers = [int(data) for _, data in held]
     assert list(dict.fromkeys(numbers)) == publisher.acked == list(range(1, publisher.number + 1))
     twice = {number for number, count in Counter(numbers).items() if count > 1}
     assert twice <= publisher.repeated
-    first = list(dict.fromkeys(subscriber.got))
-    at = next(
-        (row for row, pair in enumerate(zip(first, publisher.acked, strict=False)) if len(set(pair)) > 1), len(first)
-    )
-    assert first == publisher.acked, (
-        f"{len(first)} of {len(publisher.acked)} came, not as acknowledged from {at} on: {first[at : at + 5]}, not "
-        f"{publisher.acked[at : at + 5]}; never {sorted({*publisher.acked} - {*first})[:5]}; published again "
-        f"{sorted(publisher.repeated)}"
-    )
+    late = subscriber.again if crashed else set()
+    assert {*publisher.acked} == {*subscriber.got}
+    assert [number for number in dict.fromkeys(subscriber.got) if number not in late] == [
+        number for number in publisher.acked if number not in late
+    ]
     if not crashed:
         assert numbers == subscriber.got == publisher.acked
 
@@ -271,7 +273,7 @@ class Rehearsal:
 
     def is_drained(self) -> bool:
         """The publisher has stopped, and the subscriber has got its last message."""
-        return self.over and self.publisher.idle and self.subscriber.got[-1:] == self.publisher.acked[-1:]
+        return self.over and self.publisher.idle and self.publisher.acked[-1] in self.subscriber.got[-5:]
 
     def happen(self, fault: str) -> None:
         if fault == "migration":
