@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from broker.log import STREAMING
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.layout import FILE_HEADER_SIZE
-from stantools.inspection.forecast.server_reading import DataScan, scan_data
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
 from stantools.store.durable import replace_file, writing
 from stantools.store.mapping import mapped
+from stantools.store.reading import scan_slice
+from stantools.store.resync import Damage
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
@@ -44,37 +48,60 @@ def cut_back(directory: Path, crc: Crc) -> None:
             _cut_channel(channel, crc)
 
 
+@dataclass
+class _Slice:
+    """A slice, and its messages from the first on that are whole."""
+
+    data: Path
+    first: int
+    last: int
+    end: int  #: where the last one ends in the file with the data
+
+
 def _cut_channel(channel: Path, crc: Crc) -> None:
+    name = os.fsencode(channel.name)
     found = (_SLICE.fullmatch(each.name) for each in channel.iterdir())
-    last = None
-    damaged = False
-    for number in sorted({int(match[1]) for match in found if match}):
-        data, index = channel / f"msgs.{number}.dat", channel / f"msgs.{number}.idx"
-        size = data.stat().st_size if data.exists() else 0
-        whole = None if damaged else _whole(data, size, os.fsencode(channel.name), crc)
-        # What an earlier loss of power left at the end of a slice says nothing about the next one, which was begun
-        # because of it: there is damage only where a message is missing.
-        damaged = whole is None or last not in (None, whole.first - 1)
-        end = 0 if whole is None or damaged else whole.end
-        if whole is not None and not damaged:
-            last = whole.last
+    files = [channel / f"msgs.{number}.dat" for number in sorted({int(match[1]) for match in found if match})]
+    kept: list[_Slice] = []
+    for data in files:
+        each = _whole(data, name, crc)
+        if each is not None and kept and kept[-1].first < each.first <= kept[-1].last:
+            # A start left the last messages of the slice out, and the next one was begun with others.
+            kept[-1] = _whole(kept[-1].data, name, crc, before=each.first) or kept[-1]
+        if each is None or (kept and each.first != kept[-1].last + 1):
+            # A message is missing. What an earlier loss of power left at the end of a slice does not matter.
+            break
+        kept.append(each)
+    ends = {each.data: each.end for each in kept}
+    for data in files:
+        end, size = ends.get(data, 0), data.stat().st_size if data.exists() else 0
         if end == size > 0:
             continue
         STREAMING.warning("%s is cut at offset %d of %d; what was behind was not synced", data, end, size)
         # The start makes it again.
-        index.unlink(missing_ok=True)
+        data.with_suffix(".idx").unlink(missing_ok=True)
         if end:
             os.truncate(data, end)
         else:
             data.unlink(missing_ok=True)
 
 
-def _whole(data: Path, size: int, channel: bytes, crc: Crc) -> DataScan | None:
-    """Returns the messages from the first on that are whole, if there are any."""
-    if size <= FILE_HEADER_SIZE:
+def _whole(data: Path, channel: bytes, crc: Crc, before: int | None = None) -> _Slice | None:
+    """Returns a slice up to its first problem, or to a message; None if there is no message."""
+    if not data.exists() or data.stat().st_size <= FILE_HEADER_SIZE:
         return None
+    found = None
     with mapped(data) as buffer:
         if bytes(buffer[:FILE_HEADER_SIZE]) != FILE_HEADER_BYTES:
             return None
-        scan = scan_data(buffer, channel, crc, None)
-        return scan if scan.count else None
+        for part in scan_slice(buffer, channel, crc):
+            if isinstance(part, Damage):
+                break
+            rows = part.capacity if before is None else int(np.searchsorted(part.sequence, np.uint64(before)))
+            if rows:
+                wanted = part.part(0, rows)
+                first = int(wanted.sequence[0]) if found is None else found.first
+                found = _Slice(data, first, int(wanted.sequence[-1]), wanted.end)
+            if rows < part.capacity:
+                break
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import selectors
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
@@ -69,6 +70,13 @@ def real_time() -> float:
     return loop.simulated.now
 
 
+def number() -> int:
+    """Returns a number that is used once; the same in each run of a play."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop)
+    return next(loop.numbers)
+
+
 def process() -> Process | None:
     """Returns the process that runs."""
     return _PROCESS.get()
@@ -103,6 +111,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self.simulated = _Selector()
         super().__init__(self.simulated)
         self.problems: list[dict[str, Any]] = []
+        self.numbers = itertools.count()
         self.set_task_factory(_task)
         self.set_exception_handler(lambda _, context: self.problems.append(context))
 

@@ -8,7 +8,6 @@ hear the client at a time, and one of them was stopped, a publish may be stored 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 import shutil
 from collections.abc import Callable, Iterable
@@ -33,7 +32,7 @@ from stantools.format.proto import protocol_pb2 as protocol
 from stantools.nats.channel_streams import Names
 from stantools.nats.errors import ConnectionLostError
 from stantools.store.limits import ChannelLimits, StoreLimits
-from tests.broker.stores.jetstream.loop import Process, process, real_time, run
+from tests.broker.stores.jetstream.loop import Process, number, process, real_time, run
 from tests.broker.stores.jetstream.machine import Machine, on
 from tests.broker.stores.jetstream.model import Faults, JetStream, Link
 from tests.broker.stores.jetstream.test_simulated import (
@@ -74,14 +73,11 @@ class Nats:
                 wire.process.call(wire.take, messages)
 
     def request(self, subject: bytes, payload: bytes) -> Answer:
-        inbox = b"_INBOX.client.%d" % next(_numbers)
+        inbox = b"_INBOX.client.%d" % number()
         answer = Answer(self, inbox)  # type: ignore[arg-type]
         answer.at = len(self.sent)
         self.feed([(subject, payload, inbox)])
         return answer
-
-
-_numbers = itertools.count()
 
 
 class Wire(LoopBus):

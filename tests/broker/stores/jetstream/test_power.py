@@ -170,11 +170,17 @@ def test_many_groups_that_lose_power(tmp_path: Path, block: int) -> None:
     play(tmp_path, range(1000 + 50 * block, 1050 + 50 * block), group)
 
 
-@pytest.mark.parametrize(("left", "first", "kept"), [(0, 13, 20), (8, 13, 20), (11, 13, 20), (0, 15, 12), (8, 15, 12)])
+@pytest.mark.parametrize(
+    ("left", "first", "kept"),
+    [(0, 13, 20), (8, 13, 20), (11, 13, 20), (0, 15, 12), (8, 15, 12), (0, 11, 20), (8, 11, 20), (0, 1, 12)],
+)
 def test_a_slice_with_a_torn_end_is_followed_by_the_next_message(
     tmp_path: Path, left: int, first: int, kept: int
 ) -> None:
-    """A start takes a slice with the header of a record at its end as it is, and begins the next one."""
+    """A start takes a slice as it is with the header of a record at its end, and without what its index does not name.
+
+    The next one begins with other messages than those.
+    """
     store = FileStore(FileOptions(tmp_path, sync=False), LIMITS)
     store.init(pb.ServerInfo(cluster_id=b"c"))
     messages = made(store, b"foo").messages
@@ -183,16 +189,17 @@ def test_a_slice_with_a_torn_end_is_followed_by_the_next_message(
     store.close()
     channel = tmp_path / "foo"
     (channel / "msgs.1.dat").open("ab").write(block(b"foo", 13, [b"message"]).data[:left])
-    following = [block(b"foo", sequence, [b"message"]).data for sequence in range(first, 21)]
+    following = [block(b"foo", sequence, [b"another"]).data for sequence in range(first, 21)]
     (channel / "msgs.2.dat").write_bytes(FILE_HEADER_BYTES + b"".join(following))
     (channel / "msgs.2.idx").write_bytes(FILE_HEADER_BYTES)
     cut_back(tmp_path, IEEE)
     again = FileStore(FileOptions(tmp_path, sync=False), LIMITS)
     recovered = again.recover(at_once=True)
     assert recovered is not None
-    found = [each.sequence for each in everything(recovered.channels[b"foo"][0].messages)]
+    found = [(each.sequence, each.data) for each in everything(recovered.channels[b"foo"][0].messages)]
     again.close()
-    assert found == list(range(1, kept + 1))
+    others = first if kept == 20 else 21
+    assert found == [(sequence, b"another" if sequence >= others else b"message") for sequence in range(1, kept + 1)]
 
 
 def test_leases_with_the_same_epoch_are_told_apart() -> None:

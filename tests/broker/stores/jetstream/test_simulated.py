@@ -33,7 +33,7 @@ from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 from stantools.nats.channel_streams import Names
 from stantools.store.limits import ChannelLimits, StoreLimits
-from tests.broker.stores.jetstream.loop import run
+from tests.broker.stores.jetstream.loop import number, run
 from tests.broker.stores.jetstream.machine import Machine, on
 from tests.broker.stores.jetstream.model import NOW, Faults, JetStream, Link
 from tests.broker.streaming.world import SECOND, Bus, Time
@@ -179,12 +179,9 @@ class Broker:
         copy.close()
 
     def request(self, subject: bytes, payload: bytes) -> Answer:
-        inbox = b"_INBOX.client.%d" % next(_numbers)
+        inbox = b"_INBOX.client.%d" % number()
         self.bus.feed([(subject, payload, inbox)])
         return Answer(self.bus, inbox)
-
-
-_numbers = itertools.count()
 
 
 @dataclass
@@ -272,7 +269,7 @@ class Client:
                 client_id=self.name,
                 subject=durable.channel,
                 q_group=durable.group,
-                inbox=b"_INBOX.d.%d" % next(_numbers),
+                inbox=b"_INBOX.d.%d" % number(),
                 max_in_flight=self.chance.choice((1, 5, 1024)),
                 ack_wait_in_secs=1,
                 durable_name=durable.name,
@@ -318,12 +315,12 @@ class Client:
         subjects = broker.server.subjects
         assert subjects is not None
         channel = self.chance.choice(CHANNELS)
-        inbox = b"_INBOX.p.%d" % next(_numbers)
+        inbox = b"_INBOX.p.%d" % number()
         sent: dict[bytes, bytes] = {}
         frames = []
         for _ in range(count):
-            data = b"%b-%d" % (self.name, next(_numbers))
-            guid = b"g%d" % next(_numbers)
+            data = b"%b-%d" % (self.name, number())
+            guid = b"g%d" % number()
             sent[guid] = data
             self.history.sent[channel].append(data)
             message = protocol.PubMsg(client_id=self.name, guid=guid, subject=channel, data=data, conn_id=self.beat[1:])
