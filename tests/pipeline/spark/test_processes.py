@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 ROOT = Path(__file__).parents[3]
 PROGRAM = [sys.executable, "-c", "from stantools.cli.main import main; main()"]
 SMALL = ("--conf", "spark.driver.memory=1g", "--conf", "spark.executor.memory=512m")
+WAITING = "stantools: waiting for Spark to start on {}, which takes ten seconds or more\n"
 
 
 @pytest.fixture(autouse=True)
@@ -82,8 +83,7 @@ def test_by_itself_it_is_quiet_and_leaves_nothing(store: Path, tmp_path: Path) -
     )
     assert done.returncode == ExitCode.FINDINGS, done.stderr
     assert verdict(done.stdout) == expected(store)
-    waiting = "stantools: waiting for Spark to start on {}, which takes ten seconds or more\n"
-    assert done.stderr == waiting.format("local[2]")
+    assert done.stderr == WAITING.format("local[2]")
     assert list(tmp_path.iterdir()) == [temporary]
     assert not [path.name for path in temporary.iterdir() if path.name.startswith(("stantools", "blockmgr", "spark"))]
 
@@ -117,7 +117,7 @@ def test_a_cluster_without_executors_is_told_and_ctrl_c_ends_the_waiting(store: 
         begin = time.monotonic()
         said = job.communicate(timeout=60)[1]
         assert time.monotonic() - begin < 40
-    assert f"waiting for Spark to start on {cluster.url}" in waiting
+    assert waiting == WAITING.format(cluster.url)
     assert "tasks have been waiting for" in warning
     assert "no executor takes them" in warning
     assert job.returncode == ExitCode.INTERRUPTED
@@ -208,4 +208,4 @@ def test_an_executor_that_dies_changes_nothing(store: Path, tmp_path: Path) -> N
         said, log = job.communicate(timeout=300)
     assert job.returncode == ExitCode.FINDINGS, log
     assert verdict(said) == expected(store)
-    assert log == ""
+    assert log == WAITING.format(cluster.url)
