@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stantools.notation import parse_duration, parse_range, parse_size, parse_time
+from stantools.notation import parse_duration, parse_polynomial, parse_range, parse_size, parse_time
 from stantools.secret import Secret
 
 
@@ -106,6 +106,12 @@ KEY = Option(
     default=Secret(),
     kind=Secret,
     notes=(f"; its own is {SERVER_KEY_VARIABLE}", "; a line break at its end does not count"),
+)
+CRC_POLY = Option(
+    help="CRC polynomial, as in the server's -file_crc_poly: a number, ieee, castagnoli or koopman.",
+    read=parse_polynomial,
+    written="auto",
+    metavar="N|NAME|auto",
 )
 #: Kinds of values, to be declared with a help text of their own by `like` or `field`.
 COUNT = Option(help="", kind=int, least=0, metavar="N")

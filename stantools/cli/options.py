@@ -21,8 +21,7 @@ from click.shell_completion import CompletionItem
 from stantools.cli import console
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import StantoolsError, UsageError
-from stantools.notation import parse_polynomial
-from stantools.options import CHANNELS, KEY, WORKERS, LimitOptions, Option, declared
+from stantools.options import CHANNELS, CRC_POLY, KEY, WORKERS, LimitOptions, Option, declared
 from stantools.secret import Secret
 
 if TYPE_CHECKING:
@@ -393,12 +392,6 @@ class Consent:
 consent_options = options_of(Consent, "consent")
 
 
-CRC_POLY = Option(
-    help="CRC polynomial, as in the server's -file_crc_poly: a number, ieee, castagnoli or koopman.",
-    read=parse_polynomial,
-    written="auto",
-    metavar="N|NAME|auto",
-)
 NO_CRC = Option(help="Do not check CRCs, like a server with -file_crc=false.", default=False)
 
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from stantools.cli import console, options
-from stantools.cli.options import CRC_POLY, NO_CRC, folded, options_of
+from stantools.cli.options import NO_CRC, folded, options_of
 from stantools.cli.options import command as command_of
 from stantools.cli.verbs import CONTEXT, LateGroup, summaries
 from stantools.errors import UsageError
 from stantools.notation import format_size
-from stantools.options import KEY, Option, option
+from stantools.options import CRC_POLY, KEY, Option, option
 from stantools.secret import Secret
 from stantools.work import Threads, Work
 

@@ -7,9 +7,8 @@ every kind of subscription there is, with the history that led to it. On request
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,79 +16,29 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from stantools.errors import UsageError
-from stantools.format.crc import IEEE, Crc
+from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, cipher_named
 from stantools.format.layout import SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.progress import Progress
 from stantools.store.atomic import new_directory
 from stantools.store.damage import Done, check_damages, inflict
-from stantools.store.limits import DEFAULT_SLICE_MAX_BYTES, SliceLimits, is_channel_name
 from stantools.store.logwriter import ClientsLog, SubsLog
+from stantools.store.sample_options import SampleOptions
 from stantools.store.serverinfo import new_server_info
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 
+__all__ = ["Sample", "SampleOptions", "write_sample"]
+
 #: When the first message was sent: 2023-11-14 22:13:20 UTC, in nanoseconds.
 BASE_TIME = 1_700_000_000_000_000_000
 
-_NAMES = ("orders", "telemetry.device-1", "audit.log", "orders.eu", "jobs.queue")
 _BATCH = 16384
 _POOL = 1 << 20
 _STEP = 1_000_000  # nanoseconds between two messages
-_SLICES = 4  # of a channel that is small
 _DELIVERED = 200  # messages that a subscription has been sent at most
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-
-
-@dataclass(frozen=True)
-class SampleOptions:
-    """What to write."""
-
-    channels: int | Sequence[str] = 3  #: number of channels, or their names
-    messages: int = 100  #: messages in each channel
-    size: int = 128  #: bytes of a message's data
-    seed: int = 1  #: the same seed makes the same store
-    cluster_id: str = "test-cluster"  #: the server's cluster id
-    subscriptions: bool = True  #: with clients and subscriptions
-    #: The last channel begins at sequence 101, has a gap that the server has filled, and one that it has not.
-    gaps: bool = False
-    #: When a slice is full; by default small channels have four and others the server's 64 MiB.
-    slices: SliceLimits | None = None
-    polynomial: int = IEEE  #: CRC polynomial
-    encryption_key: bytes | None = None  #: encrypt as a server with this key does
-    cipher: str = "AES"  #: AES or CHACHA
-    damage: Sequence[str] = ()  #: names of damages (`damage.DAMAGES`), done in this order to the channels in turn
-
-    @property
-    def names(self) -> list[str]:
-        """The channels' names."""
-        if not isinstance(self.channels, int):
-            return list(self.channels)
-        return [_NAMES[n] if n < len(_NAMES) else f"channel.{n + 1}" for n in range(self.channels)]
-
-    @property
-    def limits(self) -> SliceLimits:
-        """When a slice is full."""
-        if self.slices is not None:
-            return self.slices
-        if self.messages * self.size < DEFAULT_SLICE_MAX_BYTES:
-            return SliceLimits(max(math.ceil(self.messages / _SLICES), 1))
-        return SliceLimits()
-
-    def check(self) -> None:
-        """Checks that such a store can be written.
-
-        Raises:
-            UsageError: It cannot.
-        """
-        if self.messages < 0 or self.size < 0 or (isinstance(self.channels, int) and self.channels < 0):
-            raise UsageError("a sample cannot have fewer than 0 channels, messages or bytes")
-        for name in self.names:
-            if not is_channel_name(name):
-                raise UsageError(f"{name!r} is not a valid channel name")
-        check_damages(self.damage)
 
 
 @dataclass(frozen=True)
@@ -112,13 +61,15 @@ def write_sample(directory: Path, options: SampleOptions | None = None, *, progr
         progress: Called with the number of messages as they are written.
 
     Raises:
+        StoreUnreadableError: The file of the encryption key cannot be read.
         UsageError: The options make no sense, or a damage does not fit the store.
         StoreUnwritableError: The store cannot be written.
     """
     options = options or SampleOptions()
+    crc, key = options.crc(), options.encryption_key.key()
     options.check()
-    crc = Crc(options.polynomial)
-    names, size = tuple(options.names), 0
+    check_damages(options.damage)
+    names, size = tuple(options.channel_names), 0
     with new_directory(directory) as content:
         store = StoreWriter(content, crc)
         store.write_server(new_server_info(options.cluster_id))
@@ -126,7 +77,7 @@ def write_sample(directory: Path, options: SampleOptions | None = None, *, progr
         pool = _Pool(options)
         for number, name in enumerate(names):
             gaps = options.gaps and number == len(names) - 1
-            channel = _Channel(options, number, name.encode(), pool, gaps=gaps)
+            channel = _Channel(options, number, name.encode(), pool, key, gaps=gaps)
             with store.slices(channel.name, options.limits) as writer:
                 size += channel.write(writer, progress)
             _write_subscriptions(content, options, number, channel, crc)
@@ -149,7 +100,9 @@ class _Pool:
 class _Channel:
     """The messages of one channel, made batch by batch."""
 
-    def __init__(self, options: SampleOptions, number: int, name: bytes, pool: _Pool, *, gaps: bool) -> None:
+    def __init__(
+        self, options: SampleOptions, number: int, name: bytes, pool: _Pool, key: bytes | None, *, gaps: bool
+    ) -> None:
         rng = random.Random(f"{options.seed}:{number}")
         self.name = name
         self._number = number
@@ -164,8 +117,8 @@ class _Channel:
         # How many messages come before each of two gaps.
         self._cuts = (options.messages // 3, 2 * options.messages // 3) if gaps else None
         self.sequences = self._number_messages(options.messages)
-        if options.encryption_key:
-            self._cipher = ChannelCipher(options.encryption_key, name, random=rng.randbytes(4))
+        if key:
+            self._cipher = ChannelCipher(key, name, random=rng.randbytes(4))
 
     def _number_messages(self, count: int) -> npt.NDArray[np.uint64]:
         sequences = np.arange(1, count + 1, dtype=np.uint64)
@@ -234,7 +187,7 @@ def _write_clients(root: Path, options: SampleOptions, crc: Crc) -> None:
     """Writes the clients: two that are connected, and two that have come and gone."""
     rng = random.Random(f"{options.seed}:clients")
     with ClientsLog(root, crc) as log:
-        if not options.subscriptions:
+        if options.no_subscriptions:
             return
         for name in (b"publisher", b"app-1", b"app-2", b"app-3"):
             info = pb.ClientInfo(id=name, hb_inbox=b"_INBOX." + _identifier(rng), conn_id=_identifier(rng))
@@ -247,7 +200,7 @@ def _write_clients(root: Path, options: SampleOptions, crc: Crc) -> None:
 def _write_subscriptions(root: Path, options: SampleOptions, number: int, channel: _Channel, crc: Crc) -> None:
     directory = root / channel.name.decode()
     with SubsLog(directory, root, crc) as log:
-        if options.subscriptions:
+        if not options.no_subscriptions:
             history = _History(log, random.Random(f"{options.seed}:{number}:subs"), channel.sequences)
             history.durables()
             if number == 0:

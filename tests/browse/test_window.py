@@ -177,7 +177,7 @@ def test_a_rough_look_has_the_same_rows(golden: Path) -> None:
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("sample") / "store"
-    options = SampleOptions(channels=["one", "two"], messages=60, size=40, gaps=True, slices=SliceLimits(17))
+    options = SampleOptions(names=["one", "two"], messages=60, size=40, gaps=True, slice_msgs=17)
     return write_sample(place, options).path
 
 
@@ -306,7 +306,7 @@ def test_a_large_payload_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_files_that_vanish_or_shrink_while_open(tmp_path: Path) -> None:
-    root = write_sample(tmp_path / "store", SampleOptions(channels=["one"], messages=200, slices=SliceLimits(50))).path
+    root = write_sample(tmp_path / "store", SampleOptions(names=["one"], messages=200, slice_msgs=50)).path
     files = list_channel(root / "one")
     window = refine(None, files, CRC)
     rows = everything(window)
@@ -318,7 +318,7 @@ def test_files_that_vanish_or_shrink_while_open(tmp_path: Path) -> None:
     with pytest.raises(StoreUnreadableError):
         fresh.row_of_sequence(25)
 
-    root = write_sample(tmp_path / "other", SampleOptions(channels=["one"], messages=200, slices=SliceLimits(50))).path
+    root = write_sample(tmp_path / "other", SampleOptions(names=["one"], messages=200, slice_msgs=50)).path
     window = refine(None, list_channel(root / "one"), CRC)
     with (root / "one" / "msgs.2.dat").open("r+b") as file:
         file.truncate(1000)
@@ -378,7 +378,7 @@ def test_few_files_are_open(tmp_path: Path) -> None:
 
 def test_many_slices(tmp_path: Path) -> None:
     """Only the first and the last slices of a long list are looked at before the first rows can be seen."""
-    options = SampleOptions(channels=["one"], messages=400, size=10, slices=SliceLimits(2))
+    options = SampleOptions(names=["one"], messages=400, size=10, slice_msgs=2)
     root = write_sample(tmp_path / "store", options).path
     files: ChannelFiles = list_channel(root / "one")
     rough = Window(files, CRC, roughly(files))

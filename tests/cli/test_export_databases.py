@@ -23,7 +23,7 @@ Row = dict[str, Any]
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with every kind of row: messages that are whole and not, durables, clients, findings."""
     store = tmp_path_factory.mktemp("databases") / "store"
-    write_sample(store, SampleOptions(channels=["orders", "ünï \"x'"], damage=["flipped-length", "flipped-byte"]))
+    write_sample(store, SampleOptions(names=["orders", "ünï \"x'"], damage=["flipped-length", "flipped-byte"]))
     return store
 
 

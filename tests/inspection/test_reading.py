@@ -18,7 +18,7 @@ from stantools.inspection.slicesummary import logical_view, summarise
 from stantools.inspection.subscribers import as_ranges, load_clients, load_subs
 from stantools.inspection.verify import verify
 from stantools.store.directory import list_channel, open_datastore
-from stantools.store.limits import ChannelLimits, SliceLimits
+from stantools.store.limits import ChannelLimits
 from stantools.store.mapping import mapped
 from stantools.store.sample import SampleOptions, write_sample
 from tests.mutations import apply_mutation, damages, fresh_copy, mutated_stores, shares
@@ -64,7 +64,7 @@ def test_mutations(case: str, every: int, golden: Path, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("sample") / "store"
-    options = SampleOptions(channels=2, messages=60, size=40, gaps=True, slices=SliceLimits(17))
+    options = SampleOptions(channels=2, messages=60, size=40, gaps=True, slice_msgs=17)
     return write_sample(place, options).path
 
 

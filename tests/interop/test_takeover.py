@@ -275,7 +275,7 @@ def test_killed_at_its_requests(tmp_path: Path) -> None:
 def test_a_group_on_three_servers(tmp_path: Path) -> None:
     """Replicated, for brokers of which one leads; the next one goes on with the durable where the first has ended."""
     root = tmp_path / "store"
-    write_sample(root, SampleOptions(channels=["a"], messages=30, size=40, seed=3, subscriptions=False))
+    write_sample(root, SampleOptions(names=["a"], messages=30, size=40, seed=3, no_subscriptions=True))
     if servers.NEWEST not in servers.available():
         pytest.skip(f"nats-server {servers.NEWEST} is not here (python tests/servers.py fetches it)")
     with Cluster(tmp_path / "nats", servers.NEWEST) as cluster:

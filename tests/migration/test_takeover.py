@@ -29,7 +29,7 @@ ID = "test-cluster"
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sample") / "store"
-    write_sample(root, SampleOptions(channels=["orders", "Orders", "a.b_c"], messages=40, size=30, seed=2))
+    write_sample(root, SampleOptions(names=["orders", "Orders", "a.b_c"], messages=40, size=30, seed=2))
     return root
 
 
@@ -103,7 +103,7 @@ def test_what_is_in_the_way(store: Path, tmp_path: Path) -> None:
     assert "the broker has channel" in obstacles(replace(plan, streams=(renamed, *plan.streams[1:])), source)
     other, _ = planned(store, Planning(for_broker="other"))
     assert f"that of cluster ID '{ID}'" in obstacles(other, source)
-    write_sample(tmp_path / "gaps", SampleOptions(channels=["a", "gaps"], messages=200, size=30, gaps=True))
+    write_sample(tmp_path / "gaps", SampleOptions(names=["a", "gaps"], messages=200, size=30, gaps=True))
     gaps, of_gaps = planned(tmp_path / "gaps")
     assert "missing in it, and a broker's streams have no gaps" in obstacles(gaps, of_gaps)
     assert not obstacles(*planned(tmp_path / "gaps", Planning(for_broker=ID, channels=("a",))))
@@ -112,7 +112,7 @@ def test_what_is_in_the_way(store: Path, tmp_path: Path) -> None:
 def test_a_lost_server_file(store: Path, tmp_path: Path) -> None:
     """The cluster id that is given counts, and clients find the server under it."""
     root = tmp_path / "store"
-    write_sample(root, SampleOptions(channels=["a"], messages=4))
+    write_sample(root, SampleOptions(names=["a"], messages=4))
     (root / "server.dat").unlink()
     plan, source = planned(root)
     assert not obstacles(plan, source)

@@ -137,7 +137,7 @@ def prepare(root: Path, scenario: str) -> None:
         shutil.rmtree(root / "store" / "c" / "data")
         (root / "store" / "a" / "data" / "orders" / "msgs.1.dat").write_bytes(b"")
         return
-    options = SampleOptions(channels=1, messages=20, slices=SliceLimits(8), damage=["leftovers"])
+    options = SampleOptions(channels=1, messages=20, slice_msgs=8, damage=["leftovers"])
     store = write_sample(root / "store", options).path
     (store / "link").symlink_to("orders")
     (store / "foreign").mkdir()

@@ -236,7 +236,7 @@ def test_any_store_any_limits(tmp_path, options, slices, limits, indexes):
 
 
 def test_slices_are_merged_and_split(tmp_path):
-    root = write_sample(tmp_path / "store", SampleOptions(messages=100, slices=SliceLimits(max_msgs=7))).path
+    root = write_sample(tmp_path / "store", SampleOptions(messages=100, slice_msgs=7)).path
     merged = apply_compaction(plan(root, slices=ONE_SLICE), tmp_path / "merged")
     assert merged.slices == 3
     split = apply_compaction(plan(merged.path, slices=SliceLimits(max_msgs=7)), tmp_path / "split")
@@ -457,7 +457,7 @@ def test_a_read_only_place_is_left_as_it_was(locked: str) -> None:
     nobody = 65534
     with tempfile.TemporaryDirectory() as name:  # not below tmp_path, where nobody else may go
         place = Path(name)
-        write_sample(place / "store", SampleOptions(channels=("orders",), messages=20))
+        write_sample(place / "store", SampleOptions(names=("orders",), messages=20))
         for each in (place, *place.rglob("*")):
             each.chmod(0o755 if each.is_dir() else 0o644)
             if os.geteuid() == 0:

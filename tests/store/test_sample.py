@@ -15,9 +15,9 @@ from stantools.format.encryption import ChannelCipher
 from stantools.inspection.forecast import ServerOptions, forecast
 from stantools.inspection.overview import overview
 from stantools.inspection.verify import verify
+from stantools.secret import Secret
 from stantools.store.damage import DAMAGES
 from stantools.store.directory import open_datastore
-from stantools.store.limits import SliceLimits
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.sublog import SubStatus
 from tests.store.slices import all_messages
@@ -39,7 +39,7 @@ def sample(root: Path, **options: Any) -> Path:
 
 
 def test_the_same_options_give_the_same_bytes(tmp_path):
-    options = {"messages": 50, "gaps": True, "damage": ("flipped-byte", "garbage-tail"), "encryption_key": b"k"}
+    options = {"messages": 50, "gaps": True, "damage": ("flipped-byte", "garbage-tail"), "encryption_key": Secret(b"k")}
     first = digest(sample(tmp_path / "a", **options))
     assert digest(sample(tmp_path / "b", **options)) == first
     assert digest(sample(tmp_path / "c", **options | {"seed": 2})) != first
@@ -60,22 +60,22 @@ def test_the_bytes_are_those_of_earlier_releases(tmp_path):
         {"size": 1},
         {"size": 20_000, "messages": 20},
         {"channels": 8, "messages": 3},
-        {"channels": ["a", "b.c"], "gaps": True},
+        {"names": ["a", "b.c"], "gaps": True},
         {"polynomial": CASTAGNOLI},
-        {"subscriptions": False},
-        {"slices": SliceLimits(max_msgs=7)},
-        {"slices": SliceLimits(max_bytes=2048)},
+        {"no_subscriptions": True},
+        {"slice_msgs": 7},
+        {"slice_bytes": 2048},
     ],
 )
 def test_a_sample_is_healthy_and_a_server_takes_it_as_it_is(tmp_path, options):
     have = SampleOptions(**options)
     result = write_sample(tmp_path / "store", have)
-    store = open_datastore(result.path, Crc(have.polynomial))
+    store = open_datastore(result.path, have.crc())
     verdict = verify(store)
     assert {f.code for f in verdict.findings if f.severity != "info"} <= ({"sequence-gap"} if have.gaps else set())
-    assert sorted(store.channel_names) == sorted(result.channels) == sorted(have.names)
+    assert sorted(store.channel_names) == sorted(result.channels) == sorted(have.channel_names)
     for truncate in (False, True):
-        predicted = forecast(store, ServerOptions(crc=Crc(have.polynomial)), truncate=truncate)
+        predicted = forecast(store, ServerOptions(crc=have.crc()), truncate=truncate)
         assert predicted.starts, predicted.error
         assert set(predicted.as_json()["files_changed"]) <= {".truncate.lck"}
     view = overview(store)
@@ -84,7 +84,7 @@ def test_a_sample_is_healthy_and_a_server_takes_it_as_it_is(tmp_path, options):
     ]
     fillers = 5 if have.gaps else 0
     assert sum(channel.count for channel in view.channels) == result.messages + fillers
-    assert result.messages == have.messages * len(have.names)
+    assert result.messages == have.messages * len(have.channel_names)
 
 
 def test_what_is_in_it(tmp_path):
@@ -124,7 +124,7 @@ def test_gaps_are_in_the_last_channel(tmp_path):
 def test_encryption(tmp_path):
     plain = sample(tmp_path / "plain", messages=5, channels=1)
     for cipher, code in (("AES", 1), ("CHACHA", 2)):
-        root = sample(tmp_path / cipher, messages=5, channels=1, encryption_key=b"secret", cipher=cipher)
+        root = sample(tmp_path / cipher, messages=5, channels=1, encryption_key=Secret(b"secret"), cipher=cipher)
         reader = ChannelCipher(b"secret", b"orders")
         stored = all_messages(root / "orders", b"orders", IEEE)
         assert {data[0] for *_, data in stored} == {code}
@@ -178,14 +178,14 @@ def test_several_damages_go_to_the_channels_in_turn(tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"channels": ["a b", ".x"]}, "not a valid channel name"),
+        ({"names": ["a b", ".x"]}, "not a valid channel name"),
         ({"damage": ["nonsense"]}, "no damage called 'nonsense'"),
         ({"messages": -1}, "fewer than 0"),
         ({"messages": 0, "damage": ["flipped-byte"]}, "has no messages"),
         ({"channels": 0, "damage": ["lost-server"]}, "without channels"),
         ({"channels": 1, "damage": ["foreign-slice"]}, "no other beside it"),
-        ({"subscriptions": False, "damage": ["cut-subs"]}, "no subscriptions"),
-        ({"encryption_key": b"k", "cipher": "ROT13"}, "cipher not supported"),
+        ({"no_subscriptions": True, "damage": ["cut-subs"]}, "no subscriptions"),
+        ({"encryption_key": Secret(b"k"), "cipher": "ROT13"}, "cipher not supported"),
     ],
 )
 def test_what_cannot_be_written_is_refused_and_nothing_is_left(tmp_path, options, text):

@@ -22,7 +22,7 @@ Browse = Callable[..., None]
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A healthy store with three channels, opened as `datastore`."""
-    write_sample(tmp_path / "datastore", SampleOptions(channels=("orders.eu", "orders.us", "audit"), messages=40))
+    write_sample(tmp_path / "datastore", SampleOptions(names=("orders.eu", "orders.us", "audit"), messages=40))
     monkeypatch.chdir(tmp_path)
     return Path("datastore")
 
@@ -100,7 +100,7 @@ def test_keys_that_a_field_takes_are_not_shown_as_working(store: Path, browse: B
 def test_the_store_has_a_name_at_the_top_however_long_its_path_is(tmp_path: Path, browse: Browse) -> None:
     place = tmp_path / ("d" * 100) / "shop"
     place.parent.mkdir()
-    write_sample(place, SampleOptions(channels=("c" * 90,), messages=2, damage=("flipped-length",)))
+    write_sample(place, SampleOptions(names=("c" * 90,), messages=2, damage=("flipped-length",)))
 
     async def look(pilot: Any) -> None:
         await pilot.press("2")
@@ -285,7 +285,7 @@ def test_leaving(store: Path, browse: Browse) -> None:
 
 
 def test_ten_thousand_channels(tmp_path: Path, browse: Browse) -> None:
-    write_sample(tmp_path / "many", SampleOptions(channels=200, messages=1, subscriptions=False))
+    write_sample(tmp_path / "many", SampleOptions(channels=200, messages=1, no_subscriptions=True))
     model = next((tmp_path / "many").glob("*/"))
     for number in range(10_000):
         (tmp_path / "many" / f"extra.{number:05d}").mkdir()
@@ -306,7 +306,7 @@ def test_ten_thousand_channels(tmp_path: Path, browse: Browse) -> None:
 
 @pytest.mark.parametrize("name", ["\x1b[31mred\x1b[0m", "[bold]loud[/bold]", "abc\u202egnp.exe", "tab\there"])
 def test_hostile_channel_names_are_shown_harmlessly(name: str, tmp_path: Path, browse: Browse) -> None:
-    write_sample(tmp_path / "datastore", SampleOptions(channels=("good",), messages=5))
+    write_sample(tmp_path / "datastore", SampleOptions(names=("good",), messages=5))
     shutil.copytree(tmp_path / "datastore" / "good", tmp_path / "datastore" / name)
 
     async def look(pilot: Any) -> None:

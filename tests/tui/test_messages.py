@@ -83,7 +83,7 @@ def line(screen: Any) -> str:
 
 def write_channel(root: Path, payloads: list[bytes], *, name: str = "one", replies: list[bytes] | None = None) -> Path:
     """Writes a store of one channel."""
-    write_sample(root, SampleOptions(channels=[], messages=0, subscriptions=False))
+    write_sample(root, SampleOptions(channels=0, messages=0, no_subscriptions=True))
     channel = root / name
     channel.mkdir()
     with SliceWriter(channel, name.encode(), CRC, Writing(SliceLimits(4000), sync=False)) as writer:
@@ -550,7 +550,7 @@ def test_a_store_that_shrinks(tmp_path: Path, browse: Browse) -> None:
 def test_a_channel_without_messages(
     size: tuple[int, int], tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_sample(tmp_path / "store", SampleOptions(channels=["empty"], messages=0))
+    write_sample(tmp_path / "store", SampleOptions(names=["empty"], messages=0))
     monkeypatch.chdir(tmp_path)
 
     async def look(pilot: Any, screen: Any) -> None:
@@ -606,7 +606,7 @@ def test_resize(golden: Path, browse: Browse) -> None:
 def test_rows_are_refined_in_the_background(tmp_path: Path, browse: Browse) -> None:
     """A large channel shows its first rows at once; the gaps come when they are known, the cursor stays."""
     root = tmp_path / "store"
-    write_sample(root, SampleOptions(channels=[], messages=0, subscriptions=False))
+    write_sample(root, SampleOptions(channels=0, messages=0, no_subscriptions=True))
     (root / "big").mkdir()
     with SliceWriter(root / "big", b"big", CRC, Writing(sync=False)) as writer:
         writer.append(

@@ -23,7 +23,6 @@ from stantools.pipeline.export import run as export
 from stantools.pipeline.export.model import Layout, Written
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import plan
-from stantools.store.limits import SliceLimits
 from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases
 from tests.pipeline.conftest import skip_without_spark
@@ -49,7 +48,7 @@ def run(*words: object, code: int) -> Any:
 @pytest.fixture(scope="module")
 def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("named") / "store"
-    write_sample(root, SampleOptions(channels=NAMES, messages=60, damage=["flipped-length", "flipped-byte"]))
+    write_sample(root, SampleOptions(names=NAMES, messages=60, damage=["flipped-length", "flipped-byte"]))
     return root
 
 
@@ -133,7 +132,7 @@ def test_every_table(spark: SparkSession, named: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_log_is_a_row_and_a_finding(spark: SparkSession, tmp_path: Path) -> None:
-    write_sample(tmp_path / "store", SampleOptions(["orders"], 20))
+    write_sample(tmp_path / "store", SampleOptions(names=["orders"], messages=20))
     path = tmp_path / "store" / "clients.dat"
     path.write_bytes(path.read_bytes()[:-3])
     words = (tmp_path / "store", "--table", "clients", "-o", "json", "--to")
@@ -147,7 +146,7 @@ def test_a_damaged_log_is_a_row_and_a_finding(spark: SparkSession, tmp_path: Pat
 @pytest.mark.slow
 def test_an_executor_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     skip_without_spark()
-    write_sample(tmp_path / "store", SampleOptions(["a", "b"], 60_000, 200, slices=SliceLimits(max_msgs=20_000)))
+    write_sample(tmp_path / "store", SampleOptions(names=["a", "b"], messages=60_000, size=200, slice_msgs=20_000))
     logs = tmp_path / "logs"
     logs.mkdir()
     words = [str(tmp_path / "store"), "--file-size", "500kB"]

@@ -29,7 +29,7 @@ IEEE = 0xEDB88320
 def test_workers_are_killed_while_they_write(tmp_path: Path) -> None:
     skip_without_spark()
     store, out = tmp_path / "store", tmp_path / "new"
-    write_sample(store, SampleOptions(["a", "b"], 60_000, 1024, damage=("flipped-byte",)))
+    write_sample(store, SampleOptions(names=["a", "b"], messages=60_000, size=1024, damage=("flipped-byte",)))
     salvage_here(store, tmp_path / "local", IEEE)
     words = ["pipeline", "salvage", "--master", "local[2,4]", "--conf", "spark.driver.memory=1g", "-o", "json"]
     job = subprocess.Popen(

@@ -16,7 +16,6 @@ import pytest
 from stantools.format.crc import Crc
 from stantools.inspection.messages import MessageReader, Selection, StoredMessage
 from stantools.store.directory import open_datastore
-from stantools.store.limits import SliceLimits
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.conftest import skip_without_spark
 from tests.sparkcluster import connect_server, descendants, standalone
@@ -104,7 +103,7 @@ spark.stop()
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("cluster") / "store"
-    write_sample(root, SampleOptions(["a", "b"], 60_000, 100, slices=SliceLimits(max_msgs=20_000)))
+    write_sample(root, SampleOptions(names=["a", "b"], messages=60_000, size=100, slice_msgs=20_000))
     return root
 
 

@@ -17,7 +17,6 @@ import pytest
 from stantools.cli.pipeline import submit_file
 from stantools.errors import ExitCode
 from stantools.inspection.verify import verify
-from stantools.store.limits import SliceLimits
 from stantools.store.options import open_store
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.conftest import skip_without_spark
@@ -40,7 +39,7 @@ def _needed() -> None:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("processes") / "store"
-    write_sample(root, SampleOptions(["a", "b"], 30_000, 100, slices=SliceLimits(max_msgs=5_000)))
+    write_sample(root, SampleOptions(names=["a", "b"], messages=30_000, size=100, slice_msgs=5_000))
     damaged = root / "a" / "msgs.2.dat"
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1

@@ -17,8 +17,8 @@ from stantools.format.crc import CASTAGNOLI, Crc
 from stantools.inspection.messages import MessageReader, Selection, StoredMessage
 from stantools.pipeline.tables.model import Table
 from stantools.pipeline.tables.options import TableOptions
+from stantools.secret import Secret
 from stantools.store.directory import open_datastore
-from stantools.store.limits import SliceLimits
 from stantools.store.sample import BASE_TIME, SampleOptions, write_sample
 
 pa = pytest.importorskip("pyarrow")
@@ -50,7 +50,7 @@ CHANNELS, MESSAGES, SLICE = ["orders", "orders.eu", "jobs"], 600, 100
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("source") / "store"
-    write_sample(root, SampleOptions(CHANNELS, MESSAGES, 100, slices=SliceLimits(max_msgs=SLICE)))
+    write_sample(root, SampleOptions(names=CHANNELS, messages=MESSAGES, size=100, slice_msgs=SLICE))
     return root
 
 
@@ -136,7 +136,7 @@ def test_sql_over_views(spark: SparkSession, store: Path) -> None:
 
 
 def test_damaged_logs_are_rows_of_subscriptions_and_clients(spark: SparkSession, tmp_path: Path) -> None:
-    write_sample(tmp_path / "store", SampleOptions(["orders"], 20))
+    write_sample(tmp_path / "store", SampleOptions(names=["orders"], messages=20))
     for file in ("clients.dat", "orders/subs.dat"):
         path = tmp_path / "store" / file
         path.write_bytes(path.read_bytes()[:-3])
@@ -287,8 +287,8 @@ def test_read_itself_refuses_what_makes_no_sense(spark: SparkSession, store: Pat
 
 
 def test_damage_by_mode(spark: SparkSession, tmp_path: Path) -> None:
-    write_sample(tmp_path / "a", SampleOptions(["x", "y"], 50, damage=["flipped-byte"]))
-    write_sample(tmp_path / "b", SampleOptions(["z"], 10))
+    write_sample(tmp_path / "a", SampleOptions(names=["x", "y"], messages=50, damage=["flipped-byte"]))
+    write_sample(tmp_path / "b", SampleOptions(names=["z"], messages=10))
     (tmp_path / "b" / "z" / "msgs.1.dat").unlink()
     (tmp_path / "b" / "z" / "msgs.1.dat").mkdir()
     frame = read(spark, tmp_path, columns=["store", "channel", "seq", "slice", "offset", "status"])
@@ -302,9 +302,9 @@ def test_damage_by_mode(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_keys_polynomials_and_urls(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = SampleOptions(["x"], 40, encryption_key=b"s3cret", polynomial=CASTAGNOLI)
+    secret = SampleOptions(names=["x"], messages=40, encryption_key=Secret(b"s3cret"), polynomial=CASTAGNOLI)
     write_sample(tmp_path / "secret", secret)
-    write_sample(tmp_path / "plain", SampleOptions(["x"], 40))
+    write_sample(tmp_path / "plain", SampleOptions(names=["x"], messages=40))
     key = tmp_path / "key"
     key.write_text("s3cret")
     here = local(source_options({"path": str(tmp_path / "plain"), "columns": "data"}))

@@ -16,7 +16,6 @@ from stantools.pipeline.tables.discovery import FoundStore, absolute, discover
 from stantools.pipeline.tables.listing import Entry, LocalPlace, expand_braces
 from stantools.pipeline.tables.model import Failed, Mode, Table
 from stantools.pipeline.tables.options import TableOptions
-from stantools.store.limits import SliceLimits
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.tables.tablerows import table
 
@@ -27,11 +26,13 @@ MESSAGES = 40
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of stores, some deeper, one with another polynomial."""
     base = tmp_path_factory.mktemp("stores")
-    slices = SliceLimits(max_msgs=MESSAGES // 4)
     (base / "deep" / "er").mkdir(parents=True)
-    write_sample(base / "a", SampleOptions(["orders", "audit.log"], MESSAGES, slices=slices))
-    write_sample(base / "deep" / "er" / "b", SampleOptions(["jobs"], MESSAGES, polynomial=CASTAGNOLI, slices=slices))
-    write_sample(base / "deep" / "c", SampleOptions(["audit"], MESSAGES, slices=slices))
+    write_sample(base / "a", SampleOptions(names=["orders", "audit.log"], messages=MESSAGES, slice_msgs=MESSAGES // 4))
+    write_sample(
+        base / "deep" / "er" / "b",
+        SampleOptions(names=["jobs"], messages=MESSAGES, polynomial=CASTAGNOLI, slice_msgs=MESSAGES // 4),
+    )
+    write_sample(base / "deep" / "c", SampleOptions(names=["audit"], messages=MESSAGES, slice_msgs=MESSAGES // 4))
     (base / "notes.txt").write_text("not a store")
     (base / "empty").mkdir()
     (base / ".NEW.stantools-partial").mkdir()
@@ -205,7 +206,7 @@ def test_the_channel_of_a_slice_without_a_good_record(stores: Path, tmp_path: Pa
     damaged[20] ^= 0xFF
     (directory / "msgs.1.dat").write_bytes(damaged)
     assert {row["channel"] for row in table(directory)} == {"audit.log"}
-    write_sample(tmp_path / "long", SampleOptions(["long"], 8, 100_000))
+    write_sample(tmp_path / "long", SampleOptions(names=["long"], messages=8, size=100_000))
     shutil.copy(tmp_path / "long" / "long" / "msgs.1.dat", directory / "msgs.1.dat")
     assert [(row["channel"], row["size"]) for row in table(directory)] == [("long", 100_000)] * 2
 

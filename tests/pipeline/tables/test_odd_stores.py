@@ -13,7 +13,6 @@ from stantools.format import kernels
 from stantools.pipeline.tables.model import Mode, SliceRef, StoreRef, Table
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.pieces import split_slice
-from stantools.store.limits import SliceLimits
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.tables.tablerows import table
 
@@ -21,7 +20,7 @@ from tests.pipeline.tables.tablerows import table
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     root = tmp_path / "store"
-    write_sample(root, SampleOptions(["orders", "audit"], 40, slices=SliceLimits(max_msgs=10)))
+    write_sample(root, SampleOptions(names=["orders", "audit"], messages=40, slice_msgs=10))
     return root
 
 

@@ -16,7 +16,6 @@ from stantools.pipeline.tables.model import Piece, ReadCounter, StorePart, Store
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import Plan, grouped, plan
 from stantools.pipeline.tables.read import read_split
-from stantools.store.limits import SliceLimits
 from stantools.store.ranges import Bounds
 from stantools.store.sample import BASE_TIME, SampleOptions, write_sample
 from tests.pipeline.tables.tablerows import table
@@ -29,7 +28,7 @@ MESSAGES, SIZE = 3000, 500
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three channels with three slices of 0.5 MB each."""
     root = tmp_path_factory.mktemp("planned") / "store"
-    write_sample(root, SampleOptions(CHANNELS, MESSAGES, SIZE, slices=SliceLimits(max_msgs=1000)))
+    write_sample(root, SampleOptions(names=CHANNELS, messages=MESSAGES, size=SIZE, slice_msgs=1000))
     return root
 
 
@@ -79,7 +78,7 @@ def test_as_many_tasks_as_asked_for_if_there_is_work(
         assert len(splits) == wanted
         costs = np.array([split.cost + (len(split.parts) << 17) for split in splits])
         assert costs.max() < 1.7 * costs.mean()
-    write_sample(tmp_path / "tiny", SampleOptions(["x"], 10))
+    write_sample(tmp_path / "tiny", SampleOptions(names=["x"], messages=10))
     assert len(plan(options(tmp_path / "tiny", partitions=16)).splits) <= 4
 
 
@@ -162,7 +161,7 @@ def test_large_tasks_where_there_are_enough() -> None:
 
 def test_thousands_of_channels_are_planned_quickly(store: Path, tmp_path: Path) -> None:
     """500 channels and 50 stores here; a second for 10,000 channels is the aim, without others on the machine."""
-    write_sample(tmp_path / "one", SampleOptions(["x"], 4))
+    write_sample(tmp_path / "one", SampleOptions(names=["x"], messages=4))
     many = tmp_path / "many"
     many.mkdir()
     for name in ("server.dat", "clients.dat"):

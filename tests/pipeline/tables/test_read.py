@@ -21,14 +21,14 @@ from tests.pipeline.tables.tablerows import table
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("read") / "store"
-    write_sample(root, SampleOptions(["a", "b"], 40, 100))
+    write_sample(root, SampleOptions(names=["a", "b"], messages=40, size=100))
     return root
 
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
     root = tmp_path / "damaged"
-    write_sample(root, SampleOptions(["a", "b"], 40, 100))
+    write_sample(root, SampleOptions(names=["a", "b"], messages=40, size=100))
     for path in (root / "clients.dat", root / "a" / "subs.dat", root / "a" / "msgs.1.dat"):
         content = bytearray(path.read_bytes())
         content[20] ^= 0xFF

@@ -16,7 +16,6 @@ from stantools.errors import StoreUnreadableError, StoreUnwritableError
 from stantools.pipeline.tables import copies, remote
 from stantools.pipeline.tables.model import Table
 from stantools.pipeline.tables.remote import is_remote, join_url, local_path, normal_url, shown_url, split_url
-from stantools.store.limits import SliceLimits
 from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases
 from tests.pipeline.tables.tablerows import table
@@ -27,9 +26,13 @@ MESSAGES = 400
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("remote")
-    slices = SliceLimits(max_msgs=MESSAGES // 4)
-    write_sample(base / "one", SampleOptions(["orders", "audit.log"], MESSAGES, 1000, slices=slices))
-    write_sample(base / "two", SampleOptions(["jobs"], 40, damage=["flipped-byte"], polynomial=0x82F63B78))
+    write_sample(
+        base / "one",
+        SampleOptions(names=["orders", "audit.log"], messages=MESSAGES, size=1000, slice_msgs=MESSAGES // 4),
+    )
+    write_sample(
+        base / "two", SampleOptions(names=["jobs"], messages=40, damage=["flipped-byte"], polynomial=0x82F63B78)
+    )
     archive = base / "old"
     archive.mkdir()
     for kind in ("dat", "idx"):
