@@ -16,7 +16,8 @@ import json
 from collections import Counter, deque
 from typing import Any
 
-from stantools.migration.replay.publisher import Destination, Publisher, header_text, origin_fields
+from stantools.migration.replay.options import ReplayOptions
+from stantools.migration.replay.publisher import Publisher, header_text, origin_fields
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import ReplayState
 from stantools.migration.replay.subjects import shown
@@ -130,8 +131,8 @@ _REMEDIES = {
 class JetStreamPublisher(Publisher):
     """Publishes to the streams that take the subjects."""
 
-    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, to: Destination) -> None:
-        super().__init__(connection, plan, state, to)
+    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions) -> None:
+        super().__init__(connection, plan, state, options)
         self._jetstream = JetStream(connection)
         self._afterwards = Afterwards(self._jetstream, state.run)
         self._position = plan.position
@@ -239,7 +240,7 @@ class JetStreamPublisher(Publisher):
     async def _send(self, batch: Batch) -> None:
         channel = self._texts[batch.channel]
         there = self._there.get(shown(batch.subject))
-        publish, most, origin = self.connection.publish, self.connection.max_payload, self._to.origin
+        publish, most, origin = self.connection.publish, self.connection.max_payload, self._options.origin_headers
         for sequence, timestamp, reply, data in batch.messages():
             self.check()
             name = self._afterwards.name(channel, sequence)

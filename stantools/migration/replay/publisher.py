@@ -8,11 +8,10 @@ keeps account of what is confirmed.
 from __future__ import annotations
 
 import asyncio
-import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from stantools.migration.replay.options import ReplayOptions
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import Ledger, ReplayState
 from stantools.migration.replay.subjects import shown
@@ -22,7 +21,6 @@ from stantools.nats.errors import NatsError
 from stantools.notation import counted
 from stantools.streamfiles import headers
 from stantools.streamfiles.batch import Batch
-from stantools.streaming.session import DISCOVER_PREFIX
 
 #: Seconds without any confirmation after which a target counts as silent.
 SILENCE = 30.0
@@ -35,29 +33,6 @@ _YIELD_EVERY = 256
 
 class MessageRefusedError(NatsError):
     """The target does not take a message. Sending it again would not help."""
-
-
-#: What servers and clients use unless configured otherwise.
-CLUSTER_ID = "test-cluster"
-
-
-class Kind(enum.StrEnum):
-    """What messages are published as."""
-
-    CORE = "core"
-    JETSTREAM = "jetstream"
-    STREAMING = "streaming"
-
-
-@dataclass(frozen=True)
-class Destination:
-    """Where to."""
-
-    kind: Kind = Kind.CORE  #: what messages are published as
-    origin: bool = False  #: write headers with channel, sequence and timestamp; not for streaming
-    cluster_id: str = CLUSTER_ID  #: of the streaming server
-    client_id: str | None = None  #: the name under which to register with it; one of the run's own if not given
-    discover_prefix: str = DISCOVER_PREFIX  #: the streaming server's `discover_prefix`
 
 
 def origin_fields(channel: str, sequence: int, timestamp: int) -> dict[str, str]:
@@ -81,17 +56,17 @@ class Publisher(ABC):
         connection: To the server.
         plan: All that is to be replayed.
         state: How far an earlier run has brought it.
-        to: Where to.
+        options: What users say of it.
     """
 
     #: Keeps what is on its way small enough: half of it must be confirmed before more is sent.
     window = WINDOW
 
-    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, to: Destination) -> None:
+    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions) -> None:
         self.connection = connection
         self.ledger = Ledger(state.channels)  #: told what is sent and what is confirmed
         self.routes = plan.routes  #: channel -> where it goes
-        self._to = to
+        self._options = options
         self._texts = {channel: header_text(channel) for channel in self.routes}
         self.say: Callable[[str], None] = lambda _: None  #: shows the user a message
         self.again = 0  #: messages that the target had already, from an earlier attempt
@@ -256,15 +231,15 @@ class CorePublisher(Publisher):
 
     window = 16384
 
-    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, to: Destination) -> None:
-        super().__init__(connection, plan, state, to)
+    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions) -> None:
+        super().__init__(connection, plan, state, options)
         self._headers = True
         self._flushing = asyncio.Lock()
         self._flushed_at = 0.0
 
     async def _begin(self, *, resumed: bool) -> None:
         self._headers = bool(self.connection.info.get("headers"))
-        if self._to.origin and not self._headers:
+        if self._options.origin_headers and not self._headers:
             raise NatsError(
                 f"{self.connection.url} knows no headers, which are to say where messages come from",
                 "leave --origin-headers out, or use a server from 2.2 on",
@@ -275,7 +250,7 @@ class CorePublisher(Publisher):
 
     async def _send(self, batch: Batch) -> None:
         subject, channel = batch.subject, self._texts[batch.channel]
-        publish, most, origin = self.connection.publish, self.connection.max_payload, self._to.origin
+        publish, most, origin = self.connection.publish, self.connection.max_payload, self._options.origin_headers
         for sequence, timestamp, reply, data in batch.messages():
             self.check()
             fields = origin_fields(channel, sequence, timestamp) if origin else {}

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from stantools.errors import StantoolsError
 from stantools.migration.replay.jetstream import JetStreamPublisher
-from stantools.migration.replay.publisher import CorePublisher, Destination, Kind, Publisher
+from stantools.migration.replay.options import Kind, ReplayOptions
+from stantools.migration.replay.publisher import CorePublisher, Publisher
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import Ledger, StateFile
 from stantools.migration.replay.streaming import StreamingPublisher
@@ -342,7 +343,7 @@ PUBLISHERS: Mapping[Kind, type[Publisher]] = {
 async def replay(
     plan: ReplayPlan,
     connecting: ConnectOptions,
-    destination: Destination,
+    options: ReplayOptions,
     file: StateFile,
     pace: Pace,
     *,
@@ -355,7 +356,7 @@ async def replay(
     Args:
         plan: All that is to be replayed.
         connecting: How to connect.
-        destination: Where to.
+        options: What users say of it.
         file: How far it is, and where to remember that.
         pace: How fast.
         stop: Set when the user wants to stop.
@@ -366,5 +367,5 @@ async def replay(
         StantoolsError: It cannot go on. What is confirmed is in the file.
     """
     async with connect(connecting, name="stantools replay") as connection:
-        publisher = PUBLISHERS[destination.kind](connection, plan, file.state, destination)
+        publisher = PUBLISHERS[options.kind](connection, plan, file.state, options)
         return await Replay(plan, publisher, file, pace, stop=stop, say=say, progress=progress).run()

@@ -10,14 +10,15 @@ import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
 from stantools.errors import StantoolsError
-from stantools.migration.replay.publisher import Destination, Publisher
+from stantools.migration.replay.options import ReplayOptions
+from stantools.migration.replay.publisher import Publisher
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import ReplayState
 from stantools.nats.connection import Connection
 from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, NobodyListensError
 from stantools.streamfiles.batch import Batch
 from stantools.streaming import session as streaming
-from stantools.streaming.session import SessionState
+from stantools.streaming.session import DISCOVER_PREFIX, SessionState
 
 if TYPE_CHECKING:
     from stantools.nats.client import Message
@@ -41,12 +42,12 @@ class Session(streaming.Session):
 class StreamingPublisher(Publisher):
     """Publishes to channels of a streaming server."""
 
-    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, to: Destination) -> None:
-        super().__init__(connection, plan, state, to)
-        self._cluster_id = to.cluster_id
-        self._client_id = to.client_id or f"stantools-replay-{state.run}"
+    def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions) -> None:
+        super().__init__(connection, plan, state, options)
+        self._cluster_id = options.streaming_id
+        self._client_id = options.client_id or f"stantools-replay-{state.run}"
         self._run = state.run
-        self._prefix = to.discover_prefix
+        self._prefix = options.discover_prefix or DISCOVER_PREFIX
         self._sessions = 0
         self._session: Session | None = None
         self._heartbeats = self._pings = self._acks = b""

@@ -10,7 +10,7 @@ from typing import Any
 
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
-from stantools.migration.replay.publisher import Destination, Kind
+from stantools.migration.replay.options import Kind, ReplayOptions
 from stantools.migration.replay.run import PUBLISHERS, Outcome, Pace, Replay
 from stantools.migration.replay.selection import Chosen, ReplayPlan, plan_replay
 from stantools.migration.replay.state import StateFile
@@ -59,16 +59,16 @@ def options(url: str, **more: Any) -> ConnectOptions:
     return ConnectOptions(servers=(url,), **more)
 
 
-def core(**more: Any) -> Destination:
-    return Destination(Kind.CORE, **more)
+def core(**more: Any) -> ReplayOptions:
+    return ReplayOptions(kind=Kind.CORE, **more)
 
 
-def jetstream(**more: Any) -> Destination:
-    return Destination(Kind.JETSTREAM, **more)
+def jetstream(**more: Any) -> ReplayOptions:
+    return ReplayOptions(kind=Kind.JETSTREAM, **more)
 
 
-def streaming(cluster_id: str = "test-cluster", client_id: str = "replayer", **more: Any) -> Destination:
-    return Destination(Kind.STREAMING, cluster_id=cluster_id, client_id=client_id, **more)
+def streaming(cluster_id: str = "test-cluster", client_id: str = "replayer", **more: Any) -> ReplayOptions:
+    return ReplayOptions(kind=Kind.STREAMING, cluster_id=cluster_id, client_id=client_id, **more)
 
 
 AT_ONCE = Pace(None)
@@ -77,7 +77,7 @@ AT_ONCE = Pace(None)
 async def replay(
     plan: ReplayPlan,
     connecting: ConnectOptions,
-    to: Destination,
+    to: ReplayOptions,
     file: StateFile,
     pace: Pace = AT_ONCE,
     **more: Any,

@@ -115,7 +115,7 @@ def test_core_with_origin(start_server: Any, store: Path, file: StateFile) -> No
 
     async def go() -> None:
         client, got = await listening(server.url, "b.c")
-        await replay(planned(store, first=7, last=7), options(server.url), core(origin=True), file)
+        await replay(planned(store, first=7, last=7), options(server.url), core(origin_headers=True), file)
         await eventually(lambda: len(got) == 1)
         await client.close()
         assert got[0].headers == {
@@ -252,7 +252,7 @@ def test_jetstream(each_server: Any, store: Path, file: StateFile) -> None:
 
     async def go() -> None:
         await with_streams(url, A=["a"], B=["b.>"])
-        outcome = await replay(planned(store), options(url), jetstream(origin=True), file)
+        outcome = await replay(planned(store), options(url), jetstream(origin_headers=True), file)
         assert outcome.finished
         assert outcome.messages == 400
         assert await in_stream(url, "A") == [("a", b"m%d" % n) for n in range(1, 301)]

@@ -1,0 +1,116 @@
+"""What users say of a replay: what is published again, as what, and how fast. Nothing here imports numpy."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stantools.errors import UsageError
+from stantools.options import AGE, ARCHIVED, CHANNELS, CLUSTER_ID, GENERATION, SEQUENCES, SINCE, UNTIL, option
+
+_MAX_SPEED = 1e6
+
+
+class Kind(enum.StrEnum):
+    """What messages are published as."""
+
+    CORE = "core"
+    JETSTREAM = "jetstream"
+    STREAMING = "streaming"
+
+
+def _read_speed(text: str) -> float | None:
+    """Reads a speed; None is as fast as possible."""
+    if text == "max":
+        return None
+    if text == "original":
+        return 1.0
+    try:
+        speed = float(text.removesuffix("x"))
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed <= _MAX_SPEED:
+        raise ValueError(f"{text!r} is not a speed: original, max, or a number such as 10 or 0.5")
+    return speed
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """What is published again, as what, and how fast."""
+
+    channels: tuple[str, ...] = CHANNELS.field()
+    sequences: tuple[int | None, int | None] | None = SEQUENCES.field()
+    since: int | None = SINCE.field()
+    until: int | None = UNTIL.field()
+    kind: Kind = option(
+        "Publish to NATS subjects, to streams that take them, or to channels of a streaming server.",
+        "--as",
+        default=Kind.CORE,
+        choices=Kind,
+    )
+    speed: float | None = option(
+        "At the original pace, N times as fast, or as fast as possible.",
+        default=1.0,
+        read=_read_speed,
+        written="original",
+        metavar="original|N|max",
+    )
+    rate: float | None = option("Messages a second, at most.", kind=float, least=0, above=True, metavar="N")
+    max_pause: int | None = AGE.field(help="Shorten longer pauses between messages to this.", metavar="TIME")
+    rules: tuple[str, ...] = option(
+        "Rewrite names: 'old.*=new.*'. * is one token ($1, $2 to reorder), > the rest; the first that matches counts.",
+        "--subject",
+        default=(),
+        metavar="RULE",
+    )
+    prefix: str = option("Put this and a dot in front of every subject.", default="", metavar="PREFIX")
+    origin_headers: bool = option("Say in headers where messages come from: channel, sequence, time.", default=False)
+    cluster_id: str | None = CLUSTER_ID.field(help="Cluster id of the streaming server; test-cluster if not given.")
+    client_id: str | None = option("The name to register under with the streaming server.", metavar="ID")
+    discover_prefix: str | None = option("The streaming server's discover_prefix.", metavar="SUBJECT")
+    resume: bool = option("Continue an interrupted replay.", default=False)
+    state: Path | None = option(
+        "Where to remember how far it is; by default a file in the current directory that is found by the command.",
+        kind=Path,
+        metavar="FILE",
+    )
+    generation: str = GENERATION.field()
+    archived: bool = ARCHIVED.field()
+
+    def check(self) -> None:
+        """Checks that no option is of no use for what messages are published as.
+
+        Raises:
+            UsageError: One is.
+        """
+        if self.kind is not Kind.STREAMING:
+            for name in ("cluster_id", "client_id", "discover_prefix"):
+                if getattr(self, name) is not None:
+                    flag = f"--{name.replace('_', '-')}"
+                    raise UsageError(f"{flag} is of no use without --as streaming", "add that, or leave it out")
+        elif self.origin_headers:
+            raise UsageError(
+                "messages of a streaming server have no headers, which --origin-headers would write", "leave it out"
+            )
+
+    @property
+    def streaming_id(self) -> str:
+        """The cluster id of the streaming server; servers and clients use that one unless configured otherwise."""
+        return self.cluster_id or "test-cluster"
+
+    def identity(self, store: Path, servers: Sequence[str]) -> dict[str, Any]:
+        """Returns what makes it the same replay when it is resumed."""
+        return {
+            "store": str(store.resolve()),
+            "to": list(servers),
+            "as": self.kind,
+            "channels": list(self.channels),
+            "rules": list(self.rules),
+            "prefix": self.prefix,
+            "generation": self.generation,
+            "archived": self.archived,
+            "cluster_id": self.streaming_id if self.kind is Kind.STREAMING else None,
+        }
