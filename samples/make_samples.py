@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from stantools.secret import Secret
 from stantools.store.sample import SampleOptions, write_sample
 
 HERE = Path(__file__).parent
@@ -14,7 +15,7 @@ HERE = Path(__file__).parent
 SAMPLES = {
     "healthy": SampleOptions(messages=24, size=48),
     "gaps": SampleOptions(channels=2, messages=24, size=48, gaps=True, seed=2),
-    "encrypted": SampleOptions(channels=1, messages=12, size=48, encryption_key=b"sample key", seed=3),
+    "encrypted": SampleOptions(channels=1, messages=12, size=48, encryption_key=Secret(b"sample key"), seed=3),
     "castagnoli": SampleOptions(channels=1, messages=12, size=48, polynomial=0x82F63B78, seed=4),
     "torn": SampleOptions(messages=24, size=48, damage=("cut-payload", "cut-header", "cut-subs")),
     "flipped": SampleOptions(messages=24, size=48, damage=("flipped-byte", "flipped-length", "damaged-clients")),

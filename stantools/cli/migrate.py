@@ -32,15 +32,15 @@ from stantools.cli.options import command as command_of
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
-from stantools.migration.options import Applying, Following, Planning, Reopening
+from stantools.migration.options import Applying, Following, Reopening
 from stantools.migration.plan.model import Places
+from stantools.migration.plan.options import PlanOptions
 from stantools.migration.targets.target import connecting_of, opened, places_of
 from stantools.options import OUT, Option, option
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
     from stantools.migration.plan.model import Plan
-    from stantools.migration.plan.options import PlanOptions
     from stantools.migration.source import StoreSource
     from stantools.migration.targets.loading import ApplyOptions
     from stantools.migration.targets.target import Destination
@@ -102,7 +102,7 @@ def _stage(name: str) -> Callable[[Callable[..., int]], click.Command]:
 _places = options_of(Places, "places", title="Where to, if not to a running server")
 _reading = in_group("Reading the store", reading_options(unchecked=False), workers_option)
 _planning = partial(
-    options_of, Planning, "planning", in_group("Limits of the streams", limit_options()), title="What, and into what"
+    options_of, PlanOptions, "planning", in_group("Limits of the streams", limit_options()), title="What, and into what"
 )
 _following = options_of(Following, "following", title="Beside a running server")
 _applying = options_of(Applying, "applying", title="How it is carried out")
@@ -130,7 +130,7 @@ class Planned:
     stores: tuple[Path, ...]
     places: Places
     connecting: ConnectOptions
-    planning: Planning
+    planning: PlanOptions
     reading: ReadOptions
     plan_file: Path | None
 
@@ -148,7 +148,7 @@ class Planned:
         """Returns the options of the planner."""
         planning = self.planning
         decrypted = self.reading.encryption_key is not None
-        return planning.options(target.reference(), planning.overrides(), decrypted=decrypted)
+        return planning.settled(target.reference(), planning.all_overrides(), decrypted=decrypted)
 
     def plan(self, target: Destination, *, running: bool) -> tuple[StoreSource, Plan]:
         """Reads the store, or the nodes, which may be running or not, and plans."""
@@ -420,7 +420,7 @@ def job(
     stores: tuple[str, ...],
     asked: Stores,
     connecting: ConnectOptions,
-    planning: Planning,
+    planning: PlanOptions,
     reading: TableOptions,
     applying: Applying,
     cluster: Cluster,
@@ -449,7 +449,7 @@ def job(
     from stantools.pipeline.jobs.migrateplans import Sources, plan_stores
 
     target = target_of_tasks(asked.out, connecting if asked.out else or_selected(connecting))
-    options = planning.options(target.reference(), planning.overrides(), decrypted=reading.key.given)
+    options = planning.settled(target.reference(), planning.all_overrides(), decrypted=reading.key.given)
     how = applying.options(options.way)
     sources = Sources(
         reading.of(stores, channels=planning.channels), planning.generation, planning.archived, planning.keep_encrypted

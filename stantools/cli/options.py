@@ -7,6 +7,7 @@ four loose parameters. How things are shown is the console's own matter (`consol
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import weakref
@@ -145,7 +146,8 @@ def option_of(name: str, option: Option) -> Callable[[_F], _F]:
     if option.default == ():
         more["multiple"] = True
     else:
-        written = option.default if option.written is None else option.written
+        default = str(option.default) if isinstance(option.default, enum.Enum) else option.default
+        written = default if option.written is None else option.written
         more["show_default"] = bool(written) and not option.quiet
         if written is not None:  # click takes None for a value: nothing that is required would be missing
             more["default"] = written

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import UsageError
 from stantools.migration.plan.model import Places
+from stantools.migration.plan.options import KEEP_ENCRYPTED
 from stantools.options import (
     ACCEPT_LOSS,
     AGE,
-    ARCHIVED,
-    CHANNELS,
-    GENERATION,
     KEY,
     WORKERS,
-    Option,
     declared,
     option,
 )
@@ -24,129 +21,13 @@ from stantools.secret import Secret
 
 if TYPE_CHECKING:
     from stantools.migration.following import Ending
-    from stantools.migration.plan.model import Plan, SourceRef, TargetRef
-    from stantools.migration.plan.options import Override, PlanOptions
+    from stantools.migration.plan.model import Plan, SourceRef
+    from stantools.migration.plan.options import PlanOptions
     from stantools.migration.source import SourceOptions
     from stantools.migration.targets.loading import ApplyOptions
-    from stantools.store.limits import StoreLimits
     from stantools.store.options import ReadOptions
 
-#: What a broker decides that goes on with the streams.
-_OF_THE_BROKER = ("via", "stream_prefix", "subject_prefix", "consumers", "push_prefix", "storage", "origin_headers")
-
 _PLACES = dict(declared(Places))
-KEEP_ENCRYPTED = Option(help="Migrate encrypted payloads as they are stored, without a key.", default=False)
-
-
-@dataclass(frozen=True)
-class Planning:
-    """How to plan, as users say it."""
-
-    channels: tuple[str, ...] = CHANNELS.field()
-    via: str = option(
-        "How: restore is exact in everything; publish is for servers where a restore is not permitted.",
-        default="restore",
-        choices=("restore", "publish"),
-    )
-    for_broker: str = option(
-        "Into the streams of a broker with this cluster id, which goes on with channels, clients and subscriptions.",
-        default="",
-        metavar="CLUSTER_ID",
-    )
-    maps: tuple[str, ...] = option(
-        "Put all channels that match into one stream: they are ordered by time and renumbered.",
-        "--map",
-        default=(),
-        metavar="PATTERN=STREAM",
-    )
-    override: Path | None = option(
-        "YAML with other settings for some channels; see the migration guide.", kind=Path, metavar="FILE"
-    )
-    stream_prefix: str = option("Prefix of the names of streams.", default="", metavar="TEXT")
-    subject_prefix: str = option(
-        "A token, or more, in front of every subject: stan makes stan.orders of orders.", default="", metavar="TEXT"
-    )
-    consumers: str = option(
-        "What becomes of durables and durable queue groups.", default="pull", choices=("pull", "push", "none")
-    )
-    push_prefix: str = option("Prefix of the deliver subjects of push consumers.", default="deliver", metavar="TEXT")
-    storage: str = option("Of the streams.", default="file", choices=("file", "memory"))
-    replicas: int = option("Of each stream.", default=1, kind=int, least=1, most=5)
-    origin_headers: str = option(
-        "Headers with channel, sequence and time; auto: only where the stream cannot hold these itself.",
-        default="auto",
-        choices=("auto", "on", "off"),
-    )
-    generation: str = GENERATION.field(
-        help="If sequences began again: older generations as streams of their own, only the newest, or the Nth."
-    )
-    archived: bool = ARCHIVED.field()
-    keep_encrypted: bool = KEEP_ENCRYPTED.field()
-    limits: StoreLimits | None = None
-    workers: int = 2
-
-    def taking(self) -> SourceOptions:
-        """Returns what is taken of a store."""
-        from stantools.migration.source import SourceOptions
-
-        return SourceOptions(
-            self.channels, self.generation, self.archived, self.keep_encrypted, self.workers, self.for_broker
-        )
-
-    def overrides(self) -> tuple[Override, ...]:
-        """Returns what is otherwise for some channels.
-
-        Raises:
-            UsageError: It makes no sense.
-            StoreUnreadableError: The file of overrides cannot be read.
-        """
-        from stantools.migration.plan.options import mapping_override, read_overrides
-
-        read = read_overrides(self.override) if self.override else ()
-        return (*(mapping_override(text) for text in self.maps), *read)
-
-    def options(self, target: TargetRef, overrides: tuple[Override, ...], *, decrypted: bool) -> PlanOptions:
-        """Returns the options of the planner.
-
-        Args:
-            target: Where it goes.
-            overrides: What is otherwise for some channels.
-            decrypted: The store is read with its encryption key.
-
-        Raises:
-            UsageError: They make no sense.
-        """
-        from stantools.migration.plan.model import Way
-        from stantools.migration.plan.options import Consumers, OriginHeaders, Override, PlanOptions
-        from stantools.nats.channel_streams import Names
-        from stantools.nats.stream_names import dotted
-
-        broker = Names(self.for_broker) if self.for_broker else None
-        if broker is not None:
-            for name, option in declared(Planning):
-                if name in _OF_THE_BROKER and getattr(self, name) != option.default:
-                    raise UsageError(
-                        f"--for-broker and --{option.flag(name)} exclude each other", "leave one of them out"
-                    )
-            if any(replace(each, skip=None) != Override(each.pattern) for each in overrides):
-                raise UsageError(
-                    "with --for-broker overrides can only leave channels out", "say `skip: yes`, and nothing else"
-                )
-        return PlanOptions(
-            target=target,
-            way=Way.PUBLISH if self.via == "publish" else Way.ARCHIVE,
-            broker=self.for_broker,
-            stream_prefix=broker.prefix if broker else self.stream_prefix,
-            subject_prefix=broker.channels if broker else dotted(self.subject_prefix),
-            consumers=Consumers(self.consumers),
-            push_prefix=self.push_prefix,
-            storage=self.storage,
-            replicas=self.replicas,
-            limits=self.limits,
-            origin_headers=OriginHeaders(self.origin_headers),
-            decrypted=decrypted,
-            overrides=overrides,
-        )
 
 
 @dataclass(frozen=True)
@@ -170,7 +51,7 @@ class Following:
         """Whether a running server is followed at all."""
         return self.follow or self.cutover or self.cutover_when_idle is not None
 
-    def check(self, planning: Planning, *, nodes: bool) -> None:
+    def check(self, planning: PlanOptions, *, nodes: bool) -> None:
         """Checks that what is planned can be followed; `nodes`: it is a cluster.
 
         Raises:

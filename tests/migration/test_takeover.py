@@ -9,8 +9,8 @@ import pytest
 
 from stantools.errors import ExitCode, UsageError
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.options import Planning
-from stantools.migration.plan.model import Plan, TargetRef, Way
+from stantools.migration.plan.model import Plan, TargetRef
+from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planfile import read_plan, write_plan
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import prepare
@@ -33,10 +33,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def planned(root: Path, planning: Planning | None = None) -> tuple[Plan, StoreSource]:
-    planning = planning or Planning(for_broker=ID, replicas=3)
+def planned(root: Path, planning: PlanOptions | None = None) -> tuple[Plan, StoreSource]:
+    planning = planning or PlanOptions(for_broker=ID, replicas=3)
     source = open_source(open_datastore(root), planning.taking())
-    return make_plan(source, planning.options(TargetRef(), planning.overrides(), decrypted=False)), source
+    return make_plan(source, planning.settled(TargetRef(), planning.all_overrides(), decrypted=False)), source
 
 
 def test_the_streams_are_those_of_the_broker(store: Path, tmp_path: Path) -> None:
@@ -98,15 +98,15 @@ def obstacles(plan: Plan, source: StoreSource) -> str:
 
 def test_what_is_in_the_way(store: Path, tmp_path: Path) -> None:
     plan, source = planned(store)
-    assert "published messages" in obstacles(replace(plan, way=Way.PUBLISH), source)
+    assert "published messages" in obstacles(replace(plan, via="publish"), source)
     renamed = replace(plan.streams[0], name="other")
     assert "the broker has channel" in obstacles(replace(plan, streams=(renamed, *plan.streams[1:])), source)
-    other, _ = planned(store, Planning(for_broker="other"))
+    other, _ = planned(store, PlanOptions(for_broker="other"))
     assert f"that of cluster ID '{ID}'" in obstacles(other, source)
     write_sample(tmp_path / "gaps", SampleOptions(names=["a", "gaps"], messages=200, size=30, gaps=True))
     gaps, of_gaps = planned(tmp_path / "gaps")
     assert "missing in it, and a broker's streams have no gaps" in obstacles(gaps, of_gaps)
-    assert not obstacles(*planned(tmp_path / "gaps", Planning(for_broker=ID, channels=("a",))))
+    assert not obstacles(*planned(tmp_path / "gaps", PlanOptions(for_broker=ID, channels=("a",))))
 
 
 def test_a_lost_server_file(store: Path, tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_a_lost_server_file(store: Path, tmp_path: Path) -> None:
     [{"via": "publish"}, {"stream_prefix": "x"}, {"consumers": "push"}, {"storage": "memory"}, {"maps": (">=ALL",)}],
 )
 def test_what_the_broker_decides(more: dict[str, object]) -> None:
-    planning = Planning(for_broker=ID, **more)  # type: ignore[arg-type]
+    planning = PlanOptions(for_broker=ID, **more)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="--for-broker"):
-        planning.options(TargetRef(), planning.overrides(), decrypted=False)
+        planning.settled(TargetRef(), planning.all_overrides(), decrypted=False)
 
 
 def test_as_backups(store: Path, tmp_path: Path) -> None:

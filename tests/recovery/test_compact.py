@@ -29,6 +29,7 @@ from stantools.recovery.compact import (
     plan_compaction,
 )
 from stantools.recovery.compact.plan import HARMLESS
+from stantools.secret import Secret
 from stantools.store import atomic
 from stantools.store.clientlog import read_clients
 from stantools.store.damage import DAMAGES
@@ -182,10 +183,11 @@ def test_when_age_removes_everything_the_last_sequence_is_still_known(tmp_path, 
         size=st.integers(0, 200),
         seed=st.integers(0, 1000),
         gaps=st.booleans(),
-        subscriptions=st.booleans(),
+        no_subscriptions=st.booleans(),
         polynomial=st.sampled_from([IEEE, CASTAGNOLI]),
-        encryption_key=st.sampled_from([None, b"key"]),
-        slices=st.builds(SliceLimits, st.integers(0, 20), st.sampled_from([0, 500, 3000])),
+        encryption_key=st.sampled_from([Secret(), Secret(b"key")]),
+        slice_msgs=st.integers(0, 20),
+        slice_bytes=st.sampled_from([0, 500, 3000]),
     ),
     slices=st.builds(SliceLimits, st.integers(0, 30), st.sampled_from([0, 900, 5000])),
     limits=st.builds(

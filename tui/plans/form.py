@@ -72,7 +72,9 @@ def field_of(name: str, option: Option, help: str, value: str | None = None) -> 
         value: What it holds at first; the default if not given.
     """
     flag, default = option.flag(name), option.written or ("" if option.default in (None, ()) else str(option.default))
-    choices, parse = tuple(map(str, option.choices)), option.read or _KINDS.get(option.kind, str)
+    choices = tuple(map(str, option.choices))
+    of_them = option.choices if isinstance(option.choices, type) else _KINDS.get(option.kind, str)
+    parse = option.read or of_them
     if option.default is False:
         default, choices = NO, FLAG
     elif option.default is None:

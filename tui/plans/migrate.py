@@ -11,9 +11,10 @@ from typing import ClassVar
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.migration.journal import Stage, StreamResult, Watch
-from stantools.migration.options import Applying, Planning
+from stantools.migration.options import Applying
 from stantools.migration.plan.model import LeftOut, Level, Note, Places, Plan, StreamPlan, Way
-from stantools.migration.plan.options import Override, mapping_override, read_overrides
+from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.overrides import Override, mapping_override, read_overrides
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.targets.loading import ApplyOptions, Existing
 from stantools.migration.targets.target import opened
@@ -140,7 +141,7 @@ class MigrateWizard(Wizard[_Made]):
                 "where the plan is written; the journal lies beside it",
             ),
             *fields_of(
-                Planning,
+                PlanOptions,
                 channels="only channels that match, with * and >; several with blanks",
                 via="restore is exact in everything; publish where that is not permitted",
                 for_broker="into the streams of a broker with this cluster id, clients and subscriptions included",
@@ -161,7 +162,7 @@ class MigrateWizard(Wizard[_Made]):
                 max_age="the limit that the streaming server had, such as 72h",
             ),
             *fields_of(
-                Planning,
+                PlanOptions,
                 generation="if sequences began again: split, newest, or a number",
                 archived="take messages from .bak slices as well",
                 keep_encrypted="migrate encrypted payloads as they are stored, without a key",
@@ -203,7 +204,7 @@ class MigrateWizard(Wizard[_Made]):
         overrides = self._overrides()
         store = source.open()
         limits = PatternLimits.given(form.taken(LimitOptions), ChannelLimits())
-        planning = form.taken(Planning, limits=limits, workers=source.workers)
+        planning = form.taken(PlanOptions, limits=limits, workers=source.workers)
         names = store.chosen(planning.channels)
         for use in check_not_in_use(source.path, force=True):
             preview.remarks.append(
@@ -213,7 +214,7 @@ class MigrateWizard(Wizard[_Made]):
         found = read_source(store, planning.taking(), progress=job.advance)
         job.begin_phase("asking the target")
         with opened(places, connecting, start=False, check=job.check) as target:
-            wanted = planning.options(target.reference(), overrides, decrypted=store.key is not None)
+            wanted = planning.settled(target.reference(), overrides, decrypted=store.key is not None)
             plan = make_plan(found, wanted, wanted.target.version)
             migration = Migration(plan, found, target, self._applying(plan.way), file)
             problems = migration.problems()

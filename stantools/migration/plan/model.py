@@ -51,6 +51,22 @@ class ConsumerKind(enum.StrEnum):
     PUSH = "push"
 
 
+class Consumers(enum.StrEnum):
+    """What becomes of durables."""
+
+    PULL = ConsumerKind.PULL.value
+    PUSH = ConsumerKind.PUSH.value
+    NONE = "none"
+
+
+class OriginHeaders(enum.StrEnum):
+    """Whether messages carry channel, sequence and time of their origin as headers."""
+
+    AUTO = "auto"  #: where the stream cannot say it: published, or renumbered
+    ON = "on"
+    OFF = "off"
+
+
 class Level(enum.StrEnum):
     """How much a note matters."""
 

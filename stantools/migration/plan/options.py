@@ -1,82 +1,25 @@
-"""What can be asked for when a migration is planned: for all channels, and for some of them by overrides.
-
-An override file:
-
-    channels:
-      orders.>:                 # NATS wildcards; of several that match the narrowest wins, setting by setting
-        stream: ORDERS          # several channels into one stream: they are renumbered
-        max_age: 72h
-        replicas: 3
-      orders.internal:
-        skip: yes
-      legacy:
-        subject: legacy.events
-        consumers: push         # pull, push or none
-        origin_headers: yes
-"""
+"""What users say of how a migration is planned. Nothing here imports numpy."""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stantools.errors import UsageError
-from stantools.migration.plan.document import Section, load
-from stantools.migration.plan.fields import STREAM_FIELDS, read_fields
-from stantools.migration.plan.model import ConsumerKind, TargetRef, Way
-from stantools.nats.stream_names import name_problem, subject_problem
-from stantools.store.directory import subject_matches
-from stantools.store.limits import StoreLimits, is_channel_name, narrowness
+from stantools.migration.plan.model import Consumers, OriginHeaders, TargetRef, Way
+from stantools.nats.stream_names import dotted, name_problem, subject_problem
+from stantools.options import ARCHIVED, CHANNELS, GENERATION, Option, declared, option
 
+if TYPE_CHECKING:
+    from stantools.migration.plan.overrides import Override
+    from stantools.migration.source import SourceOptions
+    from stantools.store.limits import StoreLimits
 
-class OriginHeaders(enum.StrEnum):
-    """Whether messages carry channel, sequence and time of their origin as headers."""
+#: What a broker decides that goes on with the streams.
+_OF_THE_BROKER = ("via", "stream_prefix", "subject_prefix", "consumers", "push_prefix", "storage", "origin_headers")
 
-    AUTO = "auto"  #: where the stream cannot say it: published, or renumbered
-    ON = "on"
-    OFF = "off"
-
-
-class Consumers(enum.StrEnum):
-    """What becomes of durables."""
-
-    PULL = ConsumerKind.PULL.value
-    PUSH = ConsumerKind.PUSH.value
-    NONE = "none"
-
-
-@dataclass(frozen=True)
-class Override:
-    """What is otherwise for the channels that a pattern matches; None is as for all."""
-
-    pattern: str  #: a channel's name, or with NATS wildcards
-    skip: bool | None = None  #: leave the channels out
-    stream: str | None = None  #: name of the stream that they go into, together
-    subject: str | None = None  #: subject of the messages; only for a single channel
-    consumers: Consumers | None = None  #: what becomes of their durables
-    origin_headers: OriginHeaders | None = None  #: headers with the origin
-    settings: Mapping[str, Any] = field(default_factory=dict)  #: fields of the stream configuration
-
-    def __post_init__(self) -> None:
-        if not is_channel_name(self.pattern, wildcards=True):
-            raise UsageError(
-                f"{self.pattern!r} is neither a channel nor a pattern of channels",
-                "use * for one token, > for the rest",
-            )
-        if self.stream is not None and (problem := name_problem(self.stream)):
-            raise UsageError(f"{self.stream!r} cannot be the name of a stream: {problem}", "choose another name")
-        if self.subject is None:
-            return
-        if problem := subject_problem(self.subject):
-            raise UsageError(problem, "choose another subject")
-        if not is_channel_name(self.pattern):
-            raise UsageError(
-                f"the subject {self.subject!r} is given for all channels that match {self.pattern!r}",
-                "give subjects channel by channel, or a prefix for all of them",
-            )
+KEEP_ENCRYPTED = Option(help="Migrate encrypted payloads as they are stored, without a key.", default=False)
 
 
 @dataclass(frozen=True)
@@ -87,22 +30,52 @@ class PlanOptions:
         UsageError: A prefix makes no sense.
     """
 
-    target: TargetRef = field(default_factory=TargetRef)  #: where it goes
-    way: Way = Way.ARCHIVE  #: how
-    #: Cluster id of the broker that goes on with the streams: they are named and configured as it does that, and what
-    #: it knows of clients and subscriptions takes the place of consumers. The prefixes have to be its own.
-    broker: str = ""
-    stream_prefix: str = ""  #: prefix of the names of streams, where no override sets one
-    subject_prefix: str = ""  #: what subjects begin with, such as `stan.`
-    consumers: Consumers = Consumers.PULL  #: what becomes of durables
-    push_prefix: str = "deliver"  #: what deliver subjects of push consumers begin with
-    storage: str = "file"  #: `file` or `memory`
-    replicas: int = 1  #: replicas of each stream, 1 to 5
+    channels: tuple[str, ...] = CHANNELS.field()
+    via: str = option(
+        "How: restore is exact in everything; publish is for servers where a restore is not permitted.",
+        default="restore",
+        choices=("restore", "publish"),
+    )
+    for_broker: str = option(
+        "Into the streams of a broker with this cluster id, which goes on with channels, clients and subscriptions.",
+        default="",
+        metavar="CLUSTER_ID",
+    )
+    maps: tuple[str, ...] = option(
+        "Put all channels that match into one stream: they are ordered by time and renumbered.",
+        "--map",
+        default=(),
+        metavar="PATTERN=STREAM",
+    )
+    override: Path | None = option(
+        "YAML with other settings for some channels; see the migration guide.", kind=Path, metavar="FILE"
+    )
+    stream_prefix: str = option("Prefix of the names of streams.", default="", metavar="TEXT")
+    subject_prefix: str = option(
+        "A token, or more, in front of every subject: stan makes stan.orders of orders.", default="", metavar="TEXT"
+    )
+    consumers: Consumers = option(
+        "What becomes of durables and durable queue groups.", default=Consumers.PULL, choices=Consumers
+    )
+    push_prefix: str = option("Prefix of the deliver subjects of push consumers.", default="deliver", metavar="TEXT")
+    storage: str = option("Of the streams.", default="file", choices=("file", "memory"))
+    replicas: int = option("Of each stream.", default=1, kind=int, least=1, most=5)
+    origin_headers: OriginHeaders = option(
+        "Headers with channel, sequence and time; auto: only where the stream cannot hold these itself.",
+        default=OriginHeaders.AUTO,
+        choices=OriginHeaders,
+    )
+    generation: str = GENERATION.field(
+        help="If sequences began again: older generations as streams of their own, only the newest, or the Nth."
+    )
+    archived: bool = ARCHIVED.field()
+    keep_encrypted: bool = KEEP_ENCRYPTED.field()
     #: The limits that the streaming server had. They are not in the store; None is "not known".
     limits: StoreLimits | None = None
-    origin_headers: OriginHeaders = OriginHeaders.AUTO  #: headers with the origin
-    decrypted: bool = False  #: the source is read with its encryption key
+    workers: int = 2
+    target: TargetRef = field(default_factory=TargetRef)  #: where it goes
     overrides: tuple[Override, ...] = ()  #: what is otherwise for some channels
+    decrypted: bool = False  #: the store is read with its encryption key
 
     def __post_init__(self) -> None:
         if self.stream_prefix and (problem := name_problem(self.stream_prefix)):
@@ -114,75 +87,55 @@ class PlanOptions:
         if problem := subject_problem(self.push_prefix):
             raise UsageError(f"the prefix of deliver subjects: {problem}", "choose another one, such as `deliver`")
 
-    def override_for(self, channel: str) -> tuple[Override, str]:
-        """Returns what holds for a channel, and the pattern that its stream comes from ("" if there is none)."""
-        if not self.overrides:
-            return Override(">"), ""
-        matching = [each for each in self.overrides if subject_matches(each.pattern, channel)]
-        values: dict[str, Any] = {"pattern": channel if is_channel_name(channel) else ">"}
-        settings: dict[str, Any] = {}
-        origin = ""
-        # Widest first; of two that are as wide the later one counts.
-        for each in sorted(matching, key=lambda override: narrowness(override.pattern)):
-            settings |= each.settings
-            for member in fields(each):
-                value = getattr(each, member.name)
-                if member.name not in ("pattern", "settings") and value is not None:
-                    values[member.name] = value
-            if each.stream is not None:
-                origin = each.pattern
-        return Override(**values, settings=settings), origin
+    @property
+    def way(self) -> Way:
+        """How messages get into the streams."""
+        return Way.PUBLISH if self.via == "publish" else Way.ARCHIVE
 
-    def unused(self, channels: Iterable[str]) -> list[str]:
-        """Returns the patterns of overrides that match none of the channels."""
-        names = list(channels)
-        return [o.pattern for o in self.overrides if not any(subject_matches(o.pattern, name) for name in names)]
+    def taking(self) -> SourceOptions:
+        """Returns what is taken of a store."""
+        from stantools.migration.source import SourceOptions
 
-
-def mapping_override(text: str) -> Override:
-    """Reads `PATTERN=STREAM`: the channels that go into a stream together.
-
-    Raises:
-        UsageError: It is not of that form.
-    """
-    pattern, sign, stream = text.partition("=")
-    if not sign or not pattern:
-        raise UsageError(f"{text!r} does not say which channels go into which stream", "write it as PATTERN=STREAM")
-    return Override(pattern, stream=stream)
-
-
-def read_overrides(path: Path) -> tuple[Override, ...]:
-    """Reads a file of overrides.
-
-    Raises:
-        StoreUnreadableError: It cannot be read.
-        UsageError: It is wrong; says in which line, and what was expected.
-    """
-    document = load(path, "a file of overrides")
-    channels = document.take("channels").section()
-    document.finish()
-    return tuple(_override(pattern, value.section()) for pattern, value in channels.rest())
-
-
-def _override(pattern: str, section: Section) -> Override:
-    skip = section.get("skip")
-    stream = section.get("stream")
-    subject = section.get("subject")
-    consumers = section.get("consumers")
-    headers = section.get("origin_headers")
-    settings = read_fields(section, STREAM_FIELDS)
-    section.finish()
-    try:
-        return Override(
-            pattern,
-            skip.flag() if skip else None,
-            stream.text() if stream else None,
-            subject.text() if subject else None,
-            Consumers(consumers.choice(*Consumers)) if consumers else None,
-            (OriginHeaders.ON if headers.flag() else OriginHeaders.OFF) if headers else None,
-            settings,
+        return SourceOptions(
+            self.channels, self.generation, self.archived, self.keep_encrypted, self.workers, self.for_broker
         )
-    except UsageError as error:
-        if error.message.startswith(f"{section.file}, line"):
-            raise
-        raise section.fail(error.message, error.remedy) from error
+
+    def all_overrides(self) -> tuple[Override, ...]:
+        """Returns what is otherwise for some channels, as it is said here and in the file.
+
+        Raises:
+            UsageError: It makes no sense.
+            StoreUnreadableError: The file of overrides cannot be read.
+        """
+        from stantools.migration.plan.overrides import mapping_override, read_overrides
+
+        read = read_overrides(self.override) if self.override else ()
+        return (*(mapping_override(text) for text in self.maps), *read)
+
+    def settled(self, target: TargetRef, overrides: tuple[Override, ...], *, decrypted: bool) -> PlanOptions:
+        """Returns what the planner takes: with whole prefixes, the target, and the overrides.
+
+        Args:
+            target: Where it goes.
+            overrides: What is otherwise for some channels.
+            decrypted: The store is read with its encryption key.
+
+        Raises:
+            UsageError: They make no sense.
+        """
+        from stantools.migration.plan.overrides import Override
+
+        whole = replace(self, target=target, overrides=overrides, decrypted=decrypted)
+        if not self.for_broker:
+            return replace(whole, subject_prefix=dotted(self.subject_prefix))
+        from stantools.nats.channel_streams import Names
+
+        for name, each in declared(PlanOptions):
+            if name in _OF_THE_BROKER and getattr(self, name) != each.default:
+                raise UsageError(f"--for-broker and --{each.flag(name)} exclude each other", "leave one of them out")
+        if any(replace(each, skip=None) != Override(each.pattern) for each in overrides):
+            raise UsageError(
+                "with --for-broker overrides can only leave channels out", "say `skip: yes`, and nothing else"
+            )
+        broker = Names(self.for_broker)
+        return replace(whole, stream_prefix=broker.prefix, subject_prefix=broker.channels)

@@ -16,8 +16,10 @@ from stantools.migration.plan.model import (
     UNLIMITED,
     ChannelPart,
     ConsumerKind,
+    Consumers,
     LeftOut,
     Note,
+    OriginHeaders,
     Plan,
     SourceRef,
     StreamPlan,
@@ -25,7 +27,8 @@ from stantools.migration.plan.model import (
     Way,
     created_at,
 )
-from stantools.migration.plan.options import Consumers, OriginHeaders, Override, PlanOptions
+from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.overrides import Override, override_for
 from stantools.migration.plan.remarks import (
     DUPLICATE_WINDOW,
     channel_notes,
@@ -104,7 +107,7 @@ def make_plan(
         tuple(planner.left_out),
         tuple(planner.notes),
         now,
-        options.broker,
+        options.for_broker,
     )
 
 
@@ -142,7 +145,7 @@ class _Planner:
             self.notes += removed_at_once(stream, [member.channel for member in draft.members], self._now)
         channels = [member.channel.name for draft in drafts for member in draft.members]
         self.notes += store_notes(self._source, self._options, streams)
-        self.left_out += left_behind(self._source, clients=not self._options.broker)
+        self.left_out += left_behind(self._source, clients=not self._options.for_broker)
         if self._options.limits is not None:
             self.left_out += left_out_limits(self._options.limits, channels)
         return streams
@@ -152,7 +155,7 @@ class _Planner:
         named: dict[str, _Draft] = {}
         alone: list[_Member] = []
         for channel in self._source.channels:
-            override, origin = self._options.override_for(channel.name)
+            override, origin = override_for(self._options.overrides, channel.name)
             if override.skip:
                 kept = f"{counted(channel.count, 'message')} and {counted(len(channel.subscriptions), 'subscription')}"
                 text = f"left out as asked, with {kept}"
@@ -166,7 +169,7 @@ class _Planner:
         channels = [member.channel.name for member in alone]
         wanted = [stream_name(channel, self._options.stream_prefix) for channel in channels]
         # A broker names them one by one.
-        names = wanted if self._options.broker else apart(wanted, channels, taken=named)
+        names = wanted if self._options.for_broker else apart(wanted, channels, taken=named)
         drafts = [*named.values(), *(_Draft(name, [member]) for name, member in zip(names, alone, strict=True))]
         for draft in drafts:
             draft.members.sort(key=lambda member: member.channel.raw_name)
@@ -176,7 +179,7 @@ class _Planner:
         subject = override.subject or subject_name(channel.name, self._options.subject_prefix)
         part = channel_part(channel, subject)
         durables = ChannelDurables()
-        if not self._options.broker:
+        if not self._options.for_broker:
             durables = sort_subscriptions(channel.name, channel.subscriptions, channel.sequences, channel.last)
         self.notes += channel_notes(channel, self._kept[channel.raw_name], decrypted=self._options.decrypted)
         self.notes += durables.notes
@@ -226,8 +229,8 @@ class _Planner:
         asked = _agreed(draft)
         limits = self._options.limits
         known = [limits.limits_for(member.channel.name) for member in draft.members] if limits else []
-        if self._options.broker:
-            names = Names(self._options.broker, self._options.replicas)
+        if self._options.for_broker:
+            names = Names(self._options.for_broker, self._options.replicas)
             config = names.channel_config(draft.members[0].channel.raw_name, known[0] if known else NO_LIMITS)
             return {name: value for name, value in config.items() if name not in ("name", "subjects")}
         settings: dict[str, Any] = {

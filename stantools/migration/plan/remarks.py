@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from stantools.migration.plan.fields import about, format_size
 from stantools.migration.plan.model import UNLIMITED, LeftOut, Level, Note, StreamPlan, Way
 from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.overrides import unused
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.nats.channel_streams import Names
 from stantools.notation import counted, describe_ranges, format_duration, format_time, some_of
@@ -200,11 +201,11 @@ def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[Str
     if options.way is Way.PUBLISH:
         text = "published messages get the time of publishing; the old times, sequences and channels are in headers"
         yield Note(Level.WARNING, "", text, "restore archives (`way: archive`) wherever the server allows it")
-    if options.broker:
+    if options.for_broker:
         subscriptions = sum(len(channel.subscriptions) for channel in source.channels)
         text = (
             f"{counted(len(source.clients), 'client')} and {counted(subscriptions, 'subscription')} go into stream "
-            f"{Names(options.broker).state}, which is made last: until then no broker goes on with the others"
+            f"{Names(options.for_broker).state}, which is made last: until then no broker goes on with the others"
         )
         yield Note(Level.INFO, "", text)
         if source.plan.server_note:
@@ -215,7 +216,7 @@ def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[Str
     if not options.subject_prefix and streams:
         text = "subjects are names of channels: what is published there to core NATS is stored from then on too"
         yield Note(Level.INFO, "", text, "a prefix keeps the two apart: --subject-prefix stan")
-    for pattern in options.unused(channel.name for channel in source.channels):
+    for pattern in unused(options.overrides, (channel.name for channel in source.channels)):
         yield Note(Level.WARNING, "", f"the override for {pattern!r} matches no channel", "check its spelling")
     for change in source.changes:
         yield Note(Level.INFO, "", change)

@@ -7,14 +7,9 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import StoreUnreadableError, UsageError
-from stantools.migration.plan.options import (
-    Consumers,
-    OriginHeaders,
-    Override,
-    PlanOptions,
-    mapping_override,
-    read_overrides,
-)
+from stantools.migration.plan.model import Consumers, OriginHeaders
+from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.overrides import Override, mapping_override, override_for, read_overrides, unused
 
 HOUR = 3600 * 10**9
 
@@ -82,14 +77,14 @@ def test_the_narrowest_override_wins_setting_by_setting() -> None:
             Override("orders.*", stream="ORDERS", settings={"max_age": 2, "max_msgs": 5}),
         )
     )
-    found, origin = options.override_for("orders.new")
+    found, origin = override_for(options.overrides, "orders.new")
     assert (found.stream, found.consumers, origin) == ("ORDERS", Consumers.NONE, "orders.*")
     assert found.settings == {"max_age": 1, "num_replicas": 3, "max_msgs": 5}
-    found, origin = options.override_for("other")
+    found, origin = override_for(options.overrides, "other")
     assert (found.stream, found.settings, origin) == ("ALL", {"max_age": 3, "num_replicas": 3}, ">")
-    assert options.unused(["x"]) == ["orders.new", "orders.*"]
+    assert unused(options.overrides, ["x"]) == ["orders.new", "orders.*"]
     # A name that is no pattern and no channel is still looked up.
-    assert options.override_for("a*b")[0].stream == "ALL"
+    assert override_for(options.overrides, "a*b")[0].stream == "ALL"
 
 
 def test_mappings() -> None:

@@ -29,7 +29,8 @@ from stantools.migration.plan.model import (
     TargetRef,
     Way,
 )
-from stantools.migration.plan.options import PlanOptions, mapping_override
+from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.overrides import mapping_override
 from stantools.migration.plan.planfile import derived_filter, read_plan, render_plan, write_plan
 from stantools.migration.plan.planner import make_plan
 from tests.conftest import golden_cases
@@ -482,7 +483,7 @@ def test_the_plan_of_a_store_comes_back(tmp_path: Path) -> None:
         b"odd\xff\n \x85": Channel([1]),
     }
     store = write_store(tmp_path / "s", channels)
-    for options in (PlanOptions(), PlanOptions(overrides=(mapping_override("orders.*=O"),), way=Way.PUBLISH)):
+    for options in (PlanOptions(), PlanOptions(overrides=(mapping_override("orders.*=O"),), via="publish")):
         plan = make_plan(opened(store), options, (2, 12, 8), now_ns=NOW)
         assert again(plan) == plan
 

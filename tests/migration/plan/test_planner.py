@@ -12,8 +12,10 @@ from stantools.format.encryption import ChannelCipher, Cipher
 from stantools.migration.plan.checks import find_changes, find_problems
 from stantools.migration.plan.model import (
     ConsumerKind,
+    Consumers,
     Level,
     Note,
+    OriginHeaders,
     Plan,
     Position,
     StreamPlan,
@@ -21,7 +23,8 @@ from stantools.migration.plan.model import (
     TargetRef,
     Way,
 )
-from stantools.migration.plan.options import Consumers, OriginHeaders, Override, PlanOptions, mapping_override
+from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.overrides import Override, mapping_override
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.plan.remarks import older_than
 from stantools.store.limits import UNLIMITED, ChannelLimits, PatternLimits, StoreLimits
@@ -221,10 +224,10 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
 
 
 def test_publishing(shop: Path) -> None:
-    plan = plan_for(shop, PlanOptions(way=Way.PUBLISH))
+    plan = plan_for(shop, PlanOptions(via="publish"))
     assert all(each.origin_headers for each in plan.streams)
     assert any("time of publishing" in text for text in texts(plan.notes))
-    plan = plan_for(shop, PlanOptions(way=Way.PUBLISH, origin_headers=OriginHeaders.OFF))
+    plan = plan_for(shop, PlanOptions(via="publish", origin_headers=OriginHeaders.OFF))
     assert sum("the old ones are lost" in text for text in texts(find_problems(plan))) == 3
 
 

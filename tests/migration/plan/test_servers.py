@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from stantools.migration.plan.fields import CONSUMER_FIELDS, STREAM_FIELDS
-from stantools.migration.plan.model import Plan
-from stantools.migration.plan.options import Consumers, Override, PlanOptions, mapping_override
+from stantools.migration.plan.model import Consumers, Plan
+from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.overrides import Override, mapping_override
 from stantools.migration.plan.planner import make_plan
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests import natsclient

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stantools.format.crc import Crc
-from stantools.migration.plan.model import Way
-from stantools.migration.plan.options import Consumers, PlanOptions
+from stantools.migration.plan.model import Consumers
+from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import prepare
 from stantools.migration.proof.stream import ExpectedStream
@@ -65,7 +65,7 @@ def test_golden_stores(
             crc = Crc(expected["options"]["file_crc_poly"])
             source = open_source(open_datastore(golden_copy(case), crc, key.encode() if key else None))
             options = PlanOptions(
-                way=Way.PUBLISH,
+                via="publish",
                 stream_prefix=case,
                 subject_prefix=f"{case}.",
                 decrypted=bool(key),

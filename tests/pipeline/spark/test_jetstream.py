@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from stantools.errors import RefusedError, StantoolsError, UsageError
-from stantools.migration.plan.options import OriginHeaders, PlanOptions
+from stantools.migration.plan.model import OriginHeaders
+from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import prepare
 from stantools.migration.source import open_source

@@ -1,0 +1,137 @@
+"""What is otherwise for some channels when a migration is planned.
+
+An override file:
+
+    channels:
+      orders.>:                 # NATS wildcards; of several that match the narrowest wins, setting by setting
+        stream: ORDERS          # several channels into one stream: they are renumbered
+        max_age: 72h
+        replicas: 3
+      orders.internal:
+        skip: yes
+      legacy:
+        subject: legacy.events
+        consumers: push         # pull, push or none
+        origin_headers: yes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from stantools.errors import UsageError
+from stantools.migration.plan.document import Section, load
+from stantools.migration.plan.fields import STREAM_FIELDS, read_fields
+from stantools.migration.plan.model import Consumers, OriginHeaders
+from stantools.nats.stream_names import name_problem, subject_problem
+from stantools.store.directory import subject_matches
+from stantools.store.limits import is_channel_name, narrowness
+
+
+@dataclass(frozen=True)
+class Override:
+    """What is otherwise for the channels that a pattern matches; None is as for all."""
+
+    pattern: str  #: a channel's name, or with NATS wildcards
+    skip: bool | None = None  #: leave the channels out
+    stream: str | None = None  #: name of the stream that they go into, together
+    subject: str | None = None  #: subject of the messages; only for a single channel
+    consumers: Consumers | None = None  #: what becomes of their durables
+    origin_headers: OriginHeaders | None = None  #: headers with the origin
+    settings: Mapping[str, Any] = field(default_factory=dict)  #: fields of the stream configuration
+
+    def __post_init__(self) -> None:
+        if not is_channel_name(self.pattern, wildcards=True):
+            raise UsageError(
+                f"{self.pattern!r} is neither a channel nor a pattern of channels",
+                "use * for one token, > for the rest",
+            )
+        if self.stream is not None and (problem := name_problem(self.stream)):
+            raise UsageError(f"{self.stream!r} cannot be the name of a stream: {problem}", "choose another name")
+        if self.subject is None:
+            return
+        if problem := subject_problem(self.subject):
+            raise UsageError(problem, "choose another subject")
+        if not is_channel_name(self.pattern):
+            raise UsageError(
+                f"the subject {self.subject!r} is given for all channels that match {self.pattern!r}",
+                "give subjects channel by channel, or a prefix for all of them",
+            )
+
+
+def override_for(overrides: Sequence[Override], channel: str) -> tuple[Override, str]:
+    """Returns what holds for a channel, and the pattern that its stream comes from ("" if there is none)."""
+    if not overrides:
+        return Override(">"), ""
+    matching = [each for each in overrides if subject_matches(each.pattern, channel)]
+    values: dict[str, Any] = {"pattern": channel if is_channel_name(channel) else ">"}
+    settings: dict[str, Any] = {}
+    origin = ""
+    # Widest first; of two that are as wide the later one counts.
+    for each in sorted(matching, key=lambda override: narrowness(override.pattern)):
+        settings |= each.settings
+        for member in fields(each):
+            value = getattr(each, member.name)
+            if member.name not in ("pattern", "settings") and value is not None:
+                values[member.name] = value
+        if each.stream is not None:
+            origin = each.pattern
+    return Override(**values, settings=settings), origin
+
+
+def unused(overrides: Sequence[Override], channels: Iterable[str]) -> list[str]:
+    """Returns the patterns of overrides that match none of the channels."""
+    names = list(channels)
+    return [o.pattern for o in overrides if not any(subject_matches(o.pattern, name) for name in names)]
+
+
+def mapping_override(text: str) -> Override:
+    """Reads `PATTERN=STREAM`: the channels that go into a stream together.
+
+    Raises:
+        UsageError: It is not of that form.
+    """
+    pattern, sign, stream = text.partition("=")
+    if not sign or not pattern:
+        raise UsageError(f"{text!r} does not say which channels go into which stream", "write it as PATTERN=STREAM")
+    return Override(pattern, stream=stream)
+
+
+def read_overrides(path: Path) -> tuple[Override, ...]:
+    """Reads a file of overrides.
+
+    Raises:
+        StoreUnreadableError: It cannot be read.
+        UsageError: It is wrong; says in which line, and what was expected.
+    """
+    document = load(path, "a file of overrides")
+    channels = document.take("channels").section()
+    document.finish()
+    return tuple(_override(pattern, value.section()) for pattern, value in channels.rest())
+
+
+def _override(pattern: str, section: Section) -> Override:
+    skip = section.get("skip")
+    stream = section.get("stream")
+    subject = section.get("subject")
+    consumers = section.get("consumers")
+    headers = section.get("origin_headers")
+    settings = read_fields(section, STREAM_FIELDS)
+    section.finish()
+    try:
+        return Override(
+            pattern,
+            skip.flag() if skip else None,
+            stream.text() if stream else None,
+            subject.text() if subject else None,
+            Consumers(consumers.choice(*Consumers)) if consumers else None,
+            (OriginHeaders.ON if headers.flag() else OriginHeaders.OFF) if headers else None,
+            settings,
+        )
+    except UsageError as error:
+        if error.message.startswith(f"{section.file}, line"):
+            raise
+        raise section.fail(error.message, error.remedy) from error
