@@ -7,6 +7,9 @@ that the work cannot go on.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class ExitCode(enum.IntEnum):
@@ -47,6 +50,15 @@ class UsageError(StantoolsError):
 
 class StoreUnreadableError(StantoolsError):
     """A path is not a store, or cannot be read."""
+
+
+@contextmanager
+def readable(path: Path | str, remedy: str = "") -> Iterator[None]:
+    """Turns every `OSError` of the block into a `StoreUnreadableError`, with the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnreadableError(f"{error.filename or path}: cannot be read: {error.strerror}", remedy) from error
 
 
 class StoreChangedError(StantoolsError):

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stantools.errors import StoreUnreadableError, UsageError
+from stantools.errors import StoreUnreadableError, UsageError, readable
 from stantools.escaping import escape
 
 #: A key is shorter; more of the file is not read.
@@ -70,10 +70,8 @@ def read_secret(path: Path, *, limit: int = 1 << 20) -> bytes:
         StoreUnreadableError: It cannot be read, is empty or too large.
     """
     try:
-        with path.open("rb") as file:
+        with readable(path, "check path and rights"), path.open("rb") as file:
             content = file.read(limit + 1)
-    except OSError as problem:
-        raise StoreUnreadableError(f"{path}: cannot be read: {problem.strerror}", "check path and rights") from problem
     except ValueError as problem:  # a zero byte in the path
         raise UsageError("the path of a file holds a zero byte", "check the path") from problem
     if not content.strip():
@@ -91,11 +89,8 @@ def _read_word(path: Path, what: str) -> str:
 
 
 def _read_key(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            key = file.read(_KEY_SIZE)
-    except OSError as problem:
-        raise StoreUnreadableError(f"{path}: cannot be read: {problem.strerror}") from problem
+    with readable(path), path.open("rb") as file:
+        key = file.read(_KEY_SIZE)
     key = key.removesuffix(b"\n").removesuffix(b"\r")
     if not key:
         raise UsageError(f"{path}: holds no key", "the file has to hold the key and nothing else")

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from stantools.errors import readable
 from stantools.format.columns import LogColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import MAX_TYPED_PAYLOAD, RECORD_HEADER, RECORD_HEADER_SIZE, SubRecord
@@ -23,7 +24,7 @@ from stantools.inspection.records import FileKind, FileRecord, damage_record, en
 from stantools.store.clientlog import ClientsState, read_clients, salvage_clients
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, LogEntry, judge_row, scan_log
-from stantools.store.mapping import Buffer, Window, mapped, readable
+from stantools.store.mapping import Buffer, Window, mapped
 from stantools.store.sublog import SubsState, read_subs, salvage_subs
 
 #: Damaged ranges that are kept with what was found; behind them only their number is.

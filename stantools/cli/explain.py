@@ -12,7 +12,7 @@ import click
 from stantools.cli import console
 from stantools.cli.options import verb
 from stantools.cli.output import print_json, print_table, show
-from stantools.errors import ExitCode, StoreUnreadableError, UsageError
+from stantools.errors import ExitCode, StoreUnreadableError, UsageError, readable
 from stantools.escaping import shell_word
 from stantools.notation import counted
 
@@ -88,10 +88,8 @@ def _log(words: tuple[str, ...]) -> _Log | None:
         return None
     if path.is_dir():
         raise StoreUnreadableError(f"{path}: is a directory, not a log", f"stantools doctor {shell_word(words[0])}")
-    try:
+    with readable(path):
         return _Log(path.open("rb"))
-    except OSError as problem:
-        raise StoreUnreadableError(f"{path}: cannot be read: {problem.strerror}") from problem
 
 
 def _there(path: Path) -> bool:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from stantools.errors import StoreChangedError, StoreUnreadableError
+from stantools.errors import StoreChangedError, StoreUnreadableError, readable
 from stantools.format.layout import RECORD_HEADER_SIZE
 
 #: A read-only view of a file's bytes.
@@ -156,28 +156,14 @@ def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
             content.close()
 
 
-@contextmanager
-def readable(path: Path | str) -> Iterator[None]:
-    """Turns every `OSError` of the block into a `StoreUnreadableError`."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreUnreadableError(f"{error.filename or path}: cannot be read: {error.strerror}") from error
-
-
 def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
     """Opens a file to read it; returns its descriptor and state.
 
     Raises:
         StoreUnreadableError: It is missing, not a regular file, or must not be read.
     """
-    try:
+    with readable(path, "check that the file is there and that you may read it"):
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
-        raise StoreUnreadableError(
-            f"{path}: cannot be read: {error.strerror}",
-            "check that the file is there and that you may read it",
-        ) from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)

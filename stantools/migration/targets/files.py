@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stantools.errors import StantoolsError, StoreUnreadableError
+from stantools.errors import StantoolsError, readable
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.migration.journal import UNWATCHED, Outcome, Stage, Steps, StreamResult, StreamState, Watch
@@ -37,6 +37,8 @@ from stantools.work import Threads
 REQUEST = "backup.json"
 ARCHIVE = "stream.tar.s2"
 
+#: The remedy for a file that cannot be read.
+_THERE = "check that the file is there"
 _PIECE = 1 << 20
 _REQUEST_MAX = 16 << 20
 _BLOCK = re.compile(r"([1-9][0-9]{0,9})\.blk")
@@ -114,12 +116,9 @@ def _read(
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(_PIECE):
-                yield piece
-    except OSError as problem:
-        raise _unreadable(path, problem) from problem
+    with readable(path, _THERE), path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
 
 
 def _files(directory: Path) -> Iterator[TarFile]:
@@ -133,28 +132,22 @@ def _files(directory: Path) -> Iterator[TarFile]:
 
 
 def _listed(directory: Path) -> list[Path]:
-    try:
+    with readable(directory, _THERE):
         return sorted(directory.iterdir()) if directory.is_dir() else []
-    except OSError as problem:
-        raise _unreadable(directory, problem) from problem
 
 
 def _content(path: Path) -> bytearray:
-    try:
+    with readable(path, _THERE):
         size = path.stat().st_size
         if size > MAX_FILE_SIZE:
             raise ArchiveError(f"{path} has {size} bytes, at most {MAX_FILE_SIZE} are expected")
         return bytearray(path.read_bytes())
-    except OSError as problem:
-        raise _unreadable(path, problem) from problem
 
 
 def _request(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
+        with readable(path, _THERE), path.open("rb") as file:
             request = json.loads(file.read(_REQUEST_MAX))
-    except OSError as problem:
-        raise _unreadable(path, problem) from problem
     except (ValueError, RecursionError) as problem:
         raise ArchiveError(f"{path} is not JSON: {problem}") from problem
     if not isinstance(request, dict) or not all(isinstance(request.get(name), dict) for name in ("config", "state")):
@@ -170,10 +163,6 @@ def _request_differences(written: Written) -> Iterator[str]:
     for name, value in {**written.state.as_json(), "consumer_count": len(written.consumers)}.items():
         if state.get(name) != value:
             yield f"{name} is {state.get(name)!r}, in the archive {value!r}"
-
-
-def _unreadable(path: Path, problem: OSError) -> StoreUnreadableError:
-    return StoreUnreadableError(f"{path}: cannot be read: {problem.strerror}", "check that the file is there")
 
 
 #: What both kinds of columns have of a message.

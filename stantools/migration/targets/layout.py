@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stantools.errors import RefusedError, StoreUnreadableError
+from stantools.errors import RefusedError, readable
 from stantools.store.atomic import new_directory
 from stantools.store.durable import exchange, fsync_directory, write_all, writing
 
@@ -94,7 +94,7 @@ def read_layout(store_dir: Path, account: str) -> Layout:
         StoreUnreadableError: It cannot be read.
         RefusedError: It does not look as servers leave it.
     """
-    try:
+    with readable(store_dir, "run it as the user that the nats-server runs as"):
         root = _root(store_dir)
         if not root.is_dir():
             return Layout(root)
@@ -102,11 +102,6 @@ def read_layout(store_dir: Path, account: str) -> Layout:
         raft = next((place for each in accounts if (place := root / each / _RAFT).exists()), None)
         key = next(_keys(root, accounts), None)
         streams = {} if key else {each.name: each for each in _streams(root / account / STREAMS)}
-    except OSError as problem:
-        raise StoreUnreadableError(
-            f"{problem.filename or store_dir}: cannot be read: {problem.strerror}",
-            "run it as the user that the nats-server runs as",
-        ) from problem
     return Layout(root, streams, tuple(accounts), raft, key)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stantools.errors import RefusedError, StoreUnwritableError
+from stantools.errors import RefusedError, StoreUnwritableError, readable
 from stantools.format.columns import DEFAULT_CAPACITY, MessageColumns
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.inspection.findings import Severity
@@ -27,7 +27,7 @@ from stantools.store.clientlog import read_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE, open_datastore
 from stantools.store.durable import writing
 from stantools.store.locks import check_not_in_use, hold_ft_lock
-from stantools.store.mapping import mapped, readable
+from stantools.store.mapping import mapped
 from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
 from stantools.store.slicewriter import SliceWriter

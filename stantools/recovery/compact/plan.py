@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stantools.errors import RefusedError
+from stantools.errors import RefusedError, readable
 from stantools.escaping import shell_word
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE
@@ -20,7 +20,7 @@ from stantools.recovery.options import CompactOptions
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import ChannelFiles, Datastore
 from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, SliceLimits
-from stantools.store.mapping import mapped, readable
+from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import StoredSubscription, SubStatus, classify, read_subs
 
