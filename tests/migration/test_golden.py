@@ -80,7 +80,12 @@ def migrate(
     key = (expected["options"].get("encryption") or {}).get("key")
     crc = Crc(expected["options"]["file_crc_poly"])
     source = open_source(open_datastore(root, crc, key.encode() if key else None))
-    options = PlanOptions(way=way, stream_prefix=prefix, subject_prefix=f"{prefix}.", decrypted=bool(key))
+    options = PlanOptions(
+        via="publish" if way is Way.PUBLISH else "restore",
+        stream_prefix=prefix,
+        subject_prefix=f"{prefix}.",
+        decrypted=bool(key),
+    )
     plan = make_plan(source, options)
 
     async def main() -> list[StreamResult]:

@@ -98,7 +98,7 @@ def obstacles(plan: Plan, source: StoreSource) -> str:
 
 def test_what_is_in_the_way(store: Path, tmp_path: Path) -> None:
     plan, source = planned(store)
-    assert "published messages" in obstacles(replace(plan, via="publish"), source)
+    assert "published messages" in obstacles(replace(plan, way=Way.PUBLISH), source)
     renamed = replace(plan.streams[0], name="other")
     assert "the broker has channel" in obstacles(replace(plan, streams=(renamed, *plan.streams[1:])), source)
     other, _ = planned(store, PlanOptions(for_broker="other"))
