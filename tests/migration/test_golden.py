@@ -80,12 +80,8 @@ def migrate(
     key = (expected["options"].get("encryption") or {}).get("key")
     crc = Crc(expected["options"]["file_crc_poly"])
     source = open_source(open_datastore(root, crc, key.encode() if key else None))
-    options = PlanOptions(
-        via="publish" if way is Way.PUBLISH else "restore",
-        stream_prefix=prefix,
-        subject_prefix=f"{prefix}.",
-        decrypted=bool(key),
-    )
+    via = "publish" if way is Way.PUBLISH else "restore"
+    options = PlanOptions(via=via, stream_prefix=prefix, subject_prefix=f"{prefix}.", decrypted=bool(key))
     plan = make_plan(source, options)
 
     async def main() -> list[StreamResult]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.plan.options import read_overrides
+from stantools.migration.plan.overrides import read_overrides
 from stantools.store.sample import SampleOptions, write_sample
 from tests.migration.leaving import Rehearsal
 

@@ -9,7 +9,7 @@ import pytest
 
 from stantools.errors import ExitCode, UsageError
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.plan.model import Plan, TargetRef
+from stantools.migration.plan.model import Plan, TargetRef, Way
 from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planfile import read_plan, write_plan
 from stantools.migration.plan.planner import make_plan

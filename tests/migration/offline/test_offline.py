@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
-from stantools.migration.plan.options import Consumers, Override
+from stantools.migration.plan.model import Consumers
+from stantools.migration.plan.overrides import Override
 from stantools.migration.targets.directories import BackupDirectory
 from stantools.migration.targets.files import ARCHIVE, REQUEST, check_backup, prove_backup
 from tests.conftest import load_expected
