@@ -179,8 +179,8 @@ def _between(pieces: list[Piece], since: int, before: int, first: int, piece: St
     if first == before + 1:
         return
     notes = [(place, each) for place in range(since, len(pieces)) if isinstance(each := pieces[place], Note)]
-    told = Ranges.of((each.first, each.last) for _, each in notes if each.last)
-    left = Ranges.of([(before + 1, first - 1)]) - told
+    reported = Ranges.of((each.first, each.last) for _, each in notes if each.last)
+    left = Ranges.of([(before + 1, first - 1)]) - reported
     if not left:
         return
     silent = [(place, each) for place, each in notes if each.kind is NoteKind.DAMAGE and not each.last]

@@ -266,7 +266,7 @@ class Matcher:
 
     `re` holds the interpreter's lock while it looks at one text, and some patterns take years on forty letters
     (`(a+)+$`): in a thread they would stop everything, and nothing could stop them. A process can be waited for while
-    other threads go on, and be ended. No pattern is refused.
+    other threads run, and be ended. No pattern is refused.
 
     The process is started when it is needed first, and ended by `close`, with the last reference, or with the program.
 
@@ -290,7 +290,7 @@ class Matcher:
 
         Args:
             messages: The texts of each message.
-            progress: Called with 0 twenty times a second while it waits; what it raises ends the process and goes on.
+            progress: Called with 0 twenty times a second while it waits; what it raises ends the process.
 
         Raises:
             StantoolsError: The process cannot be started, or has ended by itself.

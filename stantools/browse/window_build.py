@@ -410,10 +410,10 @@ def _cut(stretch: Stretch, position: int, reader: StretchReader) -> tuple[Stretc
 
 def _named(survey: SliceSurvey, pieces: list[Piece]) -> Iterator[Piece]:
     """Iterates over what only the index names, apart from what the damages show."""
-    told = Ranges.of((each.first, each.last) for each in pieces if isinstance(each, Note) and each.last)
+    reported = Ranges.of((each.first, each.last) for each in pieces if isinstance(each, Note) and each.last)
     present = Ranges.union([run.sequences for run in survey.runs])
     proven = Ranges.of((each.sequence, each.sequence) for each in pieces if isinstance(each, Proven))
-    left = survey.index.dangling - told - present - proven
+    left = survey.index.dangling - reported - present - proven
     where = f"no good record of {'them' if left.count() > 1 else 'it'} is in {survey.files.name}"
     if survey.files.data is None:
         where = "the data file is missing"

@@ -100,7 +100,7 @@ def _there(path: Path) -> bool:
 
 
 def _print(found: Sequence[Explanation]) -> None:
-    told: set[str] = set()
+    shown: set[str] = set()
     for number, each in enumerate(found):
         if number:
             click.echo()
@@ -109,10 +109,10 @@ def _print(found: Sequence[Explanation]) -> None:
             "what": console.filled(each.meaning),
             "why": each.cause,
             "server": each.server,
-            "next": "as above" if each.remedy in told else console.filled(each.remedy),
+            "next": "as above" if each.remedy in shown else console.filled(each.remedy),
             "codes": ", ".join(each.codes),
         }
-        told |= {each.remedy} if each.remedy else set()
+        shown |= {each.remedy} if each.remedy else set()
         for title, text in parts.items():
             if text:
                 click.echo(console.wrapped(f"  {title:<7} {console.escape_lines(text)}", 10, otherwise=_WIDTH))

@@ -133,7 +133,7 @@ def part_of_node(path: Path) -> NodeFiles:
 
 
 def check_stopped(nodes: Iterable[NodeFiles], *, force: bool) -> None:
-    """Refuses to go on if a server seems to be using a node; of one that runs, every part is at another place.
+    """Refuses to continue if a server seems to be using a node; of one that runs, every part is at another place.
 
     Args:
         nodes: The nodes.

@@ -184,7 +184,7 @@ def print_table(
         headers: One a column.
         rows: Cells; None is shown as nothing.
         right: Columns that are aligned to the right, by header.
-        fold: Columns whose text goes on in further lines where the terminal is too narrow, instead of being cut.
+        fold: Columns whose text continues in further lines where the terminal is too narrow, instead of being cut.
     """
     left = iter(rows)
     text = table_text(headers, itertools.islice(left, _BLOCK), right=right, fold=fold)

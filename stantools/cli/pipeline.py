@@ -217,7 +217,7 @@ class Cluster:
         with (
             session(self.master, name=f"stantools {name}", conf=conf, remote=self.remote, quiet=quiet) as spark,
             clear_errors(),
-            watching(spark, _Watch(progress).told),
+            watching(spark, _Watch(progress).show),
         ):
             yield spark
 
@@ -229,7 +229,7 @@ class _Watch:
         self._progress = progress
         self._next = _IDLE_SECONDS
 
-    def told(self, tasks: Tasks) -> None:
+    def show(self, tasks: Tasks) -> None:
         if self._progress is not None and tasks.total:
             self._progress.tasks(tasks.done, tasks.total)
         if not tasks.idle:

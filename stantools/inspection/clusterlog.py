@@ -253,7 +253,7 @@ class History:
         Args:
             index: The first one.
             here: The nodes that have it.
-            others: Where the other nodes go on.
+            others: Where the other nodes continue.
             cursors: All nodes.
             stops: As for `parts`.
         """

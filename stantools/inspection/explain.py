@@ -42,7 +42,7 @@ def explain(text: str) -> list[Explanation]:
     """Explains a finding code or a log line.
 
     Args:
-        text: A code of the catalogue, or a line as it stands in the server's log, with or without its prefix.
+        text: A code of the catalogue, or a line as it is in the server's log, with or without its prefix.
 
     Returns:
         One explanation for a code. For a log line one for each level of the error, outermost first; only one of them

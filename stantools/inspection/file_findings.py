@@ -215,8 +215,8 @@ def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Findi
     """Iterates over the findings about the sequences of a channel as a whole."""
     channel = survey.files.name
     damaged, missing = survey.damaged, survey.missing
-    told = (each.sequence for one in survey.slices for each in one.damages if each.sequence)
-    if damaged - Ranges.of((sequence, sequence) for sequence in told):  # the findings of slices do not name them all
+    named = (each.sequence for one in survey.slices for each in one.damages if each.sequence)
+    if damaged - Ranges.of((sequence, sequence) for sequence in named):  # the findings of slices do not name them all
         text = f"{_count(damaged.count())}: {_sequences(damaged)}"
         yield finding("sequence-damaged", text, file=channel, channel=channel, seq=damaged.first)
     if missing:

@@ -216,7 +216,7 @@ class _Examination:
             self.report.findings.append(one)
 
     def _add_rest(self) -> None:
-        """Counts the findings that were too many to be told one by one."""
+        """Counts the findings that were too many to be reported one by one."""
         last = {each.code: each for each in self.report.findings}
         for code, count in self._told.items():
             if count > _MANY:
@@ -443,7 +443,7 @@ def verify_node(
     workers: int = 2,
     on_finding: Callable[[Finding], object] | None = None,
 ) -> Verdict:
-    """Checks everything of a node: its log and snapshots, then its file store; a clean one has nothing to be told of.
+    """Checks everything of a node: its log and snapshots, then its file store; a clean one has nothing to report.
 
     Args:
         files: Where its directories are.

@@ -235,7 +235,7 @@ def _log(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[FileRecord]:
     for entry in history(buffer, layout, crc):
         if isinstance(entry, LogDamage):
             if entry.offset == 0 and entry.length <= FILE_HEADER_SIZE:
-                continue  # the version, told already
+                continue  # the version, shown already
             yield damage_record(entry, buffer, crc)
             continue
         yield entry_record(entry, buffer[entry.offset :], layout, crc)

@@ -80,7 +80,7 @@ class RunBuilder:
     Args:
         channel: The channel's name as stored in subjects.
         buffer: The mapped data file.
-        found: The runs in front of the first batch; the last one may go on.
+        found: The runs in front of the first batch; the last one may continue.
     """
 
     def __init__(self, files: SliceFiles, channel: bytes, buffer: Buffer, found: Sequence[RecordRun] = ()) -> None:
@@ -146,7 +146,7 @@ class RunBuilder:
         )
 
     def extend(self, more: RecordRun) -> None:
-        """Adds records of one subject whose sequences rise, to the run before them if they go on with it."""
+        """Adds records of one subject whose sequences rise, to the run before them if they continue it."""
         run = self._run
         if run and run.subject == more.subject and run.end == more.start and more.sequences.first > self.last:
             run.end = more.end
@@ -294,7 +294,7 @@ def _without_duplicates(
 
 
 def _place(piece: Piece, timelines: list[Generation]) -> Generation | None:
-    """Chooses the generation that a piece goes on, or None if it begins a new one."""
+    """Chooses the generation that a piece continues, or None if it begins a new one."""
     if not timelines:
         return None
     run, first = piece.run, piece.sequences.first

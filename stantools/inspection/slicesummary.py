@@ -1,7 +1,7 @@
 """What slices hold, from their indexes alone where these can be believed, and what limits leave of a channel.
 
 Facts: filestore.md sections 5.3 and 7.6. Where an index cannot be believed, the data file is scanned. Unlike the
-server, a scan here goes on behind damage and changes no file.
+server, a scan here continues behind damage and changes no file.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ class Wizard(ABC, Generic[_Plan]):
         Args:
             job: Learns what is done.
             preview: What is added to.
-            warning: What may happen if one goes on all the same.
+            warning: What may happen if one continues all the same.
         """
         job.begin_phase("looking for a server")
         try:

@@ -104,7 +104,7 @@ class _AccountTable(RowTable):
     ]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """There is nothing to go on to behind a result."""
+        """Nothing follows a result."""
         screen = self.screen
         return action != "choose" or (isinstance(screen, WizardScreen) and screen.check_action("next", ()))
 

@@ -237,7 +237,7 @@ class _Step:
             self.outcome.slice = found
 
     def _judge(self, result: DataScan, *, header_only: bool) -> str:
-        """Returns why the server does not start after a scan, "" if it goes on; logs, and sets the new file end."""
+        """Returns why the server does not start after a scan, "" if it continues; logs, and sets the new file end."""
         found, recovery, log = self.found, self.recovery, self.outcome.log
         torn = result.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD)
         repaired = torn and recovery.truncate and not header_only

@@ -191,7 +191,7 @@ def subscription_outlook(forecast: Forecast, channel: str, number: int) -> str:
 
 def _delivery(channel: ChannelForecast, one: Subscriber) -> str:
     group = (one.state.q_group, one.state.is_durable)
-    # The members of a queue group go on behind what was sent to any of them.
+    # The members of a queue group continue behind what was sent to any of them.
     same = (each for each in channel.subscriptions if group[0] and (each.state.q_group, each.state.is_durable) == group)
     sent = max((each.state.last_sent for each in same), default=one.state.last_sent)
     again = f"{len(one.pending)} pending sent again, " if one.pending else ""

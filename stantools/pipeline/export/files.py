@@ -27,7 +27,7 @@ from stantools.store.durable import fsync_file, unwritable, writing
 _TEXT_BYTES: Final = 4 << 20
 #: Rows of a row group, at most.
 _GROUP_ROWS: Final = 1 << 20
-#: Larger files are made durable when they are closed, while other threads go on; small ones all at the end.
+#: Larger files are made durable when they are closed, while other threads work on; small ones all at the end.
 _SYNC_FROM: Final = 1 << 20
 
 _DIFFERENCES: Final = "DELTA_BINARY_PACKED"

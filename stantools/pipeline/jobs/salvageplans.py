@@ -265,7 +265,7 @@ class SalvageJob:
 
     options: SalvageOptions  #: how to salvage
     out: Path | None = None  #: the directory of the new stores; None writes nothing
-    force: bool = False  #: go on although a server seems to be using a store
+    force: bool = False  #: continue although a server seems to be using a store
     stores: list[StoreWork] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)  #: what cannot be read
     passed: list[str] = field(default_factory=list)  #: stores that are left alone, and why

@@ -51,9 +51,9 @@ def telling() -> Iterator[None]:
     except StantoolsError as problem:
         if not problem.remedy or _ARROW in problem.message:
             raise
-        told = _simple(type(problem))(f"{problem.message}{_ARROW}{problem.remedy}")
-        told.exit_code = problem.exit_code
-        raise told from None
+        simple = _simple(type(problem))(f"{problem.message}{_ARROW}{problem.remedy}")
+        simple.exit_code = problem.exit_code
+        raise simple from None
 
 
 @contextlib.contextmanager

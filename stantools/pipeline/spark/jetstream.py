@@ -13,8 +13,8 @@ itself, which checks and refuses rows that are not in order:
         .write.format("jetstream").option("servers", "nats://host:4222").mode("append").save()
 
 A message keeps its sequence; sequences without a message stay empty. What was there before must be the same, and is not
-written again, so the same job may be run any number of times, and after a failure it goes on where it was. Until a job
-has come to its end, the descriptions of its streams say `stantools: not complete`. The time of a message is that of
+written again, so the same job may be run any number of times, and after a failure it continues where it was. Until a
+job has come to its end, the descriptions of its streams say `stantools: not complete`. The time of a message is that of
 publishing; the old one, with channel and sequence, is in its headers (see docs/migration-guide.md). The options are
 listed in `jetstream_options`.
 """
@@ -63,7 +63,7 @@ def write(frame: DataFrame, **options: Value | None) -> None:
     Raises:
         UsageError: An option is not known or makes no sense, or columns are missing.
         RefusedError: A stream holds something else, rows are no messages, or there are two of one sequence.
-        StantoolsError: The server cannot be used, or a limit of it was reached. The same call again goes on.
+        StantoolsError: The server cannot be used, or a limit of it was reached. The same call again continues.
     """
     values = _checked(frame, options)
     register(frame.sparkSession)

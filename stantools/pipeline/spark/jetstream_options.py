@@ -17,7 +17,7 @@ from stantools.nats.options import DEFAULT_SERVER, ConnectOptions, split_servers
 from stantools.nats.stream_names import dotted, name_problem, reserved, stream_name, subject_name
 from stantools.notation import parse_duration, parse_size
 from stantools.options import Option, declared
-from stantools.pipeline.tables.texts import NUMBER, SECONDS, TRUTH, Given, names_of, spark_name, told
+from stantools.pipeline.tables.texts import NUMBER, SECONDS, TRUTH, Given, names_of, spark_name, spark_option
 from stantools.secret import Secret
 
 #: What Spark adds to the options of a stream by itself.
@@ -69,54 +69,54 @@ class SinkOptions:
     """How messages are written into streams."""
 
     #: How to connect, but for secrets that are elsewhere.
-    connect: ConnectOptions = told(**{name: option for name, (_, option) in _CONNECTION.items()})
-    password: Secret = told(
+    connect: ConnectOptions = spark_option(**{name: option for name, (_, option) in _CONNECTION.items()})
+    password: Secret = spark_option(
         Secret(),
         password=Option(help="the user's password"),
         passwordEnv=Option(help="the variable that holds it where tasks run"),
         passwordFile=Option(help="the file that holds it where tasks run"),
     )
-    token: Secret = told(
+    token: Secret = spark_option(
         Secret(),
         token=Option(help="instead of user and password"),
         tokenEnv=Option(help="the variable that holds it where tasks run"),
         tokenFile=Option(help="the file that holds it where tasks run"),
     )
-    patience: float = told(
+    patience: float = spark_option(
         60.0,
         patience=SECONDS.like(help="seconds without progress after which a server that does not answer is given up"),
     )
-    stream: str | None = told(
+    stream: str | None = spark_option(
         None, stream=Option(help="the stream's name; without it each channel gets a stream of its own")
     )
-    stream_prefix: str = told("", streamPrefix=Option(help="prefix of the names of streams"))
-    subject_prefix: str = told(
+    stream_prefix: str = spark_option("", streamPrefix=Option(help="prefix of the names of streams"))
+    subject_prefix: str = spark_option(
         "",
         subjectPrefix=Option(help="tokens in front of every subject: stan makes stan.orders of orders", read=dotted),
     )
     #: Messages get headers with channel, sequence and time.
-    origin: bool = told(
+    origin: bool = spark_option(
         True, originHeaders=TRUTH.like(help="off leaves out the headers with channel, sequence and time")
     )
-    damaged: Damaged = told(
+    damaged: Damaged = spark_option(
         Damaged.REFUSE,
         damaged=Option(
             help="refuse (the default) or leave-out: what to do with rows that are not intact messages", choices=Damaged
         ),
     )
-    filler_limit: int = told(
+    filler_limit: int = spark_option(
         1_000_000,
         fillerLimit=NUMBER.like(
             help="the most sequences without a message that are filled and emptied again, for each stream"
         ),
     )
-    parallel: int = told(4, parallel=NUMBER.like(help="streams that one task writes at the same time", least=1))
-    spool_dir: str | None = told(
+    parallel: int = spark_option(4, parallel=NUMBER.like(help="streams that one task writes at the same time", least=1))
+    spool_dir: str | None = spark_option(
         None,
         spoolDir=Option(help="where tasks put messages aside; by default where Spark has its temporary files"),
     )
     #: What the streams get, as the JetStream API calls it.
-    settings: Mapping[str, Any] = told(
+    settings: Mapping[str, Any] = spark_option(
         storage=Option(help="file or memory", choices=("file", "memory")),
         replicas=NUMBER.like(help="copies of each stream", least=1, most=5),
         maxAge=Option(help="how long messages are kept, such as 72h", read=parse_duration),

@@ -4,10 +4,10 @@ Tasks are repeated when they fail, and may run twice at the same time. Nothing h
 message goes to its own sequence or nowhere, so that a second run finds what the first has done
 (`stantools.migration.publish.appending`). All streams of a job look incomplete until the last task is done; then the
 driver looks at every one and sets its configuration. Where a job fails, streams stay as they are, incomplete, and
-the same job again goes on.
+the same job again continues.
 
 A failure that would only come again (rows out of order, a limit of the server) is no failure of the task, which Spark
-would repeat, but told to the driver, which then does not commit.
+would repeat, but reported to the driver, which then does not commit.
 """
 
 from __future__ import annotations

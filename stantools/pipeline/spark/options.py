@@ -18,7 +18,7 @@ from stantools.pipeline.tables.discovery import absolute
 from stantools.pipeline.tables.follow import Limit
 from stantools.pipeline.tables.options import TableOptions, check_columns, table_options
 from stantools.pipeline.tables.schema import SCHEMAS, schema_of
-from stantools.pipeline.tables.texts import SIZE, Given, names_of, told
+from stantools.pipeline.tables.texts import SIZE, Given, names_of, spark_option
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -36,7 +36,7 @@ class StreamOptions:
     """What is special about a stream."""
 
     #: `latest` begins with what is added.
-    starting: str = told(
+    starting: str = spark_option(
         "earliest",
         startingOffsets=Option(
             help="earliest (what is there comes first) or latest (only what is added); for a new query only",
@@ -44,7 +44,7 @@ class StreamOptions:
         ),
     )
     #: What one batch takes.
-    limit: Limit = told(
+    limit: Limit = spark_option(
         Limit(),
         maxBytesPerTrigger=SIZE.like(
             help="bytes of data files that one batch takes, about; at least one message of each channel"

@@ -297,11 +297,11 @@ def watching(spark: SparkSession, show: Callable[[Tasks], object]) -> Iterator[N
     """
     watch = _Watch(show)
     if is_connect(spark):
-        spark.registerProgressHandler(cast(Any, watch.told))
+        spark.registerProgressHandler(cast(Any, watch.on_progress))
         try:
             yield
         finally:
-            spark.removeProgressHandler(cast(Any, watch.told))
+            spark.removeProgressHandler(cast(Any, watch.on_progress))
         return
     stopped = threading.Event()
     context = spark.sparkContext
@@ -342,7 +342,7 @@ class _Watch:
                     self._note(number, tracker.getStageInfo(number), ended=number not in active)
             self._tell()
 
-    def told(self, stages: Any, inflight_tasks: int, operation_id: Any, done: bool) -> None:
+    def on_progress(self, stages: Any, inflight_tasks: int, operation_id: Any, done: bool) -> None:
         """Takes what a Spark Connect server says."""
         for stage in stages or ():
             self._stages[stage.stage_id] = (stage.num_tasks, stage.num_completed_tasks, 0, 0)

@@ -208,7 +208,7 @@ class _PieceReader:
         )
 
     def _index(self) -> IndexView | None:
-        """The good records of the index, which help to go on after damage."""
+        """The good records of the index, which help to continue after damage."""
         opened = good_records(self._piece.slice, self._crc, counter=self._counter)
         return self._stack.enter_context(opened)
 

@@ -13,7 +13,7 @@ from stantools.escaping import escape
 from stantools.notation import parse_polynomial, parse_range, parse_time
 from stantools.options import Option
 from stantools.pipeline.tables.model import Mode, Table
-from stantools.pipeline.tables.texts import NUMBER, SIZE, TRUTH, Given, instead, listed, names_of, told
+from stantools.pipeline.tables.texts import NUMBER, SIZE, TRUTH, Given, instead, listed, names_of, spark_option
 from stantools.secret import Secret
 from stantools.store.ranges import Bounds
 
@@ -26,45 +26,45 @@ class TableOptions:
     """How a table is read."""
 
     #: Stores, slices or directories of slices; with glob patterns or as URLs.
-    paths: tuple[str, ...] = told(
+    paths: tuple[str, ...] = spark_option(
         (),
         path=Option(help="a store, a slice or a directory of them; glob patterns and URLs are taken"),
         paths=Option(help="several paths as a json list"),
     )
-    table: Table = told(Table.MESSAGES, table=Option(help="|".join(Table), choices=Table))
-    columns: tuple[str, ...] = told(
+    table: Table = spark_option(Table.MESSAGES, table=Option(help="|".join(Table), choices=Table))
+    columns: tuple[str, ...] = spark_option(
         (), columns=Option(help="the columns that are wanted, with commas; all if not given", read=listed)
     )
-    mode: Mode = told(Mode.PERMISSIVE, mode=Option(help="|".join(Mode), choices=Mode))
-    channels: tuple[str, ...] = told(
+    mode: Mode = spark_option(Mode.PERMISSIVE, mode=Option(help="|".join(Mode), choices=Mode))
+    channels: tuple[str, ...] = spark_option(
         (), channels=Option(help="channels to take, with commas; * is one token, > the rest", read=listed)
     )
     stores: tuple[str, ...] = ()  #: only these stores, as the column `store` names them; all if empty
     slices: tuple[str, ...] = ()  #: only these slices, as the column `slice` names them; all if empty
     #: Which messages.
-    bounds: Bounds = told(
+    bounds: Bounds = spark_option(
         Bounds(),
         seq=Option(help="A:B, both ends included", read=parse_range),
         since=Option(help="not older than this: RFC 3339, or an age such as 1d3h", read=parse_time),
         until=Option(help="older than this: RFC 3339, or an age such as 1d3h", read=parse_time),
     )
-    archived: bool = told(False, archived=TRUTH.like(help="true takes .bak slices as well"))
-    polynomial: int | None = told(
+    archived: bool = spark_option(False, archived=TRUTH.like(help="true takes .bak slices as well"))
+    polynomial: int | None = spark_option(
         None, crcPoly=Option(help="auto, a number, ieee, castagnoli or koopman", read=parse_polynomial)
     )
     #: False counts messages with a wrong CRC as intact; without `data` the index alone is then enough.
-    check_crc: bool = told(True, checkCrc=TRUTH.like(help="false counts messages with a wrong CRC as intact"))
+    check_crc: bool = spark_option(True, checkCrc=TRUTH.like(help="false counts messages with a wrong CRC as intact"))
     #: The encryption key, looked up where the files are read.
-    key: Secret = told(
+    key: Secret = spark_option(
         Secret(),
         encryptionKey=Option(help="the server's encryption key"),
         encryptionKeyEnv=Option(help="the variable that holds the key where the files are read"),
         encryptionKeyFile=Option(help="the file that holds the key where the files are read"),
     )
-    split_bytes: int = told(
+    split_bytes: int = spark_option(
         64 << 20, splitBytes=SIZE.like(help="a slice with more bytes is read in parts of about this size")
     )
-    partition_bytes: int = told(
+    partition_bytes: int = spark_option(
         128 << 20,
         partitionBytes=SIZE.like(
             help="bytes that one task reads, about; if not given, more of large stores without the column data"
@@ -73,11 +73,11 @@ class TableOptions:
     #: As `partition_bytes`, where there would be more than four tasks for each of `partitions` otherwise; no more than
     #: `partition_bytes` if it is less.
     largest_partition: int = 0
-    partitions: int = told(
+    partitions: int = spark_option(
         0, partitions=NUMBER.like(help="the least number of tasks, as far as there is work for them")
     )
-    batch_rows: int = told(16384, batchRows=SIZE.like(help="rows of one Arrow batch, at most"))
-    batch_bytes: int = told(8 << 20, batchBytes=SIZE.like(help="payload bytes of one Arrow batch, about"))
+    batch_rows: int = spark_option(16384, batchRows=SIZE.like(help="rows of one Arrow batch, at most"))
+    batch_bytes: int = spark_option(8 << 20, batchBytes=SIZE.like(help="payload bytes of one Arrow batch, about"))
     storage: tuple[tuple[str, str], ...] = ()  #: options for fsspec, by name
 
     def of(self, stores: Sequence[str], **changes: Any) -> TableOptions:

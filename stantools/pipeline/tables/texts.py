@@ -2,7 +2,7 @@
 
 An option is declared beside the field that it makes:
 
-    batch_rows: int = told(16384, batchRows=SIZE.like(help="rows of one Arrow batch, at most"))
+    batch_rows: int = spark_option(16384, batchRows=SIZE.like(help="rows of one Arrow batch, at most"))
 
 Names are taken whatever their case, because Spark does so. Nothing is guessed: what is not known or makes no sense is
 refused with what was expected.
@@ -26,18 +26,19 @@ from stantools.secret import Secret
 Value = str | int | float | bool | os.PathLike[str] | list[str] | tuple[str, ...]
 
 
-def told(default: Any = dataclasses.MISSING, **options: Option) -> Any:
+def spark_option(default: Any = dataclasses.MISSING, **options: Option) -> Any:
     """Returns a field of a dataclass that is made of options, given by their names."""
-    return dataclasses.field(default=default, metadata={told: options})
+    return dataclasses.field(default=default, metadata={spark_option: options})
 
 
 def names_of(*takers: type) -> dict[str, Option]:
     """Returns the options of dataclasses by their names, in order."""
-    return {name: option for taker in takers for _, options in _told(taker) for name, option in options.items()}
+    return {name: each for taker in takers for _, options in _fields(taker) for name, each in options.items()}
 
 
-def _told(taker: type) -> Iterable[tuple[str, Mapping[str, Option]]]:
-    return ((each.name, each.metadata[told]) for each in dataclasses.fields(taker) if told in each.metadata)
+def _fields(taker: type) -> Iterable[tuple[str, Mapping[str, Option]]]:
+    fields = dataclasses.fields(taker)
+    return ((each.name, each.metadata[spark_option]) for each in fields if spark_option in each.metadata)
 
 
 class Given:
@@ -96,7 +97,7 @@ class Given:
         Raises:
             UsageError: One makes no sense.
         """
-        alone = ((field, *options) for field, options in _told(taker) if len(options) == 1)
+        alone = ((field, *options) for field, options in _fields(taker) if len(options) == 1)
         return {field: self.value(name) for field, name in alone if name in self._texts}
 
     def secret(self, name: str) -> Secret:

@@ -4,11 +4,11 @@ A position names a slice, a place in it and the last message before. Slices belo
 all but the last one with messages are whole; the last one is read as far as `safe_end` says. What can have happened to
 the files since the position was made:
 
-* they grew, or new slices began: it goes on where it was;
-* limits removed slices that were not read: that is reported, and it goes on with the first one that is there. Slices
+* they grew, or new slices began: it continues where it was;
+* limits removed slices that were not read: that is reported, and it continues with the first one that is there. Slices
   that an archive script is to fetch (`.bak`) are read from there;
 * the last message that was read is not where it was: the files were cut back, replaced by a copy, rewritten. That is
-  reported, and it goes on with the first message that is later than the last one that was read.
+  reported, and it continues with the first message that is later than the last one that was read.
 
 A position cannot tell apart data files of the same slice number. Of several the one with the plain name is followed, as
 the server writes that one, else the first by name; a `.bak` slice only where no other is. The rest is named (`aside`).

@@ -1,6 +1,6 @@
 """Statistics as files: a page with tables of everything and plots of each channel, and Parquet tables.
 
-The tables are channels, hours, and both histograms, so that SQL can go on with them.
+The tables are channels, hours, and both histograms, so that SQL can work with them.
 """
 
 from __future__ import annotations
