@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,3 +135,32 @@ class SliceOptions:
     slice_msgs: int | None = COUNT.field(help="Messages of a slice; the server's option.")
     slice_bytes: int | None = SIZE.field(help="Bytes of a slice; 64MB if no slice limit is given.")
     slice_age: int | None = AGE.field(help="Time that a slice covers; the server's option.")
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """What a sample store holds, and what is done to it."""
+
+    channels: int = COUNT.field(help="How many channels.", default=3)
+    names: Sequence[str] = option("A channel by name; may be repeated.", "--name", default=(), metavar="CHANNEL")
+    messages: int = COUNT.field(help="Messages in each channel.", default=100)
+    size: int = SIZE.field(help="Bytes of a payload.", default=128)
+    seed: int = option("The same seed makes the same store.", default=1, kind=int)
+    cluster_id: str = CLUSTER_ID.field(default="test-cluster")
+    no_subscriptions: bool = option("No clients and no subscriptions.", default=False)
+    #: The last channel begins at sequence 101, has a gap that the server has filled, and one that it has not.
+    gaps: bool = option("Gaps in the sequences of the last channel.", default=False)
+    #: Without limits of slices small channels have four, and others those of the server's 64 MiB.
+    slice_msgs: int = COUNT.field(help="Messages of a slice.", default=0)
+    slice_bytes: int = SIZE.field(help="Bytes of a slice.", default=0)
+    polynomial: int | None = CRC_POLY.field(
+        help="CRC polynomial.",
+        flags=("--crc-poly",),
+        default=parse_polynomial("ieee"),
+        written="ieee",
+        metavar="N|NAME",
+    )
+    encryption_key: Secret = KEY.field()
+    cipher: str = option("How to encrypt.", default="AES", choices=("AES", "CHACHA"), any_case=True, quiet=True)
+    #: Names of damages (`damage.DAMAGES`), done in this order to the channels in turn.
+    damage: Sequence[str] = option("Damage the store; may be repeated.", default=(), metavar="NAME")

@@ -12,8 +12,7 @@ from stantools.cli.options import given, options_of, verb
 from stantools.cli.output import print_json, print_table
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, format_size
-from stantools.options import Option
-from stantools.store.sample_options import SampleOptions
+from stantools.options import Option, SampleOptions
 
 if TYPE_CHECKING:
     from stantools.store.sample import Sample
@@ -30,13 +29,13 @@ def command(directory: Path | None, options: SampleOptions, list_damages: bool) 
     messages. With --damage the store is damaged in the way of crashes, bad disks and people.
     """
     from stantools.cli.progress import Progress
-    from stantools.store.sample import write_sample
+    from stantools.store.sample import channel_names, write_sample
 
     if list_damages:
         return _list_damages()
     if directory is None:
         raise UsageError("DIR is missing: where is the sample to go?", "see: stantools sample --help")
-    total = options.messages * len(options.channel_names) * options.size
+    total = options.messages * len(channel_names(options)) * options.size
     with Progress("sample", total) as shown:
         result = write_sample(directory, options, progress=lambda count: shown.advance(count * options.size))
     if console.output() == "json":

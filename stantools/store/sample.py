@@ -7,6 +7,7 @@ every kind of subscription there is, with the history that led to it. On request
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,27 +17,31 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from stantools.errors import UsageError
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, cipher_named
 from stantools.format.layout import SubRecord
 from stantools.format.proto import store_pb2 as pb
+from stantools.options import SampleOptions
 from stantools.progress import Progress
 from stantools.store.atomic import new_directory
 from stantools.store.damage import Done, check_damages, inflict
+from stantools.store.limits import DEFAULT_SLICE_MAX_BYTES, SliceLimits, is_channel_name
 from stantools.store.logwriter import ClientsLog, SubsLog
-from stantools.store.sample_options import SampleOptions
 from stantools.store.serverinfo import new_server_info
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 
-__all__ = ["Sample", "SampleOptions", "write_sample"]
+__all__ = ["Sample", "SampleOptions", "channel_names", "write_sample"]
 
 #: When the first message was sent: 2023-11-14 22:13:20 UTC, in nanoseconds.
 BASE_TIME = 1_700_000_000_000_000_000
 
+_NAMES = ("orders", "telemetry.device-1", "audit.log", "orders.eu", "jobs.queue")
 _BATCH = 16384
 _POOL = 1 << 20
 _STEP = 1_000_000  # nanoseconds between two messages
+_SLICES = 4  # of a channel that is small
 _DELIVERED = 200  # messages that a subscription has been sent at most
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -66,10 +71,9 @@ def write_sample(directory: Path, options: SampleOptions | None = None, *, progr
         StoreUnwritableError: The store cannot be written.
     """
     options = options or SampleOptions()
-    crc, key = options.crc(), options.encryption_key.key()
-    options.check()
-    check_damages(options.damage)
-    names, size = tuple(options.channel_names), 0
+    crc, key = _crc(options), options.encryption_key.key()
+    _check(options)
+    names, size = tuple(channel_names(options)), 0
     with new_directory(directory) as content:
         store = StoreWriter(content, crc)
         store.write_server(new_server_info(options.cluster_id))
@@ -78,11 +82,41 @@ def write_sample(directory: Path, options: SampleOptions | None = None, *, progr
         for number, name in enumerate(names):
             gaps = options.gaps and number == len(names) - 1
             channel = _Channel(options, number, name.encode(), pool, key, gaps=gaps)
-            with store.slices(channel.name, options.limits) as writer:
+            with store.slices(channel.name, _limits(options)) as writer:
                 size += channel.write(writer, progress)
             _write_subscriptions(content, options, number, channel, crc)
         damages = inflict(content, names, options.damage, crc, options.seed)
     return Sample(directory, names, options.messages * len(names), size, tuple(damages))
+
+
+def channel_names(options: SampleOptions) -> list[str]:
+    """Returns the names of a sample's channels."""
+    made_up = (_NAMES[n] if n < len(_NAMES) else f"channel.{n + 1}" for n in range(options.channels))
+    return list(options.names or made_up)
+
+
+def _crc(options: SampleOptions) -> Crc:
+    if options.polynomial is None:
+        raise UsageError("a new store has no polynomial to detect", "give --crc-poly a number or a name")
+    return Crc(options.polynomial)
+
+
+def _check(options: SampleOptions) -> None:
+    if min(options.channels, options.messages, options.size) < 0:
+        raise UsageError("a sample cannot have fewer than 0 channels, messages or bytes")
+    for name in options.names:
+        if not is_channel_name(name):
+            raise UsageError(f"{name!r} is not a valid channel name")
+    check_damages(options.damage)
+
+
+def _limits(options: SampleOptions) -> SliceLimits:
+    """Returns when a slice is full."""
+    if options.slice_msgs or options.slice_bytes:
+        return SliceLimits(options.slice_msgs, options.slice_bytes)
+    if options.messages * options.size < DEFAULT_SLICE_MAX_BYTES:
+        return SliceLimits(max(math.ceil(options.messages / _SLICES), 1))
+    return SliceLimits()
 
 
 class _Pool:

@@ -18,7 +18,7 @@ from stantools.inspection.verify import verify
 from stantools.secret import Secret
 from stantools.store.damage import DAMAGES
 from stantools.store.directory import open_datastore
-from stantools.store.sample import SampleOptions, write_sample
+from stantools.store.sample import SampleOptions, channel_names, write_sample
 from stantools.store.sublog import SubStatus
 from tests.store.slices import all_messages
 
@@ -70,12 +70,12 @@ def test_the_bytes_are_those_of_earlier_releases(tmp_path):
 def test_a_sample_is_healthy_and_a_server_takes_it_as_it_is(tmp_path, options):
     have = SampleOptions(**options)
     result = write_sample(tmp_path / "store", have)
-    store = open_datastore(result.path, have.crc())
+    store = open_datastore(result.path, Crc(have.polynomial))
     verdict = verify(store)
     assert {f.code for f in verdict.findings if f.severity != "info"} <= ({"sequence-gap"} if have.gaps else set())
-    assert sorted(store.channel_names) == sorted(result.channels) == sorted(have.channel_names)
+    assert sorted(store.channel_names) == sorted(result.channels) == sorted(channel_names(have))
     for truncate in (False, True):
-        predicted = forecast(store, ServerOptions(crc=have.crc()), truncate=truncate)
+        predicted = forecast(store, ServerOptions(crc=Crc(have.polynomial)), truncate=truncate)
         assert predicted.starts, predicted.error
         assert set(predicted.as_json()["files_changed"]) <= {".truncate.lck"}
     view = overview(store)
@@ -84,7 +84,7 @@ def test_a_sample_is_healthy_and_a_server_takes_it_as_it_is(tmp_path, options):
     ]
     fillers = 5 if have.gaps else 0
     assert sum(channel.count for channel in view.channels) == result.messages + fillers
-    assert result.messages == have.messages * len(have.channel_names)
+    assert result.messages == have.messages * len(channel_names(have))
 
 
 def test_what_is_in_it(tmp_path):
