@@ -131,12 +131,12 @@ class MessageRows:
             "slice": lambda part: self._same(self._fixed["slice"], part.columns.capacity),
             "seq": self._seq,
             "timestamp": self._timestamp,
-            "timestamp_ns": lambda part: _numbers(part.columns.timestamp.copy(), pa.int64()),
+            "timestamp_ns": lambda part: _numbers(part.columns.timestamp, pa.int64()),
             "subject": self._subjects,
             "reply": self._replies,
             "data": self._data,
-            "size": lambda part: _numbers(part.columns.data_size.astype(np.int64), pa.int64()),
-            "offset": lambda part: _numbers(part.columns.offset.copy(), pa.int64()),
+            "size": lambda part: _numbers(part.columns.data_size, pa.int64()),
+            "offset": lambda part: _numbers(part.columns.offset, pa.int64()),
             "status": self._status,
         }
 
@@ -221,7 +221,8 @@ class MessageRows:
     def _bounds(self, columns: MessageColumns) -> list[int]:
         """Where one batch ends and the next begins."""
         rows = columns.capacity
-        if rows <= self._most_rows and "data" not in self._wanted:
+        payload = int(columns.data_size.sum(dtype=np.int64)) if "data" in self._wanted else 0
+        if rows <= self._most_rows and payload <= self._most_bytes:
             return [0, rows] if rows else []
         ends = np.cumsum(columns.data_size, dtype=np.int64)
         bounds = [0]
@@ -281,10 +282,12 @@ class MessageRows:
         sequence = part.columns.sequence
         if part.codes is not None and (high := sequence > _HIGHEST).any():
             return pa.array(sequence.view(np.int64), pa.int64(), mask=high)
-        return _numbers(sequence.view(np.int64).copy(), pa.int64())
+        return _numbers(sequence.view(np.int64), pa.int64())
 
     def _timestamp(self, part: _Part) -> pa.Array:
-        return _numbers(part.columns.timestamp // _PER_MICROSECOND, TIME)
+        target, values = _room(part.columns.capacity, np.int64)
+        np.floor_divide(part.columns.timestamp, _PER_MICROSECOND, out=values)
+        return pa.Array.from_buffers(TIME, len(values), [None, target])
 
     def _subjects(self, part: _Part) -> pa.Array:
         columns = part.columns
@@ -380,15 +383,22 @@ _made: dict[str, pa.Array] = {}
 _MOST_MADE = 16
 
 
+def _room(rows: int, kind: type[np.generic]) -> tuple[pa.Buffer, npt.NDArray[Any]]:
+    """Memory for an array's numbers, of Arrow's pool, because it is used again without the system clearing it first."""
+    target = pa.allocate_buffer(rows * np.dtype(kind).itemsize)
+    return target, np.frombuffer(target, kind)
+
+
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """An array over 64-bit numbers that belong to it from now on."""
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+    """An array with a copy of numbers as 64-bit numbers."""
+    target, copy = _room(len(values), np.int64)
+    copy[:] = values
+    return pa.Array.from_buffers(kind, len(values), [None, target])
 
 
 def _gathered(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> pa.Array:
     """Copies parts of a buffer into an array of binary values."""
-    offsets = np.empty(len(starts) + 1, np.int32)
-    # Memory of Arrow's pool, because it is used again without the system clearing it first.
-    target = pa.allocate_buffer(int(sizes.sum(dtype=np.int64)))
-    kernels.gather(buffer, starts, sizes, offsets, np.frombuffer(target, np.uint8))
-    return pa.Array.from_buffers(pa.binary(), len(starts), [None, pa.py_buffer(offsets), target])
+    ends, offsets = _room(len(starts) + 1, np.int32)
+    target, content = _room(int(sizes.sum(dtype=np.int64)), np.uint8)
+    kernels.gather(buffer, starts, sizes, offsets, content)
+    return pa.Array.from_buffers(pa.binary(), len(starts), [None, ends, target])
