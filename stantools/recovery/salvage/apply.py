@@ -67,7 +67,7 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
     """
     work = Threads(plan.options.workers)
     with building(plan, out) as build:
-        copy = partial(copy_channels, progress=work.inside(progress))
+        copy = partial(copy_channels, hasher=build.hasher, progress=work.inside(progress))
         for number, copied in enumerate(work.in_order(copy, build.items)):
             build.take(number, copied)
         build.complete()
@@ -93,7 +93,8 @@ def building(plan: SalvagePlan, out: Path, *, besides: int = 0, group: int = 0) 
         check_outside(each, out)
     check_room(out, room_needed(plan) + besides)
     with new_directory(out, untouched=f"{plan.source} is as it was", like=plan.directories[0]) as content:
-        yield Build(plan, content, group)
+        with Hasher(content, plan.options.workers) as hasher:
+            yield Build(plan, content, hasher, group)
 
 
 def room_needed(plan: SalvagePlan) -> int:
@@ -143,7 +144,7 @@ class Copied:
     """What was written of a `CopyItem`."""
 
     moved: list[Moved]  #: where the messages of each channel went
-    files: dict[str, Digest]  #: size and hash of each file, by its path in the new store
+    files: dict[str, Digest]  #: size and hash of each file that an attempt made, by its path in the new store
 
 
 class Build:
@@ -152,15 +153,17 @@ class Build:
     Args:
         plan: What is written.
         content: The directory that becomes the store.
+        hasher: Hashes what is written there directly.
         group: See `building`.
 
     Raises:
         StoreUnwritableError: Its root cannot be written.
     """
 
-    def __init__(self, plan: SalvagePlan, content: Path, group: int = 0) -> None:
+    def __init__(self, plan: SalvagePlan, content: Path, hasher: Hasher, group: int = 0) -> None:
         self._plan = plan
         self._content = content
+        self.hasher = hasher
         attempts = None
         if group:
             attempts = content.parent / f"work-{uuid.uuid4().hex}"
@@ -190,8 +193,8 @@ class Build:
         files = {name: digest for each in copied for name, digest in each.files.items()}
         for name, digest in files.items():
             self._check(name, digest["size"])
-        with Hasher(self._content) as hasher:
-            files |= hasher.files([self._content])
+        self.hasher.add_files(self._content)
+        files |= self.hasher.digests()
         ordered = dict(sorted(files.items(), key=lambda each: Path(each[0])))
         write_manifest(self._content, self._plan, [moved for each in copied for moved in each.moved], ordered)
 
@@ -220,7 +223,7 @@ def _groups(channels: list[ChannelPlan], most: int) -> Iterator[tuple[ChannelPla
         yield tuple(group)
 
 
-def copy_channels(item: CopyItem, *, progress: Progress | None = None) -> Copied:
+def copy_channels(item: CopyItem, *, hasher: Hasher | None = None, progress: Progress | None = None) -> Copied:
     """Writes channels into a new store. With attempts it may be done several times, also at the same time.
 
     An attempt syncs its channels and moves them to their place one by one. A channel that already exists was moved
@@ -228,6 +231,7 @@ def copy_channels(item: CopyItem, *, progress: Progress | None = None) -> Copied
 
     Args:
         item: What to write.
+        hasher: Hashes what is written without attempts; that of the build.
         progress: Called with the number of data bytes as they are written.
 
     Raises:
@@ -235,7 +239,8 @@ def copy_channels(item: CopyItem, *, progress: Progress | None = None) -> Copied
         StoreUnreadableError: The old store has changed since it was planned.
     """
     if item.attempts is None:
-        return _write_channels(item, item.content, progress)
+        assert hasher is not None
+        return Copied(_write_channels(item, item.content, hasher, progress), {})
     if not item.attempts.is_dir():
         raise StoreUnwritableError(
             f"{item.attempts}: is not there where the task runs",
@@ -245,7 +250,9 @@ def copy_channels(item: CopyItem, *, progress: Progress | None = None) -> Copied
     with writing(attempt):
         attempt.mkdir()
     try:
-        copied = _write_channels(item, attempt, progress)
+        with Hasher(attempt) as own:
+            moved = _write_channels(item, attempt, own, progress)
+            copied = Copied(moved, own.digests())
         with writing(item.content):
             sync_tree(attempt)
             for each in item.channels:
@@ -270,10 +277,8 @@ def _move(made: Path, target: Path) -> None:
             raise
 
 
-def _write_channels(item: CopyItem, directory: Path, progress: Progress | None) -> Copied:
-    with Hasher(directory) as hasher:
-        moved = [one for each in item.channels for one in _write_channel(item, each, directory, hasher, progress)]
-        return Copied(moved, hasher.files(directory / os.fsdecode(each.name) for each in item.channels))
+def _write_channels(item: CopyItem, directory: Path, hasher: Hasher, progress: Progress | None) -> list[Moved]:
+    return [one for each in item.channels for one in _write_channel(item, each, directory, hasher, progress)]
 
 
 def _write_channel(
@@ -294,6 +299,7 @@ def _write_channel(
                 done = writer.finished[-1].number
                 hasher.add(writer.directory / f"msgs.{done}.dat")
                 hasher.add(writer.directory / f"msgs.{done}.idx")
+    hasher.add_files(writer.directory)
     return moved
 
 

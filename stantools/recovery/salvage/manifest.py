@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,16 +140,17 @@ def plan_summary(plan: SalvagePlan) -> dict[str, Any]:
 class Hasher:
     """Hashes files with BLAKE3 (`b3sum` checks it), which keeps pace with the writing as SHA-256 does not.
 
-    Files that are added are hashed while others are being written.
+    Big files are hashed and made durable beside what goes on, so that nobody waits for the disk before the end.
 
     Args:
         root: The directory that holds the files.
+        workers: Big files that are hashed at the same time.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, workers: int = 1) -> None:
         self._root = root
-        self._pool = ThreadPoolExecutor(1)
-        self._begun: dict[Path, Future[Digest]] = {}
+        self._pool = ThreadPoolExecutor(max(workers, 1))
+        self._begun: dict[Path, Future[Digest] | Digest] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -161,23 +161,27 @@ class Hasher:
         self._pool.shutdown(cancel_futures=True)
 
     def add(self, path: Path) -> None:
-        """Begins with a file that is whole, if it is big."""
-        if path.stat().st_size >= _BIG:
-            self._begun[path] = self._pool.submit(_finish, path)
-
-    def files(self, directories: Iterable[Path]) -> dict[str, Digest]:
-        """Returns size and hash of every file in some directories, by its path below the root.
+        """Hashes a file that is whole: at once if it is small. May be called by any thread.
 
         Raises:
             StoreUnwritableError: A file cannot be made durable.
             StoreUnreadableError: A file cannot be read.
         """
-        digests = {}
-        for path in (path for directory in directories for path in sorted(directory.iterdir())):
-            if path.is_file():
-                begun = self._begun.get(path)
-                digests[str(path.relative_to(self._root))] = begun.result() if begun else _finish(path)
-        return digests
+        big = path.stat().st_size >= _BIG
+        self._begun[path] = self._pool.submit(_finish, path) if big else _finish(path)
+
+    def add_files(self, directory: Path) -> None:
+        """Adds the files of a directory, but for those that were added before; see `add`."""
+        for path in directory.iterdir():
+            if path not in self._begun and path.is_file():
+                self.add(path)
+
+    def digests(self) -> dict[str, Digest]:
+        """Returns size and hash of every file that was added, by its path below the root; see `add`."""
+        return {
+            str(path.relative_to(self._root)): begun.result() if isinstance(begun, Future) else begun
+            for path, begun in self._begun.items()
+        }
 
 
 def _finish(path: Path) -> Digest:
