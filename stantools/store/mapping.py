@@ -206,6 +206,9 @@ def data_from(buffer: Buffer, at: int) -> tuple[int, int]:
 
 #: Bytes of a part that `passed` reads: they stay in the processor's cache until they are looked at.
 _PART = 1 << 18
+#: Memory for parts that nobody uses at the moment: the system clears new memory first, which takes as long as reading.
+_spare: list[memoryview] = []
+_MOST_SPARE = 8
 
 
 def passed(buffer: Buffer, at: int) -> Iterator[Buffer]:
@@ -219,14 +222,21 @@ def passed(buffer: Buffer, at: int) -> Iterator[Buffer]:
         The next bytes, valid until the next part: a multiple of 32, but for the last part.
     """
     mapping = buffer.obj
-    target = memoryview(bytearray(min(_PART, len(buffer)))) if isinstance(mapping, _Mapping) else buffer
-    while at < len(buffer):
-        part = buffer[at : at + _PART]
-        if isinstance(mapping, _Mapping) and mapping.read_into(target[: len(part)], at):
-            yield target[: len(part)]
-        else:
-            yield part
-        at += len(part)
+    if not isinstance(mapping, _Mapping):
+        yield from (buffer[begin : begin + _PART] for begin in range(at, len(buffer), _PART))
+        return
+    try:
+        target = _spare.pop()
+    except IndexError:
+        target = memoryview(bytearray(_PART))
+    try:
+        for begin in range(at, len(buffer), _PART):
+            part = buffer[begin : begin + _PART]
+            read = target[: len(part)]
+            yield read if mapping.read_into(read, begin) else part
+    finally:
+        if len(_spare) < _MOST_SPARE:
+            _spare.append(target)
 
 
 def find_in_data(buffer: Buffer, start: int, limit: int, find: Callable[[int, int], int]) -> int:

@@ -295,7 +295,10 @@ def _neighbour(columns: MessageColumns | FewMessages, row: int) -> _Neighbour:
 @contextmanager
 def _columns(capacity: int) -> Iterator[MessageColumns]:
     """Lends columns that nobody else uses at the moment: making them costs more than reading a small slice."""
-    columns = _spare.pop() if _spare else MessageColumns(capacity)
+    try:
+        columns = _spare.pop()
+    except IndexError:
+        columns = MessageColumns(capacity)
     if columns.capacity != capacity:
         columns = MessageColumns(capacity)
     try:

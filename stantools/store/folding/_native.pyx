@@ -50,8 +50,9 @@ cdef extern from *:
     #include <stdlib.h>
     #if defined(__GLIBC__)
     #include <malloc.h>
-    /* The allocator keeps more and more of what is freed for itself; a fold takes large pieces, for a short time. */
-    static void give_back(void) { mallopt(M_MMAP_THRESHOLD, 1 << 20); }
+    /* The allocator keeps more and more of what is freed for itself; a fold takes large pieces, for a short time. Some
+     * megabytes it shall keep: arrays of a batch would else lie in new pages each time, which the system clears. */
+    static void give_back(void) { mallopt(M_MMAP_THRESHOLD, 1 << 20); mallopt(M_TRIM_THRESHOLD, 4 << 20); }
     #else
     static void give_back(void) { }
     #endif
