@@ -16,6 +16,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
+from posix.unistd cimport pread
 
 from stantools.format._bytes cimport (
     Polynomial, crc_by_tables, crc_of, good_records, load32, load64, multiply_from, put_varint, store32, store64
@@ -53,6 +54,8 @@ cdef enum:
     MOST_RANGES = 1024
     # Index records whose CRCs are checked at once; they stay in the nearest cache until they are looked at.
     CHECKED_AHEAD = 128
+    # Bytes of an index that are read at once: they stay in a near cache, and malloc has them at hand.
+    INDEX_PART = 1 << 16
 
 cdef tuple STOPS = tuple(Stop)
 cdef int64_t MAX_FIELDS = fieldscan.MAX_FIELDS
@@ -538,35 +541,73 @@ def scan_log(buffer, int64_t start, int64_t limit, crc, columns, Py_ssize_t row=
     return row, position, STOPS[stop]
 
 
+cdef struct IndexTotals:
+    # What is known of the records so far.
+    uint64_t count
+    uint64_t sizes
+    uint64_t last
+    bint rises
+
+
+cdef int count_records(
+    const uint8_t* p, const uint8_t* end, bint check, const Polynomial* polynomial, IndexTotals* totals
+) noexcept nogil:
+    """Goes through index records up to the first one that is not good, and returns why it stops there."""
+    cdef const uint8_t* good = NULL
+    cdef uint64_t sequence
+    while p < end:
+        if end - p < INDEX_SIZE:
+            return SHORT_HEADER
+        sequence = load64(p)
+        if (sequence | load64(p + 8) | load64(p + 16) | load64(p + 24)) == 0:
+            return ZEROS
+        if check and not checked_index_record(p, end - p, &good, polynomial):
+            return BAD_CRC
+        if sequence <= totals.last and totals.count:
+            totals.rises = False
+        totals.last = sequence
+        totals.sizes += load32(p + 24)
+        totals.count += 1
+        p += INDEX_SIZE
+    return END
+
+
 def scan_index(buffer, int64_t start, int64_t limit, crc):
     """See `stantools.format.plain.scan_index`."""
     cdef Reader reader = Reader(buffer, crc)
     cdef uint64_t end = reader.end(start, limit)
-    cdef uint64_t position = <uint64_t>start
-    cdef const uint8_t* p
-    cdef const uint8_t* good = NULL
-    cdef uint64_t sequence, before = 0, sizes = 0
-    cdef bint rises = True
+    cdef IndexTotals totals = IndexTotals(0, 0, 0, True)
     cdef int stop = END
+    if <uint64_t>start < end:
+        with nogil:
+            stop = count_records(reader.base + start, reader.base + end, reader.check, &reader.polynomial, &totals)
+    return totals.count, STOPS[stop], totals.sizes, totals.rises
+
+
+def read_index(int descriptor, int64_t start, int64_t limit, crc, size_t part=INDEX_PART):
+    """See `stantools.format.plain.read_index`."""
+    cdef Reader reader = Reader(b"", crc)
+    cdef IndexTotals totals = IndexTotals(0, 0, 0, True)
+    cdef uint8_t* room
+    cdef size_t size
+    cdef int stop = END
+    cdef bint whole = True
+    reader.end(start, limit)
+    if part == 0 or part % INDEX_SIZE:
+        raise ValueError(f"{part} bytes are not whole records")
+    room = <uint8_t*>malloc(part)
+    if not room:
+        raise MemoryError
     with nogil:
-        while position < end:
-            if end - position < INDEX_SIZE:
-                stop = SHORT_HEADER
+        while stop == END and start < limit:
+            size = <size_t>min(<uint64_t>part, <uint64_t>(limit - start))
+            whole = pread(descriptor, room, size, start) == <int64_t>size
+            if not whole:
                 break
-            p = reader.base + position
-            sequence = load64(p)
-            if (sequence | load64(p + 8) | load64(p + 16) | load64(p + 24)) == 0:
-                stop = ZEROS
-                break
-            if reader.check and not checked_index_record(p, end - position, &good, &reader.polynomial):
-                stop = BAD_CRC
-                break
-            if sequence <= before and position != <uint64_t>start:
-                rises = False
-            before = sequence
-            sizes += load32(p + 24)
-            position += INDEX_SIZE
-    return (position - <uint64_t>start) // INDEX_SIZE, STOPS[stop], sizes, rises
+            stop = count_records(room, room + size, reader.check, &reader.polynomial, &totals)
+            start += size
+        free(room)
+    return (totals.count, STOPS[stop], totals.sizes, totals.rises) if whole else None
 
 
 cdef enum:

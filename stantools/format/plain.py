@@ -7,6 +7,7 @@ of wrong use.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -379,6 +380,44 @@ def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tupl
     records = np.frombuffer(view, _INDEX_ROW, count, start) if count else np.empty(0, _INDEX_ROW)
     sequences = records["sequence"]
     return count, stop, int(records["size"].sum(dtype=np.uint64)), bool((sequences[1:] > sequences[:-1]).all())
+
+
+def read_index(
+    descriptor: int, start: int, limit: int, crc: Crc, part: int = 1 << 18
+) -> tuple[int, Stop, int, bool] | None:
+    """Does what `scan_index` does with an open file, whose bytes are looked at once: a copy costs less than their pages.
+
+    Args:
+        descriptor: The file.
+        start: Offset of the first record.
+        limit: Where to stop; the file has to reach so far.
+        crc: How the CRCs were made.
+        part: Bytes that are read at once, whole records.
+
+    Returns:
+        As `scan_index`; None if the file could not be read as far as that.
+    """
+    if start < 0 or limit < 0:
+        raise ValueError(f"start {start} or limit {limit} is negative")
+    if part <= 0 or part % INDEX_RECORD_SIZE:
+        raise ValueError(f"{part} bytes are not whole records")
+    count, stop, sizes, rises, last = 0, Stop.END, 0, True, -1
+    for begin in range(start, limit, part):
+        size = min(part, limit - begin)
+        try:
+            content = os.pread(descriptor, size, begin)
+        except OSError:
+            return None
+        if len(content) < size:
+            return None
+        rows, stop, named, rising = scan_index(content, 0, size, crc)
+        if rows:
+            rises = rises and rising and last < int.from_bytes(content[:8], "little")
+            last = int.from_bytes(content[(rows - 1) * INDEX_RECORD_SIZE :][:8], "little")
+        count, sizes = count + rows, sizes + named
+        if stop is not Stop.END:
+            break
+    return count, stop, sizes, rises
 
 
 def scan_leaf(

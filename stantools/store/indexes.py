@@ -11,7 +11,7 @@ from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.late import np
-from stantools.store.mapping import WINDOW, Buffer, Window, passed
+from stantools.store.mapping import WINDOW, Buffer, Window, descriptor_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,16 +38,10 @@ def scan_index(buffer: Buffer, crc: Crc) -> IndexScan:
         buffer: The mapped index file.
         crc: The store's CRC.
     """
-    count, stop, sizes, rises, last = 0, Stop.END, 0, True, -1
-    for part in passed(buffer, FILE_HEADER_SIZE):
-        rows, stop, size, rising = kernels.scan_index(part, 0, len(part), crc)
-        if rows:
-            rises = rises and rising and last < _sequence_at(part, 0)
-            last = _sequence_at(part, (rows - 1) * INDEX_RECORD_SIZE)
-        count, sizes = count + rows, sizes + size
-        if stop is not Stop.END:
-            break
-    return IndexScan(count, stop, sizes, rises)
+    descriptor, end = descriptor_of(buffer), len(buffer)
+    found = None if descriptor is None else kernels.read_index(descriptor, FILE_HEADER_SIZE, end, crc)
+    # A file that was cut has zeros in the mapping, and whoever leaves that hears of it.
+    return IndexScan(*(found or kernels.scan_index(buffer, FILE_HEADER_SIZE, end, crc)))
 
 
 class IndexRecord(NamedTuple):
@@ -68,10 +62,6 @@ class IndexRecord(NamedTuple):
     def at(cls, buffer: Buffer, row: int) -> IndexRecord:
         """Reads the record of a number, from 0, of a mapped index file."""
         return cls(*INDEX_RECORD.unpack_from(buffer, FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE))
-
-
-def _sequence_at(buffer: Buffer, at: int) -> int:
-    return int.from_bytes(buffer[at : at + 8], "little")
 
 
 def index_parts(records: IndexView, start: int = 0) -> Iterator[IndexView]:

@@ -71,15 +71,13 @@ class _Mapping(mmap.mmap):
         except OSError as error:
             return len(self) if error.errno == errno.ENXIO else otherwise
 
-    def read_into(self, target: Buffer, at: int) -> bool:
-        """Reads the bytes from `at` on that fill a buffer; returns whether they could be read."""
+    def descriptor(self) -> int | None:
+        """Returns the file's descriptor; None if another file has its name."""
         try:
-            if (file := self._opened()) is None:
-                return False
-            file.seek(at)
-            return file.readinto(target) == len(target)
+            file = self._opened()
         except OSError:
-            return False
+            return None
+        return None if file is None else file.fileno()
 
     def _opened(self) -> io.FileIO | None:
         """The mapped file, opened again; None if another one has its name."""
@@ -204,39 +202,17 @@ def data_from(buffer: Buffer, at: int) -> tuple[int, int]:
     return mapping.data_from(at) if isinstance(mapping, _Mapping) else (at, len(buffer))
 
 
-#: Bytes of a part that `passed` reads: they stay in the processor's cache until they are looked at.
-_PART = 1 << 18
-#: Memory for parts that nobody uses at the moment: the system clears new memory first, which takes as long as reading.
-_spare: list[memoryview] = []
-_MOST_SPARE = 8
-
-
-def passed(buffer: Buffer, at: int) -> Iterator[Buffer]:
-    """Iterates over bytes of a mapped file that are looked at once, in order: a copy costs less than their pages.
+def descriptor_of(buffer: Buffer) -> int | None:
+    """Returns the descriptor of a mapped file, open for reading as long as the file is mapped.
 
     Args:
         buffer: The file, as `mapped` returns it, or any bytes.
-        at: Where to begin.
 
-    Yields:
-        The next bytes, valid until the next part: a multiple of 32, but for the last part.
+    Returns:
+        The descriptor. None if it is no mapped file, or has its name no longer.
     """
     mapping = buffer.obj
-    if not isinstance(mapping, _Mapping):
-        yield from (buffer[begin : begin + _PART] for begin in range(at, len(buffer), _PART))
-        return
-    try:
-        target = _spare.pop()
-    except IndexError:
-        target = memoryview(bytearray(_PART))
-    try:
-        for begin in range(at, len(buffer), _PART):
-            part = buffer[begin : begin + _PART]
-            read = target[: len(part)]
-            yield read if mapping.read_into(read, begin) else part
-    finally:
-        if len(_spare) < _MOST_SPARE:
-            _spare.append(target)
+    return mapping.descriptor() if isinstance(mapping, _Mapping) else None
 
 
 def find_in_data(buffer: Buffer, start: int, limit: int, find: Callable[[int, int], int]) -> int:

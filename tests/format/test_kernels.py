@@ -443,6 +443,22 @@ class TestScanIndex:
                 data[32 * row + byte] ^= 1 << row % 8
                 assert kernel.scan_index(data, 0, len(data), function)[:2] == (row, Stop.BAD_CRC)
 
+    def test_read_from_a_file(self, kernel: ModuleType, tmp_path: Path) -> None:
+        path = tmp_path / "msgs.1.idx"
+        path.write_bytes(INDEX)
+        with path.open("rb") as file:
+            for part in (32, 64, 1 << 16):
+                assert kernel.read_index(file.fileno(), 4, len(INDEX), IEEE, part) == (2, Stop.END, 44, True)
+            assert kernel.read_index(file.fileno(), 4, 4, IEEE) == (0, Stop.END, 0, True)
+            assert kernel.read_index(file.fileno(), 4, len(INDEX) + 1, IEEE) is None
+            for part in (0, 31, 33):
+                with pytest.raises(ValueError, match="not whole records"):
+                    kernel.read_index(file.fileno(), 4, len(INDEX), IEEE, part)
+            with pytest.raises(ValueError, match="is negative"):
+                kernel.read_index(file.fileno(), -1, len(INDEX), IEEE)
+        with path.open("ab") as file:
+            assert kernel.read_index(file.fileno(), 4, len(INDEX), IEEE) is None, "it is not open for reading"
+
     def test_no_records(self, kernel: ModuleType) -> None:
         for data in (b"", b"\x01\0\0\0", b"\x01\0"):
             assert kernel.scan_index(data, 4, len(data), IEEE)[:2] == (0, Stop.END)

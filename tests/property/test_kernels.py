@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from types import ModuleType
 from typing import Any
 
@@ -216,6 +217,42 @@ def test_twins_that_encode(
     index = (sequences, times, times, sizes, function)
     assert native.encode_index(*index) == plain.encode_index(*index)
     assert plain.scan_index(plain.encode_index(*index), 0, 10**6, function)[:2] == (len(rows), Stop.END)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 2**32 - 1)), max_size=40),
+    st.lists(st.tuples(st.integers(0, 41 * 32), st.sampled_from([b"\0" * 32, b"x", b""])), max_size=2),
+    st.binary(max_size=40),
+    st.sampled_from([32, 64, 96, 1 << 16]),
+    st.integers(-33, 1),
+    st.sampled_from(CRCS),
+)
+def test_an_index_is_read_as_it_is_scanned(
+    rows: list[tuple[int, int]],
+    damages: list[tuple[int, bytes]],
+    tail: bytes,
+    part: int,
+    beyond: int,
+    function: Crc,
+) -> None:
+    sequences, sizes = [row[0] for row in rows], [row[1] for row in rows]
+    data = bytearray(b"head" + plain.encode_index(sequences, sequences, sequences, sizes, function) + tail)
+    for at, wrong in damages:
+        data[4 + at : 4 + at + len(wrong)] = wrong[: max(len(data) - 4 - at, 0)]
+    limit = max(len(data) + beyond, 0)
+    with tempfile.TemporaryFile(buffering=0) as file:
+        file.write(data)
+        for used in (function, function.unchecked):
+            scanned = plain.scan_index(data, 4, limit, used)
+            for kernel in (plain, TWINS.native):
+                read = kernel.read_index(file.fileno(), 4, limit, used, part)
+                # What lies behind a record that is not good is not asked for.
+                stopped = scanned[1] is not Stop.END and 4 + scanned[0] * 32 + part < len(data)
+                assert read == scanned or (read is None and limit > len(data) and not stopped)
+            assert TWINS.native.read_index(file.fileno(), 4, limit, used, part) == plain.read_index(
+                file.fileno(), 4, limit, used, part
+            )
+        assert plain.read_index(file.fileno(), 0, len(data) + 1, function, 1 << 16) is None
 
 
 @given(

@@ -17,13 +17,14 @@ from stantools.errors import StoreChangedError, StoreUnreadableError
 from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES
-from stantools.format.layout import SubRecord
+from stantools.format.layout import Stop, SubRecord
 from stantools.format.logencode import encode_flow
 from stantools.store import mapping
+from stantools.store.indexes import scan_index
 from stantools.store.limits import SliceLimits
 from stantools.store.logrepair import SUBS_LOG
 from stantools.store.logscan import LogDamage, scan_log
-from stantools.store.mapping import Window, mapped, open_regular, passed
+from stantools.store.mapping import Window, descriptor_of, mapped, open_regular
 from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
 from stantools.store.storewriter import StoreWriter
@@ -60,25 +61,34 @@ def test_what_is_gone_reads_as_zeros_and_the_end_says_so(file: Path, size: int) 
         assert bytes(data) == b"x" * size + bytes(SIZE - size)
 
 
-def test_passing_reads_what_mapping_shows(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    content = os.urandom(SIZE + 100)
-    path.write_bytes(content)
-    for at in (0, 4, SIZE, len(content)):
-        with mapped(path) as data:
-            assert b"".join(map(bytes, passed(data, at))) == content[at:]
-    assert b"".join(map(bytes, passed(memoryview(content), 4))) == content[4:]
+def test_an_index_is_read_from_the_file_that_is_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "msgs.1.idx"
+    rows = np.arange(1, 20_000, dtype=np.uint64)
+    records = kernels.encode_index(rows, rows.astype(np.int64), rows.astype(np.int64), rows.astype(np.uint32), CRC)
+    path.write_bytes(FILE_HEADER_BYTES + records)
+    expected = len(rows), Stop.END, int(rows.sum()), True
     with mapped(path) as data:
+        assert descriptor_of(data) is not None
+        assert scan_index(data, CRC) == expected
         path.rename(tmp_path / "other")
-        path.write_bytes(b"x" * len(content))
-        assert b"".join(map(bytes, passed(data, 4))) == content[4:]
+        assert descriptor_of(memoryview(b"x")) is None
+    with mapped(tmp_path / "other") as data:
+        (tmp_path / "other").rename(path)
+        assert scan_index(data, CRC) == expected, "it is not there any more"
+        (tmp_path / "other").write_bytes(b"x" * len(data))
+        assert descriptor_of(data) is None, "another one has its name"
+        assert scan_index(data, CRC) == expected
 
 
 @needs_guard
-def test_passing_what_is_gone(file: Path) -> None:
-    with pytest.raises(StoreChangedError), mapped(file) as data:
-        os.truncate(file, SIZE // 2)
-        assert b"".join(map(bytes, passed(data, 0))) == b"x" * (SIZE // 2) + bytes(SIZE // 2)
+def test_an_index_of_which_a_part_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "msgs.1.idx"
+    rows = np.arange(1, 20_000, dtype=np.uint64)
+    records = kernels.encode_index(rows, rows.astype(np.int64), rows.astype(np.int64), rows.astype(np.uint32), CRC)
+    path.write_bytes(FILE_HEADER_BYTES + records)
+    with pytest.raises(StoreChangedError), mapped(path) as data:
+        os.truncate(path, 4 + 32 * 8192)
+        assert scan_index(data, CRC)[:2] == (8192, Stop.ZEROS)
 
 
 @needs_guard
