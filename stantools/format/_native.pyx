@@ -554,22 +554,29 @@ cdef int count_records(
 ) noexcept nogil:
     """Goes through index records up to the first one that is not good, and returns why it stops there."""
     cdef const uint8_t* good = NULL
-    cdef uint64_t sequence
+    # Copies stay in registers: what `totals` points to might, for all the compiler knows, be what `p` reads.
+    cdef uint64_t count = totals.count, sizes = totals.sizes, last = totals.last, sequence
+    cdef bint rises = totals.rises
+    cdef int stop = END
     while p < end:
         if end - p < INDEX_SIZE:
-            return SHORT_HEADER
+            stop = SHORT_HEADER
+            break
         sequence = load64(p)
-        if (sequence | load64(p + 8) | load64(p + 16) | load64(p + 24)) == 0:
-            return ZEROS
+        if sequence == 0 and (load64(p + 8) | load64(p + 16) | load64(p + 24)) == 0:
+            stop = ZEROS
+            break
         if check and not checked_index_record(p, end - p, &good, polynomial):
-            return BAD_CRC
-        if sequence <= totals.last and totals.count:
-            totals.rises = False
-        totals.last = sequence
-        totals.sizes += load32(p + 24)
-        totals.count += 1
+            stop = BAD_CRC
+            break
+        if sequence <= last and count:
+            rises = False
+        last = sequence
+        sizes += load32(p + 24)
+        count += 1
         p += INDEX_SIZE
-    return END
+    totals.count, totals.sizes, totals.last, totals.rises = count, sizes, last, rises
+    return stop
 
 
 def scan_index(buffer, int64_t start, int64_t limit, crc):
