@@ -92,9 +92,11 @@ def building(plan: SalvagePlan, out: Path, *, besides: int = 0, group: int = 0) 
     for each in plan.directories:
         check_outside(each, out)
     check_room(out, room_needed(plan) + besides)
-    with new_directory(out, untouched=f"{plan.source} is as it was", like=plan.directories[0]) as content:
-        with Hasher(content, plan.options.workers) as hasher:
-            yield Build(plan, content, hasher, group)
+    with (
+        new_directory(out, untouched=f"{plan.source} is as it was", like=plan.directories[0]) as content,
+        Hasher(content, plan.options.workers) as hasher,
+    ):
+        yield Build(plan, content, hasher, group)
 
 
 def room_needed(plan: SalvagePlan) -> int:
