@@ -385,7 +385,7 @@ def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tupl
 def read_index(
     descriptor: int, start: int, limit: int, crc: Crc, part: int = 1 << 18
 ) -> tuple[int, Stop, int, bool] | None:
-    """Does what `scan_index` does with an open file, whose bytes are looked at once: a copy costs less than their pages.
+    """Does what `scan_index` does with an open file: bytes that are looked at once cost less copied than mapped.
 
     Args:
         descriptor: The file.
