@@ -19,7 +19,7 @@ from broker.log import NATS
 from broker.nats.abroad import Abroad, draw
 from broker.nats.client import Client, Counters, NatsSubscription
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, rows
-from stantools.nats.kernels import rows_below, subject_runs
+from stantools.nats.kernels import subject_runs
 
 if TYPE_CHECKING:
     from broker.nats.auth import Permit
@@ -93,30 +93,10 @@ class Router:
         subscriptions, rows, size_of_all = self._subscriptions, 0, 0
         routes = subscriptions.routes
         rest: Iterator[None] | None = None
-        unknown = 0
-        for index, (number, begin, end) in enumerate(spans):
+        for number, begin, end in spans:
             if end <= rows:
                 continue
             begin = max(begin, rows)
-            if number < 0 and table.permit is None and (begin < unknown or _is_unknown(spans, index + 1)):
-                # Subjects that come only once, such as those of acknowledgements.
-                found = subscriptions.below(_subject(_Delivery(buffer, frames), begin))
-                if found is not None:
-                    if unknown <= begin:
-                        last = index
-                        while _is_unknown(spans, last + 1):
-                            last += 1
-                        unknown = spans[last][2]
-                    head, owner = found
-                    end = rows_below(buffer, frames, begin, min(unknown, begin + owner.pace), head)
-                    if end > begin:
-                        size = int(frames[begin:end, PAYLOAD_SIZE].sum())
-                        rows, size_of_all = end, size_of_all + size
-                        self._hand_over_paced(origin, owner, buffer, frames, begin, end, size)
-                        if perf_counter() > deadline:
-                            break
-                        continue
-                    end = spans[index][2]
             size = int(frames[begin, PAYLOAD_SIZE] if end - begin == 1 else frames[begin:end, PAYLOAD_SIZE].sum())
             rows, size_of_all = end, size_of_all + size
             only = None
@@ -611,11 +591,6 @@ def _report(to: NatsSubscription, problem: Exception) -> None:
     """Says what a handler has raised: whatever it does, the connections that its messages came from live on."""
     NATS.error("%s: error in the handler of %r: %r", to.client.name, to.subject.decode(errors="replace"), problem)
     NATS.debug("Details", exc_info=True)
-
-
-def _is_unknown(spans: list[Span], index: int) -> bool:
-    """Returns whether there is a run of that index, of a subject that is not known."""
-    return index < len(spans) and spans[index][0] < 0
 
 
 def _subject(delivery: _Delivery, row: int) -> bytes:

@@ -13,14 +13,15 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from stantools.nats.interest import Interest, Remembered, finished
+from stantools.nats.interest import WILDCARDS, Interest, Remembered, finished
 from stantools.nats.kernels import Names
-from stantools.nats.subjects import is_literal, matches, overlap
+from stantools.nats.subjects import matches, overlap
 
 if TYPE_CHECKING:
     from broker.nats.abroad import Abroad, Mesh
     from broker.nats.auth import Permit
     from broker.nats.client import Client, NatsSubscription
+    from stantools.nats.interest import Matched
 
 _UNFIT: Final = re.compile(rb"\A\.|\.\.|\.\Z|\s|\A\Z")
 #: What is remembered of all subjects with a head has this for a last token, which no subject has.
@@ -31,7 +32,7 @@ _MOST_BYTES: Final = 24 << 20
 _SUBJECT_BYTES: Final = 300
 _ROUTE_BYTES: Final = 400
 _RECEIVER_BYTES: Final = 60
-#: Heads of subjects that are known, and subscriptions there may be when one becomes so.
+#: Heads of subjects that are known; where there are more, subjects are remembered one by one.
 _MOST_HEADS: Final = 64
 #: Entries of tables that a subscription may take out one by one; where there are more, all are forgotten.
 _MOST_FORGOTTEN: Final = 4096
@@ -61,14 +62,6 @@ class Route:
     def __post_init__(self) -> None:
         alone = len(self.plain) == 1 and not self.queues and self.abroad is None
         self.only = self.plain[0] if alone else None
-
-
-@dataclass(slots=True)
-class _Head:
-    """What all subjects begin with that a client in this process gets."""
-
-    owner: NatsSubscription
-    others: int  #: subscriptions that get some of them, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +94,8 @@ class Subscriptions:
         self.interest: Interest[NatsSubscription] = Interest()  #: all subscriptions
         self.routes: list[Route] = []  #: by number; another list once they are forgotten
         self.ranks = bytearray()  #: of their only receivers, by number as well; 0 where there is none
-        #: Who gets all subjects below a head, by its first token and itself.
-        self._heads: dict[bytes, dict[bytes, _Head]] = {}
+        #: How subjects begin that all have the same receivers, and the numbers of their routes.
+        self._heads: dict[bytes, int] = {}
         self._by_targets: dict[tuple[object, ...], Route] = {}
         self.known: Remembered[Route] = Remembered()  #: the routes of subjects
         self._bytes = 0
@@ -148,7 +141,6 @@ class Subscriptions:
 
     def add(self, subscription: NatsSubscription) -> None:
         """Adds a subscription."""
-        self._note(subscription, 1)
         subscription.client.subscriptions[subscription.sid] = subscription
         self.interest.insert(subscription.subject, subscription, subscription.queue)
         self.changed(subscription.subject)
@@ -179,60 +171,20 @@ class Subscriptions:
             yield
 
     def _remove(self, subscription: NatsSubscription) -> None:
-        self._note(subscription, -1)
         self.interest.remove(subscription.subject, subscription, subscription.queue)
         self.changed(subscription.subject)
         if self.mesh is not None:
             self.mesh.interest(subscription.subject, subscription.queue, -1)
 
-    def _note(self, subscription: NatsSubscription, change: int) -> None:
-        """Takes note of who gets all subjects below a head, and how many others get some of them."""
-        subject = subscription.subject
-        first = subject.partition(b".")[0]
-        groups = self._heads.values() if first in (b"*", b">") else [self._heads.get(first, {})]
-        for known in (each for heads in groups for each in heads.values()):
-            if known.owner is not subscription and overlap(subject, known.owner.subject):
-                known.others += change
-        head = subject[:-1]
-        if subscription.handler is None or subscription.queue or not subject.endswith(b".>") or not is_literal(head):
-            return
-        if subscription.but:
-            return
-        heads = self._heads.setdefault(first, {})
-        if change < 0:
-            if head in heads and heads[head].owner is subscription:
-                del heads[head]
-        elif head not in heads and sum(map(len, self._heads.values())) < _MOST_HEADS > self.interest.count:
-            others = sum(1 for each in self.interest if overlap(each.subject, subject))
-            heads[head] = _Head(subscription, others)
-
-    def below(self, subject: bytes) -> tuple[bytes, NatsSubscription] | None:
-        """Returns how subjects begin of which one client in this process gets all, and it alone, and its subscription.
-
-        Args:
-            subject: One of these subjects.
-
-        Returns:
-            None if nobody is known for that, or the subject is better remembered.
-        """
-        at = subject.find(b".")
-        heads = self._heads.get(subject[:at])
-        if not heads or self.mesh is not None:
-            return None
-        while at >= 0:
-            found = heads.get(subject[: at + 1])
-            if found is not None and not found.others and not found.owner.closed:
-                # Nothing is gathered but what goes to subjects that are known.
-                if found.owner.rank and self._comes_again(subject):
-                    return None
-                return subject[: at + 1], found.owner
-            at = subject.find(b".", at + 1)
-        return None
-
     def changed(self, pattern: bytes) -> None:
         """Forgets what was remembered of the subjects that a pattern matches: their receivers are others now."""
         if self.watcher is not None:
             self.watcher(pattern)
+        first = pattern.partition(b".")[0]
+        near = [head for head in self._heads if head.startswith(first + b".") or first in WILDCARDS]
+        gone = {head for head in near if overlap(head + b">", pattern)}
+        if gone:
+            self._begin_with({head: number for head, number in self._heads.items() if head not in gone})
         if not self.known.values:
             return
         tables = (self._open, *self._tables.values())
@@ -252,6 +204,7 @@ class Subscriptions:
         self._by_targets.clear()
         # Number 0 is for nobody: what is in no table has none.
         self.routes, self.ranks = [Route(0)], bytearray(1)
+        self._heads = {}
         for table in (self._open, *self._tables.values()):
             table.routes.clear()
 
@@ -298,7 +251,8 @@ class Subscriptions:
             groups = (tuple(s for s in group if _may_receive(s, subject)) for group in queues)
             queues = tuple(group for group in groups if group)
         abroad = None if self.mesh is None else self.mesh.match(subject)
-        if not (keep or self._comes_again(subject)):
+        head = b"" if keep or narrowed or self.mesh is not None else self._new_head(subject, matched)
+        if not (keep or head or self._comes_again(subject)):
             once = Route(-1, plain, queues, abroad)
             if not narrowed and changes == interest.inserts + interest.removes:
                 self._keep_alike(subject, once)
@@ -318,9 +272,29 @@ class Subscriptions:
             self.ranks.append(0 if route.only is None else route.only.rank)
             self._by_targets[key] = route
             self._bytes += size
-        self._bytes += len(subject) + _SUBJECT_BYTES
-        self.known.keep(subject, route)
+        if head:
+            others = {each: number for each, number in self._heads.items() if not each.startswith(head)}
+            self._begin_with({**others, head: route.number})
+        else:
+            self._bytes += len(subject) + _SUBJECT_BYTES
+            self.known.keep(subject, route)
         return route
+
+    def _new_head(self, subject: bytes, matched: Matched[NatsSubscription]) -> bytes:
+        """Returns how all subjects begin that have the receivers of this one; empty if there is no need to know."""
+        found = matched.plain or matched.queues
+        if not found or len(self._heads) >= _MOST_HEADS or any(map(subject.startswith, self._heads)):
+            return b""
+        head = self.interest.common_head(subject)
+        for but in {each.but for each in matched.plain if head and each.but}:
+            if overlap(head + b">", but) and not (but.endswith(b".>") and matches(but, head + b">")):
+                return b""
+        return head
+
+    def _begin_with(self, heads: dict[bytes, int]) -> None:
+        """Makes the parser know the routes of all subjects with these heads, where no permissions matter."""
+        self._heads = heads
+        self._open.routes.begin_with(heads)
 
     def _comes_again(self, subject: bytes) -> bool:
         """Returns whether a subject, or a head of subjects, was looked for before."""
@@ -344,8 +318,8 @@ class Subscriptions:
             self.known.keep(head + _ANY, route)
 
     def remember(self, table: SubjectTable, subject: bytes, route: Route) -> None:
-        """Makes the parser know the route of a subject from now on, if it is one that is remembered."""
-        if route.number > 0 and route.number < len(self.routes) and self.routes[route.number] is route:
+        """Makes the parser know the route of a subject from now on, if it is one that is remembered by itself."""
+        if self.known.values.get(subject) is route and route.number > 0:
             table.routes.add(subject, route.number)
             if table is not self._open:
                 self._bytes += len(subject) + _SUBJECT_BYTES // 2

@@ -79,6 +79,7 @@ cdef class Names:
 
     def __dealloc__(self):
         free(self.table.entries)
+        free(self.heads)
 
     def __len__(self):
         return len(self.numbers)
@@ -117,9 +118,30 @@ cdef class Names:
             raise
         free(old)
         self.numbers.clear()
+        self.head_count = 0
+
+    def begin_with(self, heads):
+        cdef tuple kept = tuple([(bytes(head), number) for head, number in heads.items()])
+        cdef Head* places
+        cdef bytes head
+        cdef Py_ssize_t i = 0
+        for _, number in kept:
+            if not 0 <= number <= INT32_MAX:
+                raise ValueError(f"{number} is no number for names")
+        places = <Head*>malloc((len(kept) + 1) * sizeof(Head))
+        if places == NULL:
+            raise MemoryError
+        for head, number in kept:
+            places[i].name = <const uint8_t*>PyBytes_AS_STRING(head)
+            places[i].size = PyBytes_GET_SIZE(head)
+            places[i].number = number
+            i += 1
+        free(self.heads)
+        self.kept, self.heads, self.head_count, self.last_head = kept, places, i, 0
 
     def get(self, name):
-        return self.numbers.get(name, -1)
+        cdef bytes text = bytes(name)
+        return found_in(self, <const uint8_t*>PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
 
     cdef int resize(self, size_t size) except -1:
         cdef Entry* old = self.table.entries
@@ -136,6 +158,36 @@ cdef class Names:
                 entry[0] = old[i]
         free(old)
         return 0
+
+
+cdef inline bint is_below(const Head* head, const uint8_t* name, Py_ssize_t size) noexcept nogil:
+    """Returns whether a name is the head and tokens."""
+    cdef Py_ssize_t i
+    cdef uint8_t before = 46
+    if size <= head.size or memcmp(name, head.name, <size_t>head.size) != 0:
+        return False
+    for i in range(head.size, size):
+        if name[i] <= 32 or (name[i] == 46 and before == 46):
+            return False
+        before = name[i]
+    return before != 46
+
+
+cdef inline int32_t found_in(Names table, const uint8_t* name, Py_ssize_t size) noexcept:
+    """What is under a name or a head that it begins with, -1 for nothing."""
+    cdef Py_ssize_t i
+    cdef int32_t found
+    if not table.head_count:
+        return number_of(&table.table, name, <uint32_t>size)
+    if is_below(&table.heads[table.last_head], name, size):
+        return table.heads[table.last_head].number
+    found = number_of(&table.table, name, <uint32_t>size)
+    if found < 0:
+        for i in range(table.head_count):
+            if is_below(&table.heads[i], name, size):
+                table.last_head = i
+                return table.heads[i].number
+    return found
 
 
 cdef inline bint blank(uint8_t byte) noexcept nogil:
@@ -345,9 +397,7 @@ cdef tuple parse(
                     if not publish:
                         route = <int32_t>number(p + line.sid.start, line.sid.size)
                     elif not same:
-                        route = number_of(
-                            &table.table, p + line.subject.start, <uint32_t>line.subject.size
-                        )
+                        route = found_in(table, p + line.subject.start, line.subject.size)
                     if rows == 0:
                         last_route = route
                     elif route != last_route or (route < 0 and not same):
@@ -456,7 +506,7 @@ cdef int gather(
             whole = length <= left and p[length - 2] == 13 and p[length - 1] == 10
             if not whole:
                 break
-            route = number_of(&table.table, p + line.subject.start, <uint32_t>line.subject.size)
+            route = found_in(table, p + line.subject.start, line.subject.size)
             whole = 0 < route < order.len and ranks[route] != 0
             if not whole:
                 break
@@ -842,36 +892,6 @@ def subject_runs(buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssiz
             found.append(i)
         before = row
     return found
-
-
-def rows_below(
-    buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssize_t end, bytes head not None
-):
-    """See the twin."""
-    cdef const uint8_t[::1] source = buffer
-    cdef const uint8_t* base = &source[0] if source.shape[0] else NULL
-    cdef const uint8_t* p
-    cdef Py_ssize_t i, k, size, head_size = PyBytes_GET_SIZE(head)
-    cdef uint8_t before
-    if frames.shape[1] != WIDTH or not 0 <= begin <= end <= frames.shape[0]:
-        raise ValueError(f"rows {begin} to {end} lie outside")
-    for i in range(begin, end):
-        size = frames[i, SUBJECT_SIZE]
-        check(frames[i, SUBJECT], size, source.shape[0])
-        p = base + frames[i, SUBJECT]
-        if size <= head_size or memcmp(p, PyBytes_AS_STRING(head), <size_t>head_size) != 0:
-            return i
-        for k in range(head_size):
-            if p[k] <= 32:
-                return i
-        before = 46
-        for k in range(head_size, size):
-            if p[k] <= 32 or (p[k] == 46 and before == 46):
-                return i
-            before = p[k]
-        if before == 46:
-            return i
-    return end
 
 
 def encode_numbers(

@@ -10,6 +10,7 @@ a change costs no more than what it makes necessary again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -21,6 +22,8 @@ S = TypeVar("S")
 V = TypeVar("V")
 R = TypeVar("R")
 
+#: Tokens of patterns that stand for others.
+WILDCARDS: Final = (b"*", b">")
 #: Levels that a search goes through in a row.
 _STEP: Final = 1024
 
@@ -84,11 +87,12 @@ class Interest(Generic[S]):
         removes: How many were taken out.
     """
 
-    __slots__ = ("_literals", "_patterns", "count", "inserts", "removes")
+    __slots__ = ("_firsts", "_literals", "_patterns", "count", "inserts", "removes")
 
     def __init__(self) -> None:
         self.count = self.inserts = self.removes = 0
         self._literals: dict[bytes, _Subscribers[S]] = {}
+        self._firsts: Counter[bytes] = Counter()  # literals by their first token
         self._patterns: _Level[S] = _Level()
 
     def insert(self, subject: bytes, subscription: S, queue: bytes = b"") -> bool:
@@ -106,6 +110,7 @@ class Interest(Generic[S]):
             subscribers = self._literals.get(subject)
             if subscribers is None:
                 subscribers = self._literals[subject] = _Subscribers()
+                self._firsts[subject.partition(b".")[0]] += 1
         else:
             subscribers = self._make(subject)
         if not subscribers.add(subscription, queue):
@@ -122,6 +127,10 @@ class Interest(Generic[S]):
                 return False
             if not subscribers:
                 del self._literals[subject]
+                first = subject.partition(b".")[0]
+                self._firsts[first] -= 1
+                if not self._firsts[first]:
+                    del self._firsts[first]
         elif not self._discard(subject, subscription, queue):
             return False
         self.count -= 1
@@ -197,6 +206,29 @@ class Interest(Generic[S]):
             if len(levels) > _STEP:
                 return False
         return all(len(level.next) == (b"*" in level.next) for level in levels)
+
+    def common_head(self, subject: bytes) -> bytes:
+        """Returns the shortest beginning of a subject that is enough to know who gets it, up to a point.
+
+        The same subscriptions match all subjects that begin so. Empty: there is none, or it takes long to find out.
+        """
+        if not is_literal(subject):
+            return b""
+        levels, at = [self._patterns], 0
+        for token in subject.split(b".")[:-1]:
+            levels = [level.next[each] for level in levels for each in (token, b"*") if each in level.next]
+            at += len(token) + 1
+            if len(levels) > _STEP:
+                break
+            if not any(level.next for level in levels):
+                head = subject[:at]
+                if head[: head.find(b".")] not in self._firsts:
+                    return head
+                if len(self._literals) > _STEP:
+                    break
+                if not any(each.startswith(head) for each in self._literals):
+                    return head
+        return b""
 
     def _make(self, pattern: bytes) -> _Subscribers[S]:
         """Returns those who subscribed to a pattern; makes the way to it."""
@@ -276,12 +308,12 @@ class Remembered(Generic[V]):
         if is_literal(pattern):
             return [] if self.values.pop(pattern, None) is None else [pattern]
         first, second = _key(pattern)
-        if first in _WILDCARDS:
+        if first in WILDCARDS:
             return None
         groups = self._groups.get(first)
         if groups is None:
             return []
-        if second not in _WILDCARDS:
+        if second not in WILDCARDS:
             chosen = [groups[second]] if second in groups else []
         elif len(groups) <= most:
             chosen = list(groups.values())
@@ -289,7 +321,7 @@ class Remembered(Generic[V]):
             return None
         if sum(map(len, chosen)) > most:
             return None
-        if second in _WILDCARDS:
+        if second in WILDCARDS:
             del self._groups[first]
         else:
             groups.pop(second, None)
@@ -299,9 +331,6 @@ class Remembered(Generic[V]):
         """Forgets all."""
         self.values.clear()
         self._groups.clear()
-
-
-_WILDCARDS: Final = (b"*", b">")
 
 
 def finished(work: Generator[None, None, R]) -> R:

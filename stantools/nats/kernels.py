@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         parse_publishes,
         put_acknowledgements,
         read_deliveries,
-        rows_below,
         subject_runs,
     )
 
@@ -38,7 +37,6 @@ __all__ = [
     "parse_publishes",
     "put_acknowledgements",
     "read_deliveries",
-    "rows_below",
     "subject_runs",
 ]
 

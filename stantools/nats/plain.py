@@ -29,6 +29,8 @@ from stantools.nats.frames import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from stantools.format.envelope import Buffer
@@ -77,10 +79,11 @@ class Names:
     Subjects have their routes under them, for example. How many there are is bounded by whoever fills it.
     """
 
-    __slots__ = ("_numbers",)
+    __slots__ = ("_heads", "_numbers")
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
+        self._heads: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -99,13 +102,35 @@ class Names:
         """Forgets a name, known or not."""
         self._numbers.pop(name, None)
 
+    def begin_with(self, heads: Mapping[bytes, int]) -> None:
+        """Puts numbers under all subjects that begin with a head and go on with tokens, without a blank.
+
+        Args:
+            heads: Numbers by head, which is up to a point, and no head begins with another one; instead of those that
+                there were. What is below one may also be there itself, under the same number.
+
+        Raises:
+            ValueError: A number is negative or needs more than 31 bits.
+        """
+        for number in heads.values():
+            if not 0 <= number <= _MOST:
+                raise ValueError(f"{number} is no number for names")
+        self._heads = dict(heads)
+
     def get(self, name: bytes) -> int:
-        """Returns what is under a name, -1 for nothing."""
-        return self._numbers.get(name, -1)
+        """Returns what is under a name or a head that it begins with, -1 for nothing."""
+        found = self._numbers.get(name, -1)
+        if found < 0 and self._heads:
+            for head, number in self._heads.items():
+                if name.startswith(head) and name != head:
+                    rest = name[len(head) :]
+                    return number if b"" not in rest.split(b".") and min(rest) > _BLANK else -1
+        return found
 
     def clear(self) -> None:
         """Forgets all."""
         self._numbers.clear()
+        self._heads.clear()
 
 
 def parse_publishes(
@@ -439,32 +464,6 @@ def subject_runs(buffer: Buffer, frames: Frames, begin: int, end: int) -> list[i
             found.append(row)
         before = subject
     return found
-
-
-def rows_below(buffer: Buffer, frames: Frames, begin: int, end: int, head: bytes) -> int:
-    """Returns the first row whose subject is not a head and at least one more token, without a blank; or the end.
-
-    Args:
-        buffer: What the rows were parsed from.
-        frames: The table.
-        begin: The first row.
-        end: The row behind the last.
-        head: How the subjects begin, up to a point.
-
-    Raises:
-        ValueError: The rows, or what they point to, lie outside.
-    """
-    if not 0 <= begin <= end <= len(frames):
-        raise ValueError(f"rows {begin} to {end} lie outside")
-    view = memoryview(buffer).cast("B")
-    for row, (start, size) in enumerate(frames[begin:end, SUBJECT : SUBJECT_SIZE + 1].tolist(), begin):
-        if not 0 <= start <= len(view) - size or size < 0:
-            raise ValueError(f"{size} bytes at {start} lie outside")
-        subject = bytes(view[start : start + size])
-        rest = subject[len(head) :].split(b".")
-        if not subject.startswith(head) or b"" in rest or min(subject) <= _BLANK:
-            return row
-    return end
 
 
 def encode_numbers(

@@ -225,6 +225,36 @@ def test_names(steps: list[tuple[str, int, int]]) -> None:
         assert tables[0].get(name) == tables[1].get(name)
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sets(st.sampled_from((b"a.", b"b.", b"c.a.", b"c.b.a.", b"d..", b"e"))),
+    st.lists(st.lists(st.sampled_from((b"a", b"b", b"c", b"d", b".", b".", b".", b"\x0b", b"e")), max_size=6), max_size=9),
+    st.sets(st.sampled_from((b"a", b"c.b", b"a.b", b"a."))),
+)
+def test_names_by_how_they_begin(heads: set[bytes], pieces: list[list[bytes]], known: set[bytes]) -> None:
+    names = [b"".join(each) for each in pieces]
+    numbers = {head: 7 + number for number, head in enumerate(sorted(heads))}
+    data = b"".join(b"PUB %b 0\r\n\r\n" % name for name in names if name)
+    found = []
+    for kernels in TWINS.both:
+        table, frames = kernels.Names(), frame_table(16)
+        for name in known:
+            table.add(name, numbers.get(name[:2], 3))
+        table.begin_with(numbers)
+        got = [table.get(name) for name in names * 2]
+        rows, _, _, spans, _ = kernels.parse_publishes(data, 0, len(data), frames, table, 99, 99)
+        assert frames[:rows, ROUTE].tolist() == [table.get(name) for name in names if name][:rows]
+        gathered = kernels.parse_gathered(data, [len(data)], frames, table, bytes(range(20)), 99, 99)
+        table.clear()
+        found.append((got, rows, spans, gathered, [table.get(name) for name in names]))
+        assert set(found[-1][-1]) <= {-1}
+    assert found[0] == found[1]
+    for name, number in zip(names, found[0][0], strict=False):
+        under = {numbers[head] for head in heads if name.startswith(head) and b"" not in name[len(head) :].split(b".")}
+        under = under if min(name, default=0) > 32 else set()
+        assert number in under or (name in known and not under) or (number == -1 and not under)
+
+
 PLACES = st.tuples(st.integers(-2, 40), st.integers(-1, 12))
 
 
@@ -234,7 +264,6 @@ PLACES = st.tuples(st.integers(-2, 40), st.integers(-1, 12))
 )
 def test_runs_and_answers(pieces: list[Any], begin: int, end: int, first: int) -> None:
     buffer = b"foofoobarfoobarbar" * 2
-    texts = [buffer, b"foo.a." * 6, b"foo.foo.\x0b" * 4, b"foo.." * 8]
     table = frame_table(len(pieces))
     for row, (subject, reply) in enumerate(pieces):
         table[row] = (*subject, *reply, 0, 0, 0, -1)
@@ -244,7 +273,6 @@ def test_runs_and_answers(pieces: list[Any], begin: int, end: int, first: int) -
         answers = frame_table(8)
         try:
             results[-1].append(kernels.subject_runs(buffer, table, begin, end))
-            results[-1] += [kernels.rows_below(text, table, begin, end, b"foo.") for text in texts]
         except ValueError as problem:
             results[-1].append(str(problem))
         try:

@@ -14,6 +14,7 @@ from broker.nats.client import Counters, NatsSubscription
 from broker.nats.router import Router
 from broker.nats.subscriptions import Subscriptions
 from stantools.nats.frames import frame_table, rows
+from stantools.nats.interest import finished
 from stantools.nats.kernels import parse_publishes
 from stantools.nats.subjects import matches
 
@@ -157,15 +158,51 @@ def test_messages_to_subjects_that_come_once_go_to_all_who_want_them(todo: list[
             table.add(present[-1])
 
 
-def test_acknowledgements_go_to_who_takes_them_at_once() -> None:
+def known(table: Subscriptions, subject: bytes) -> NatsSubscription | None:
+    """The only one who gets a subject, as the parser knows it."""
+    number = table.table(None).routes.get(subject)
+    return table.routes[number].only if number > 0 else None
+
+
+def test_subjects_that_begin_alike_are_looked_up_once() -> None:
     table, receiver = Subscriptions(), Receiver()
-    owner = NatsSubscription(receiver, b"1", b"$JS.ACK.>", b"", print)  # type: ignore[arg-type]
-    table.add(owner)
-    assert table.below(b"$JS.ACK.s.c.1") == (b"$JS.ACK.", owner) and table.below(b"$JS.API.s") is None
-    other = NatsSubscription(receiver, b"2", b"$JS.*.s.>")  # type: ignore[arg-type]
+    acks, api, keys, bucket = (
+        NatsSubscription(receiver, subject, subject, b"", print)  # type: ignore[arg-type]
+        for subject in (b"$JS.ACK.>", b"$JS.API.>", b"$JS.API.GET.*.>", b"$KV.b.>")
+    )
+    api.but = keys.subject
+    for each in (acks, api, keys, bucket):
+        table.add(each)
+    for subject in (b"$JS.ACK.s.c.1", b"$JS.API.X.Y", b"$JS.API.GET.s.x", b"$JS.API.GET.s", b"$KV.b.1", b"no.1", b"no.2"):
+        finished(table.look_up(subject, False))
+    assert known(table, b"$JS.ACK.1") is known(table, b"$JS.ACK.s.c.2") is acks
+    assert known(table, b"$JS.API.X.2") is api and known(table, b"$JS.API.GET.s.a.b") is keys
+    assert known(table, b"$KV.b.2") is bucket
+    unknown = (b"$JS.API.2", b"$JS.API.GET.t.a", b"$KV.b.", b"$KV.b", b"$KV.b..x", b"$KV.b.x\x0b", b"$KV.c.1", b"no.1")
+    assert not any(known(table, subject) for subject in unknown)
+    other = NatsSubscription(receiver, b"other", b"$JS.*.s.>")  # type: ignore[arg-type]
     table.add(other)
-    assert table.below(b"$JS.ACK.s.c.1") is None
+    assert known(table, b"$JS.ACK.1") is None and known(table, b"$KV.b.2") is bucket
+    finished(table.look_up(b"$JS.ACK.s.c.1", False))
+    assert known(table, b"$JS.ACK.s.c.1") is None
     table.remove(other)
-    assert table.below(b"$JS.ACK.s.c.1") == (b"$JS.ACK.", owner)
-    table.remove(owner)
-    assert table.below(b"$JS.ACK.s.c.1") is None
+    finished(table.look_up(b"$JS.ACK.s.c.1", False))
+    assert known(table, b"$JS.ACK.s.c.2") is acks
+    table.remove(acks)
+    assert known(table, b"$JS.ACK.s.c.2") is None
+    one = NatsSubscription(receiver, b"one", b"$KV.b.1")  # type: ignore[arg-type]
+    table.add(one)
+    for subject in (b"$KV.b.1", b"$KV.b.2", b"$KV.b.2"):
+        finished(table.look_up(subject, False))
+    assert known(table, b"$KV.b.1") is known(table, b"$KV.b.3") is None
+
+
+def test_what_most_patterns_say_is_remembered_one_by_one() -> None:
+    table, receiver = Subscriptions(), Receiver()
+    for number in range(200):
+        subject = b"s%d.>" % number
+        table.add(NatsSubscription(receiver, subject, subject, b"", print))  # type: ignore[arg-type]
+    for number in range(200):
+        finished(table.look_up(b"s%d.x" % number, False))
+    found = [known(table, b"s%d.y" % number) for number in range(200)]
+    assert [each.sid for each in found if each] == [b"s%d.>" % number for number in range(64)]
