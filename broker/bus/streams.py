@@ -32,6 +32,7 @@ class StreamsBus:
         #: Both publish as the server itself.
         self.publish: Final = self._client.publish_anything
         self.answer: Final = partial(server.router.answer, self._client)
+        self.send_now: Final = server.flush
 
     @property
     def id(self) -> str:

@@ -42,6 +42,9 @@ class Bus(Protocol):
     def answer(self, to: bytes, message: bytes, header_size: int) -> None:
         """As `publish`: a message that begins with so many bytes of headers."""
 
+    def send_now(self) -> None:
+        """Has what was published leave at once: nothing else of this round is worth waiting for."""
+
     def deliver(
         self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""
     ) -> None:

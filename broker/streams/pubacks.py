@@ -61,6 +61,10 @@ class PubAcks:
         if count:
             self._waiting.append(_Many(stream, data, answers[:count]))
 
+    def answer(self, stream: Stream, to: bytes, answer: bytes) -> None:
+        """Sends an answer at once."""
+        self._bus.answer(to, said_of_publish(stream, answer) if self._preview else answer, 0)
+
     def refuse(self, stream: Stream, answer: bytes) -> None:
         """Answers everything that waits for a stream so."""
         waiting, self._waiting = self._waiting, []
@@ -78,8 +82,7 @@ class PubAcks:
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if not isinstance(each, _Many):
-                stream, to, answer = each
-                self._bus.answer(to, said_of_publish(stream, answer) if self._preview else answer, 0)
+                self.answer(*each)
             elif self._preview:
                 for to, _, _, answer in rows(each.buffer, each.frames, 0, len(each.frames)):
                     self._bus.publish(to, said_of_publish(each.stream, answer))

@@ -186,17 +186,18 @@ class StreamsServer:
     def _published(self, stream: Stream, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         now, name = self._clock.wall(), stream.json_name
         # Nothing else is under way: it need not wait for others.
-        alone = end - begin == 1 < _FEW and not self._dirty and now - self._published_at > _PAUSE
+        pause = now - self._published_at
         self._published_at = now
-        if not alone:
-            self.changed(stream)
+        if end - begin == 1 and not self._dirty and pause > _PAUSE:
+            self._publish_alone(stream, buffer, frames, begin, now)
+            return
+        self.changed(stream)
         silent = stream.config.no_ack
         if end - begin >= _FEW:
             try:
                 first = stream.publish_rows(buffer, frames, begin, end, now)
             except StorageError as error:
-                self._failed(stream, error)
-                refused = _refused(store_failed(error.message), name)
+                refused = self._refusal(stream, error)
                 for _, to, _, _ in rows(buffer, frames, begin, end):
                     if to and not silent:
                         self._acks.add(stream, to, refused)
@@ -205,26 +206,40 @@ class StreamsServer:
                 if not silent:
                     self._acks.add_rows(stream, buffer, frames, begin, end, first)
                 return
-        view = memoryview(buffer)
-        for start, size, reply, reply_size, header, at, length, _ in frames[begin:end].tolist():
-            subject, payload = bytes(view[start : start + size]), bytes(view[at + header : at + length])
+        for subject, reply, header, payload in rows(buffer, frames, begin, end):
             try:
-                block = bytes(view[at : at + header]) if header else b""
-                sequence, known = stream.publish(subject, block, payload, now)
-                if alone:
-                    stream.flush()
-                answer = b'{"stream":%b,"seq":%d%b}' % (name, sequence, b',"duplicate": true' if known else b"")
-            except ApiError as error:
-                answer = _refused(error, name)
-            except StorageError as error:
-                self._failed(stream, error)
-                answer = _refused(store_failed(error.message), name)
-            if reply_size and not silent:
-                self._acks.add(stream, bytes(view[reply : reply + reply_size]), answer)
-        if alone:
-            self._acks.send()
-            if stream.echoes or stream.followers or self.copies.feeds(stream):
-                self.changed(stream)
+                sequence, known = stream.publish(subject, header, payload, now)
+                answer = _stored(name, sequence, known)
+            except (ApiError, StorageError) as error:
+                answer = self._refusal(stream, error)
+            if reply and not silent:
+                self._acks.add(stream, reply, answer)
+
+    def _publish_alone(self, stream: Stream, buffer: Buffer, frames: Frames, row: int, now: int) -> None:
+        """Stores a message when nothing else is under way: whoever has sent it has the answer before the rest is done."""
+        [(subject, reply, header, payload)] = rows(buffer, frames, row, row + 1)
+        try:
+            sequence, known = stream.publish(subject, header, payload, now, over=True)
+            stream.flush()
+            answer = _stored(stream.json_name, sequence, known)
+        except (ApiError, StorageError) as error:
+            answer = self._refusal(stream, error)
+        if reply and not stream.config.no_ack:
+            self._acks.answer(stream, reply, answer)
+            self._bus.send_now()
+        try:
+            stream.trim()
+        except StorageError as error:
+            self._failed(stream, error)
+        if stream.echoes or stream.followers or self.copies.feeds(stream):
+            self.changed(stream)
+
+    def _refusal(self, stream: Stream, error: ApiError | StorageError) -> bytes:
+        """Returns the answer to a message that is not stored. If it could not be written, nothing else of it is either."""
+        if isinstance(error, StorageError):
+            self._failed(stream, error)
+            error = store_failed(error.message)
+        return _refused(error, stream.json_name)
 
     def commit(self) -> None:
         """Flushes what was published, acknowledges it, and sends consumers what there is."""
@@ -298,6 +313,8 @@ class StreamsServer:
             self._flush()
         for subject, reply, header, body in rows(buffer, frames, begin, end):
             self._wanted(subject, reply, header, body)
+        if end - begin == 1:
+            self._bus.send_now()
 
     def _wanted(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
         for message, header_size in self.api.direct(subject[len(DIRECT) :], header, body):
@@ -407,6 +424,10 @@ class StreamsServer:
         self.consumers.look_after()
         self.copies.look_after()
         self.transfers.look_after()
+
+
+def _stored(name: bytes, sequence: int, known: bool) -> bytes:
+    return b'{"stream":%b,"seq":%d%b}' % (name, sequence, b',"duplicate": true' if known else b"")
 
 
 def _refused(error: ApiError, name: bytes) -> bytes:

@@ -84,6 +84,7 @@ class Stream:
         self.counted = 0  #: bytes that are counted for it
         self._ids = publishing.Ids()
         self._lives = publishing.Lifetimes()
+        self._grown = b""  # the subject of a message for which nothing has made room yet
         self.followers: list[Follower] = []  #: its consumers
         self.copies: Sequence[Copied] = ()  #: what it copies from others
         self.unflushed = False  #: something was taken out since it was last flushed
@@ -107,7 +108,9 @@ class Stream:
 
     # Publishing
 
-    def publish(self, subject: bytes, header: bytes, payload: bytes, now: int) -> tuple[int, bool]:
+    def publish(
+        self, subject: bytes, header: bytes, payload: bytes, now: int, *, over: bool = False
+    ) -> tuple[int, bool]:
         """Stores a message.
 
         Args:
@@ -115,6 +118,7 @@ class Stream:
             header: Header block; empty for none.
             payload: The payload.
             now: Nanoseconds since 1970.
+            over: What is over the limits then may stay for the moment, until `trim` is called.
 
         Returns:
             Its sequence, and whether it was there before.
@@ -138,7 +142,7 @@ class Stream:
             publishing.check_last_id(headers, self._ids.last)
             replaces = publishing.rollup(headers, allowed=config.allow_rollup_hdrs)
             told = publishing.Told(message_id, publishing.lifetime(headers), replaces)
-        return self._store(subject, header, payload, now, told), False
+        return self._store(subject, header, payload, now, told, over=over), False
 
     def publish_rows(self, buffer: Buffer, frames: Frames, begin: int, end: int, now: int) -> int:
         """Stores messages that have come together, if there is nothing about any of them that needs a closer look.
@@ -245,7 +249,15 @@ class Stream:
         self._store(subject, header, payload, time, publishing.Told(message_id, life, replaces), sequence)
 
     def _store(
-        self, subject: bytes, header: bytes, payload: bytes, now: int, told: publishing.Told, sequence: int = 0
+        self,
+        subject: bytes,
+        header: bytes,
+        payload: bytes,
+        now: int,
+        told: publishing.Told,
+        sequence: int = 0,
+        *,
+        over: bool = False,
     ) -> int:
         """Stores a message if there is room for it. Returns its sequence, which may be given."""
         config, store = self.config, self.store
@@ -272,6 +284,9 @@ class Stream:
             self._lives.note(sequence, now, told.life)
         if told.replaces:
             self._roll_up(told.replaces, subject, sequence)
+        if over and config.retention == "limits":
+            self._grown = subject
+            return sequence
         self.enforce(subject)
         if config.retention == "interest" and not self._wanted(sequence):
             self.take_out(sequence)
@@ -334,6 +349,16 @@ class Stream:
             self.take_out(self.store.contents.first_of(entry))
 
     # Limits
+
+    def trim(self) -> None:
+        """Takes out what is over the limits because of a message that was published.
+
+        Raises:
+            StorageError: What is left cannot be written.
+        """
+        grown, self._grown = self._grown, b""
+        if grown:
+            self.enforce(grown)
 
     def enforce(self, subject: bytes = b"") -> None:
         """Takes out what is over the limits.

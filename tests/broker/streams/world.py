@@ -54,6 +54,9 @@ class Lists:
     def answer(self, to: bytes, message: bytes, header_size: int) -> None:
         self.publish(to, message[header_size:], header=message[:header_size])
 
+    def send_now(self) -> None:
+        pass
+
     def deliver(
         self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""
     ) -> None:
