@@ -88,6 +88,9 @@ class Stream:
         self.followers: list[Follower] = []  #: its consumers
         self.copies: Sequence[Copied] = ()  #: what it copies from others
         self.unflushed = False  #: something was taken out since it was last flushed
+        # What a message takes besides subject and payload, and more if it has headers.
+        self._more = store.size_of(b"", b"", b"")
+        self._headed = store.size_of(b"", b"x", b"") - self._more - 1
         #: What is to be published again, once it is flushed: subject, header block, payload.
         self.echoes: list[tuple[bytes, bytes, bytes]] = []
         self.configure(config)
@@ -104,7 +107,16 @@ class Stream:
         transform, again = config.subject_transform, config.republish
         self._mapping = SubjectMapping(transform["src"], transform["dest"]) if transform else None
         self._again = SubjectMapping(again["src"], again["dest"]) if again and again["dest"] else None
-        self._limited = max(config.max_msgs, config.max_bytes, config.max_msgs_per_subject) > 0
+        most = config.max_msgs_per_subject
+        self._limited = max(config.max_msgs, config.max_bytes, most) > 0
+        # Each message is looked at by itself.
+        self._particular = (
+            config.sealed
+            or self._mapping is not None
+            or self._again is not None
+            or config.retention == "interest"
+            or (most > 0 and (max(config.max_msgs, config.max_bytes) > 0 or config.discard_new_per_subject))
+        )
 
     # Publishing
 
@@ -160,25 +172,16 @@ class Stream:
         Raises:
             StorageError: They cannot be written.
         """
+        if self.failure or self._particular:
+            return 0
         config, store = self.config, self.store
         contents = store.contents
         most = config.max_msgs_per_subject
-        if (
-            self.failure
-            or config.sealed
-            or self._mapping is not None
-            or self._again is not None
-            or config.retention == "interest"
-            or (most > 0 and (config.max_msgs > 0 or config.max_bytes > 0 or config.discard_new_per_subject))
-        ):
-            return 0
         headers, payloads, subjects, largest, longest = measure_rows(frames, begin, end)
         ids = self._new_ids(buffer, frames, begin, end, now) if headers else []
         if ids is None:
             return 0
-        # What a message takes besides subject and payload.
-        more = store.size_of(b"", b"", b"")
-        headed = store.size_of(b"", b"x", b"") - more - 1
+        more, headed = self._more, self._headed
         size = payloads + subjects + (end - begin) * more + headers * headed
         if (
             largest + longest + more + headed > MAX_RECORD_SIZE

@@ -14,8 +14,6 @@ from libc.string cimport memcmp
 
 from stantools.streamfiles._native cimport key_of, put_record, refuse
 
-from broker.stores.streams.plain import Measures
-
 NAME = "native"
 
 cdef enum:
@@ -68,7 +66,7 @@ def measure_rows(frames, Py_ssize_t begin, Py_ssize_t end):
         largest = max(largest, <int64_t>row[PAYLOAD_SIZE])
         longest = max(longest, <int64_t>row[SUBJECT_SIZE])
         row += WIDTH
-    return Measures(headers, payloads, subjects, largest, longest)
+    return (headers, payloads, subjects, largest, longest)
 
 
 cdef int64_t size_at(const int32_t* row, uint64_t limit) except -1:

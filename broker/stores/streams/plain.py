@@ -7,7 +7,7 @@ many for a dozen of calls each.
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD_SIZE, SUBJECT_SIZE, WIDTH, rows
 from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
@@ -21,17 +21,7 @@ if TYPE_CHECKING:
 NAME: Final = "plain"
 
 
-class Measures(NamedTuple):
-    """Sizes of the messages in rows of a table."""
-
-    headers: int  #: how many have headers
-    payloads: int  #: bytes of all headers and payloads
-    subjects: int  #: bytes of all subjects
-    largest: int  #: bytes of the largest headers and payload
-    longest: int  #: bytes of the longest subject
-
-
-def measure_rows(frames: Frames, begin: int, end: int) -> Measures:
+def measure_rows(frames: Frames, begin: int, end: int) -> tuple[int, int, int, int, int]:
     """Returns the sizes of messages.
 
     Args:
@@ -39,12 +29,16 @@ def measure_rows(frames: Frames, begin: int, end: int) -> Measures:
         begin: The first row.
         end: The row behind the last; there is one at least.
 
+    Returns:
+        How many have headers; bytes of all headers and payloads, of all subjects, of the largest headers and payload, and
+        of the longest subject.
+
     Raises:
         ValueError: There are no such rows.
     """
     _check_rows(frames, begin, end)
     headers, payloads, subjects = (frames[begin:end, column] for column in (HEADER_SIZE, PAYLOAD_SIZE, SUBJECT_SIZE))
-    return Measures(
+    return (
         int((headers != 0).sum()),
         int(payloads.sum(dtype="i8")),
         int(subjects.sum(dtype="i8")),

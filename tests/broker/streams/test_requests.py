@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from broker.stores.interface import StorageError
 from broker.stores.streams.blocks import Block
 from broker.streams.room import Limits
-from tests.broker.streams.world import API, World
+from tests.broker.streams.world import API, INBOX, World
 
 SECOND = 1_000_000_000
 CALLS = (
@@ -242,3 +242,36 @@ def test_what_was_asked_and_what_became_of_streams_is_told_to_who_listens() -> N
     assert [sorted(told(*each)) for each in requests] == [
         ["asked", "create"], ["asked"], ["asked", "modify"], ["asked"], [], ["asked", "delete"],
     ]  # fmt: skip
+
+
+def test_who_alone_publishes_is_answered_before_what_is_over_the_limits_goes(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("K", subjects=["k.>"], max_msgs_per_subject=1, storage="file")
+    world.create("S", subjects=["s"], max_msgs=2, storage="file")
+    stored = world.server.account.streams
+    there: list[int] = []
+
+    def put(subject: bytes, payload: bytes) -> dict[str, Any]:
+        world.time.now += 1_000_000
+        world.bus.said.clear()
+        world.wishes.commit = False
+        world.bus.send(subject, payload, INBOX)
+        # Nothing is left to a commit.
+        assert not world.wishes.commit
+        [(to, _, answer, _, _)] = world.bus.said
+        assert to == INBOX
+        return dict(json.loads(answer))
+
+    with mock.patch.object(world.bus, "send_now", lambda: there.append(stored["K"].store.contents.messages)):
+        for sequence in range(1, 9):
+            assert put(b"k.%d" % (sequence % 2), b"%d" % sequence) == {"stream": "K", "seq": sequence}
+    assert there == [1, 2, 3, 3, 3, 3, 3, 3]
+    for sequence in range(1, 9):
+        assert put(b"s", b"%d" % sequence) == {"stream": "S", "seq": sequence}
+    with mock.patch.object(Block, "flush", side_effect=StorageError("no space left")):
+        assert put(b"k.1", b"lost")["error"]["err_code"] == 10077
+    world.crash()
+    assert {name: world.state(name)["messages"] for name in "KS"} == {"K": 2, "S": 2}
+    found = [world.server.account.streams[name].store.read(sequence) for name in "KS" for sequence in (7, 8)]
+    assert [each and each.payload for each in found] == [b"7", b"8"] * 2
+    assert put(b"k.1", b"9") == {"stream": "K", "seq": 9}
