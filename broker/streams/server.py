@@ -216,7 +216,7 @@ class StreamsServer:
                 self._acks.add(stream, reply, answer)
 
     def _publish_alone(self, stream: Stream, buffer: Buffer, frames: Frames, row: int, now: int) -> None:
-        """Stores a message when nothing else is under way: whoever has sent it has the answer before the rest is done."""
+        """Stores a message when nothing else is under way: who has sent it has the answer before the rest is done."""
         [(subject, reply, header, payload)] = rows(buffer, frames, row, row + 1)
         try:
             sequence, known = stream.publish(subject, header, payload, now, over=True)
@@ -235,7 +235,7 @@ class StreamsServer:
             self.changed(stream)
 
     def _refusal(self, stream: Stream, error: ApiError | StorageError) -> bytes:
-        """Returns the answer to a message that is not stored. If it could not be written, nothing else of it is either."""
+        """Returns the answer to a message that is not stored. If it cannot be written, what waits is refused, too."""
         if isinstance(error, StorageError):
             self._failed(stream, error)
             error = store_failed(error.message)

@@ -228,7 +228,9 @@ def test_names(steps: list[tuple[str, int, int]]) -> None:
 @settings(max_examples=200, deadline=None)
 @given(
     st.sets(st.sampled_from((b"a.", b"b.", b"c.a.", b"c.b.a.", b"d..", b"e"))),
-    st.lists(st.lists(st.sampled_from((b"a", b"b", b"c", b"d", b".", b".", b".", b"\x0b", b"e")), max_size=6), max_size=9),
+    st.lists(
+        st.lists(st.sampled_from((b"a", b"b", b"c", b"d", b".", b".", b".", b"\x0b", b"e")), max_size=6), max_size=9
+    ),
     st.sets(st.sampled_from((b"a", b"c.b", b"a.b", b"a."))),
 )
 def test_names_by_how_they_begin(heads: set[bytes], pieces: list[list[bytes]], known: set[bytes]) -> None:

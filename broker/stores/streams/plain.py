@@ -30,8 +30,8 @@ def measure_rows(frames: Frames, begin: int, end: int) -> tuple[int, int, int, i
         end: The row behind the last; there is one at least.
 
     Returns:
-        How many have headers; bytes of all headers and payloads, of all subjects, of the largest headers and payload, and
-        of the longest subject.
+        How many have headers; bytes of all headers and payloads, of all subjects, of the largest headers and payload,
+        and of the longest subject.
 
     Raises:
         ValueError: There are no such rows.

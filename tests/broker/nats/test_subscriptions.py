@@ -173,7 +173,15 @@ def test_subjects_that_begin_alike_are_looked_up_once() -> None:
     api.but = keys.subject
     for each in (acks, api, keys, bucket):
         table.add(each)
-    for subject in (b"$JS.ACK.s.c.1", b"$JS.API.X.Y", b"$JS.API.GET.s.x", b"$JS.API.GET.s", b"$KV.b.1", b"no.1", b"no.2"):
+    for subject in (
+        b"$JS.ACK.s.c.1",
+        b"$JS.API.X.Y",
+        b"$JS.API.GET.s.x",
+        b"$JS.API.GET.s",
+        b"$KV.b.1",
+        b"no.1",
+        b"no.2",
+    ):
         finished(table.look_up(subject, False))
     assert known(table, b"$JS.ACK.1") is known(table, b"$JS.ACK.s.c.2") is acks
     assert known(table, b"$JS.API.X.2") is api and known(table, b"$JS.API.GET.s.a.b") is keys
