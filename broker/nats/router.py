@@ -91,7 +91,7 @@ class Router:
             How many rows were taken, one at least, and what is still to be done about them.
         """
         subscriptions, rows, size_of_all = self._subscriptions, 0, 0
-        routes = subscriptions.routes
+        routes, version = subscriptions.routes, subscriptions.version
         rest: Iterator[None] | None = None
         for number, begin, end in spans:
             if end <= rows:
@@ -100,8 +100,8 @@ class Router:
             size = int(frames[begin, PAYLOAD_SIZE] if end - begin == 1 else frames[begin:end, PAYLOAD_SIZE].sum())
             rows, size_of_all = end, size_of_all + size
             only = None
-            # If a receiver made us forget the routes while this batch is under way, they are looked up again.
-            if number > 0 and routes is subscriptions.routes:
+            # If a receiver made us forget a route while this batch is under way, they are looked up again.
+            if number > 0 and version == subscriptions.version:
                 only = routes[number].only
             if (
                 only is not None
@@ -116,7 +116,7 @@ class Router:
                     self._hand_over_paced(origin, only, buffer, frames, begin, end, size)
             else:
                 delivery = _Delivery(buffer, frames)
-                if number > 0 and routes is subscriptions.routes:
+                if number > 0 and version == subscriptions.version:
                     work: Iterator[None] = self._deliver(origin, routes[number], delivery, begin, end, size)
                 else:
                     work = self._publish_unknown(origin, table, delivery, begin, end, size)

@@ -93,6 +93,7 @@ class Subscriptions:
         self.mesh: Mesh | None = None  #: the other servers; None if there are none
         self.interest: Interest[NatsSubscription] = Interest()  #: all subscriptions
         self.routes: list[Route] = []  #: by number; another list once they are forgotten
+        self.version = 0  #: another one once a route of a subject is forgotten
         self.ranks = bytearray()  #: of their only receivers, by number as well; 0 where there is none
         #: How subjects begin that all have the same receivers, and the numbers of their routes.
         self._heads: dict[bytes, int] = {}
@@ -184,6 +185,7 @@ class Subscriptions:
         near = [head for head in self._heads if head.startswith(first + b".") or first in WILDCARDS]
         gone = {head for head in near if overlap(head + b">", pattern)}
         if gone:
+            self.version += 1
             self._begin_with({head: number for head, number in self._heads.items() if head not in gone})
         if not self.known.values:
             return
@@ -192,6 +194,7 @@ class Subscriptions:
         if forgotten is None:
             self.forget()
             return
+        self.version += bool(forgotten)
         for subject in forgotten:
             for table in tables:
                 table.routes.discard(subject)
@@ -200,6 +203,7 @@ class Subscriptions:
         """Forgets all that was remembered of subjects."""
         # Numbers in tables of earlier routes must not live on; nobody holds one across calls.
         self._bytes = 0
+        self.version += 1
         self.known.clear()
         self._by_targets.clear()
         # Number 0 is for nobody: what is in no table has none.

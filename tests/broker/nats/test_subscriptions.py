@@ -7,6 +7,7 @@ from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -214,3 +215,32 @@ def test_what_most_patterns_say_is_remembered_one_by_one() -> None:
         finished(table.look_up(b"s%d.x" % number, False))
     found = [known(table, b"s%d.y" % number) for number in range(200)]
     assert [each.sid for each in found if each] == [b"s%d.>" % number for number in range(64)]
+
+
+@pytest.mark.parametrize("pattern", [b"a.>", b"a.2", b"*.2"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_who_subscribes_while_a_read_is_handled_gets_the_rest_of_it(pattern: bytes, times: int) -> None:
+    table, receiver = Subscriptions(), Receiver()
+    router, frames = Router(table), frame_table(8)
+
+    def ask(*_: Any) -> None:
+        table.add(NatsSubscription(receiver, b"new", pattern))  # type: ignore[arg-type]
+
+    for sid, subject, handler in ((b"old", b"a.>", None), (b"ask", b"api.>", ask)):
+        table.add(NatsSubscription(receiver, sid, subject, b"", handler))  # type: ignore[arg-type]
+    if times == 3:
+        # Subjects with a receiver of their own below it are remembered one by one.
+        table.add(NatsSubscription(receiver, b"other", b"a.*.x"))  # type: ignore[arg-type]
+
+    def publish(data: bytes) -> None:
+        _, _, _, spans, _ = parse_publishes(data, 0, len(data), frames, table.table(None).routes, 99, 99)
+        if times == 1:
+            assert b"api" not in data or [number > 0 for number, _, _ in spans] == [True, True]
+        router.publish(Receiver(), table.table(None), data, frames, spans, perf_counter() + 99)  # type: ignore[arg-type]
+
+    finished(table.look_up(b"api.2", False))
+    for _ in range(times):
+        publish(b"PUB a.2 0\r\n\r\n")
+    receiver.got.clear()
+    publish(b"PUB api.1 0\r\n\r\nPUB a.2 0\r\n\r\n")
+    assert sorted(receiver.got) == [(b"new", b"a.2"), (b"old", b"a.2")]
