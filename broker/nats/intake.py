@@ -8,6 +8,7 @@ receivers; whatever else they send is handled by their connection, in the order 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from time import perf_counter
@@ -29,6 +30,13 @@ _MOST: Final = 1024
 #: How long (seconds) they may take until fewer are gathered, or more.
 _LONG: Final = 0.004
 _SHORT: Final = 0.001
+#: Seconds after an answer: who sends the next request by then is expected to do so again, and how long that is waited for
+#: without going to sleep. To be woken takes longer than most answers.
+_SOON: Final = 100e-6
+_MOMENT: Final = 50e-6
+#: How often in a row that may be in vain; then it is tried once in so many times.
+_PATIENCE: Final = 8
+_SELDOM: Final = 64
 
 
 def _nothing() -> None:
@@ -53,6 +61,10 @@ class Intake:
         self._ends: list[int] = []
         self._filled = 0
         self._most = _PACE
+        self._last: Session | None = None
+        self._answered = self._awake = 0.0
+        self._vain = 0
+        self._looking = False
         self.soon: Callable[[], None] = _nothing
 
     def put(self, origin: Session, count: int) -> None:
@@ -106,8 +118,35 @@ class Intake:
         for origin, data in others:
             origin.hear(data)
         server.drain()
+        if len(ends) == 1:
+            self._expect(origins[0], start)
+        else:
+            self._last = None
         took = perf_counter() - start
         if took > _LONG:
             self._most = max(len(ends) // 2, 1)
         elif took < _SHORT and len(ends) >= self._most // 2:
             self._most = min(2 * self._most, _MOST)
+
+    def _expect(self, origin: Session, came: float) -> None:
+        """Keeps the loop awake for a moment if the only one who sends anything sends requests one right after another.
+
+        Args:
+            origin: Who has sent something.
+            came: When (`perf_counter`).
+        """
+        pause, again = came - self._answered, origin is self._last
+        self._last, self._answered = origin, perf_counter()
+        if not again or pause > _SOON:
+            return
+        self._vain = self._vain + 1 if pause > _MOMENT else 0
+        if self._vain <= _PATIENCE or self._vain % _SELDOM == 0:
+            self._awake = self._answered + _MOMENT
+            if not self._looking:
+                self._look()
+
+    def _look(self) -> None:
+        """Has the loop look again at once who has sent something."""
+        self._looking = perf_counter() < self._awake
+        if self._looking:
+            asyncio.get_running_loop().call_soon(self._look)
