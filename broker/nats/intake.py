@@ -30,7 +30,7 @@ _MOST: Final = 1024
 #: How long (seconds) they may take until fewer are gathered, or more.
 _LONG: Final = 0.004
 _SHORT: Final = 0.001
-#: Seconds after an answer: who sends the next request by then is expected to do so again, and how long that is waited for
+#: Seconds after an answer: who sends the next request by then is expected to do so again, and how long that is awaited
 #: without going to sleep. To be woken takes longer than most answers.
 _SOON: Final = 100e-6
 _MOMENT: Final = 50e-6
