@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 
     from stantools.format.crc import Crc
 
-#: Blocks with fewer messages are put together when this many of them follow each other.
-_SMALL = 128
+#: Blocks with fewer messages, and bytes, are small.
+_SMALL = 16
+_SMALL_SIZE = 16 << 10
+#: So many small blocks in a row are put together, as are messages that came alone.
+_RUN = 128
+#: Bytes of blocks with fewer messages than that which are put together for whoever reads them.
+_JOINED_SIZE = 256 << 10
 #: Emptied places at the front of the list that are kept before the list is cut.
 _SLACK = 256
 
@@ -60,16 +65,17 @@ class BlockList:
         count = len(records.sizes)
         if not count:
             return 0
-        begin = int(records.sequences[0])
-        end = int(records.sequences[-1]) if count > 1 else begin
+        begin: int = records.sequences.item(0)
+        end: int = records.sequences.item(-1)
         if end - begin != count - 1:
             raise ValueError(f"{count} messages with the sequences {begin} to {end}")
         if self.first == 0 or begin != self.last + 1:
             self.clear()
             self.first = begin
-        self._fold()
+        if self._lone:
+            self._fold()
         size = size_of(records)
-        self._put(records, begin)
+        self._put(records, begin, size)
         self.last = end
         self.size += size
         return size
@@ -84,25 +90,26 @@ class BlockList:
         self.last = sequence
         size = len(data) - RECORD_HEADER_SIZE
         self.size += size
-        if len(self._lone) >= _SMALL:
+        if len(self._lone) >= _RUN or size > _SMALL_SIZE:
             self._fold()
         return size
 
-    def _put(self, records: Records, begin: int) -> None:
+    def _put(self, records: Records, begin: int, size: int) -> None:
         self._blocks.append(records)
         self._firsts.append(begin)
-        if len(records.sizes) >= _SMALL:
+        if len(records.sizes) >= _SMALL or size > _SMALL_SIZE:
             self._small = 0
         else:
             self._small += 1
-            if self._small == _SMALL:
+            if self._small == _RUN:
                 self._merge()
 
     def _fold(self) -> None:
         """Makes a block of the messages that came alone."""
         if self._lone:
             lone, self._lone = self._lone, []
-            self._put(together(lone), lone[0][1])
+            block = together(lone)
+            self._put(block, lone[0][1], size_of(block))
 
     def read(self, first: int, count: int, size: int) -> Records:
         """Returns messages from `first` on, which is here; at most one block.
@@ -114,11 +121,12 @@ class BlockList:
         """
         self._fold()
         place = bisect_right(self._firsts, first, self._head) - 1
-        if self._small > 1 and place >= len(self._blocks) - self._small and place < len(self._blocks) - 1:
+        row = first - self._firsts[place]
+        rows = len(self._blocks[place].sizes)
+        if rows < _RUN and rows - row < count and place < len(self._blocks) - 1:
             # Somebody is behind: once put together, the rest is read in one go.
-            self._merge()
-            place = bisect_right(self._firsts, first, self._head) - 1
-        return part_of(self._blocks[place], first - self._firsts[place], count, size)
+            self._join_from(place, size)
+        return part_of(self._blocks[place], row, count, size)
 
     def block(self) -> tuple[Records, int]:
         """Returns the first block, and how many of its messages were dropped."""
@@ -185,13 +193,19 @@ class BlockList:
     def _merge(self) -> None:
         """Puts the small blocks at the end together."""
         count = self._small
-        merged = joined(self._blocks[-count:])
-        begin = self._firsts[-count]
-        del self._blocks[-count:], self._firsts[-count:]
-        self._blocks.append(merged)
-        self._firsts.append(begin)
-        # A big enough one is left alone from now on.
-        self._small = 0 if len(merged.sizes) >= _SMALL else 1
+        self._blocks[-count:] = [joined(self._blocks[-count:])]
+        del self._firsts[1 - count :]
+        self._small = 0
+
+    def _join_from(self, place: int, size: int) -> None:
+        """Puts a block and those behind it together, as long as they have few messages, and not many bytes in all."""
+        blocks, end, left = self._blocks, place, min(size, _JOINED_SIZE)
+        while end < len(blocks) and len(blocks[end].sizes) < _RUN and (left := left - size_of(blocks[end])) >= 0:
+            end += 1
+        if end - place > 1:
+            blocks[place:end] = [joined(blocks[place:end])]
+            del self._firsts[place + 1 : end]
+            self._small = min(self._small, len(blocks) - place - 1)
 
 
 def part_of(block: Records, row: int, count: int, size: int) -> Records:

@@ -70,10 +70,10 @@ def first_sequence(records: Records, last: int) -> int:
     Raises:
         StorageError: It does not.
     """
-    first = int(records.sequences[0])
+    first: int = records.sequences.item(0)
     if first != last + 1 and last:
         raise StorageError(f"sequence {first} does not follow {last}")
-    if (count := len(records.sizes)) > 1 and int(records.sequences[-1]) != first + count - 1:
+    if (count := len(records.sizes)) > 1 and records.sequences.item(-1) != first + count - 1:
         raise StorageError(f"sequences are missing behind {first}")
     return first
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 #: Rows of the table that the kernels fill.
 _TABLE_ROWS: Final = 4096
 #: Messages of a batch when nobody has said how many (the original's number). It may then become larger, in messages and
-#: in bytes: what waits while files are synced is synced together.
+#: in bytes: what waits while files are synced is synced together. What was read together is not divided then.
 _USUAL: Final = 1024
 _GROWN: Final = 4096
 _GROWN_SIZE: Final = 16 << 20
@@ -76,6 +76,7 @@ class Publishing:
         self._crc = context.store.crc
         size = context.options.io_batch_size
         self._batch_size = _GROWN if size == _USUAL else max(size, 1)
+        self._exact = size != _USUAL
         self._clients = clients
         self._channels = channels
         self._commits = commits
@@ -88,8 +89,7 @@ class Publishing:
         """Handler of the publish subjects: takes everything up to staging; commits whenever a batch is full."""
         commits = self._commits
         while begin < end:
-            room = max(self._batch_size - commits.staged, 1)
-            stop = min(end, begin + room)
+            stop = min(end, begin + max(self._batch_size - commits.staged, 1)) if self._exact else end
             begin += self._stage(buffer, frames, begin, stop)
             if commits.staged >= self._batch_size or (commits.size > _GROWN_SIZE and commits.staged >= _USUAL):
                 commits.commit(SHARE)

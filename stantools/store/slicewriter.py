@@ -267,7 +267,7 @@ class SliceWriter:
         self._parts.append(data if type(data) is bytes and len(data) == size else memoryview(data)[begin:end])
         self._pending += size
         self.last_sequence = have.last_sequence = self.last_sequence + count
-        have.last_timestamp = int(timestamps[-1])
+        have.last_timestamp = timestamps.item(-1)
         have.count += count
         have.bytes += cost
         have.data_size += size

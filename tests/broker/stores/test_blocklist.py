@@ -25,11 +25,19 @@ operations = st.lists(
 )
 
 
-@given(operations, st.sampled_from([1, 2, 4, 128]), st.sampled_from([0, 2, 256]))
+@given(
+    operations,
+    st.sampled_from([1, 2, 4, 128]),
+    st.sampled_from([2, 4, 128]),
+    st.sampled_from([10, 1 << 14]),
+    st.sampled_from([0, 2, 256]),
+)
 @settings(deadline=None)
-def test_against_a_list(steps, small, slack):
+def test_against_a_list(steps, small, run, small_size, slack):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocklist, "_SMALL", small)
+        patch.setattr(blocklist, "_RUN", run)
+        patch.setattr(blocklist, "_SMALL_SIZE", small_size)
         patch.setattr(blocklist, "_SLACK", slack)
         found = BlockList()
         model: list[int] = []
@@ -78,6 +86,30 @@ def test_many_small_blocks_become_few():
         found.append(block(NAME, sequence, [b"x"]))
     assert len(found.blocks()) < 200
     assert len(found) == 5000
+
+
+def test_blocks_of_some_size_are_put_together_for_whoever_is_behind():
+    found = BlockList()
+    for sequence in range(1, 5001, 50):
+        found.append(block(NAME, sequence, [b"x"] * 50))
+    assert len(found.blocks()) == 100
+    assert len(found.read(4951, 1000, 1 << 20)) == 50  # the last one
+    assert len(found.read(1, 10, 1 << 20)) == 10
+    assert len(found.blocks()) == 100
+    assert len(found.read(1, 10_000, 1 << 20)) == 5000
+    assert len(found.blocks()) == 1
+
+
+def test_large_messages_are_not_copied():
+    found = BlockList()
+    large = [block(NAME, sequence, [b"x" * 300_000]) for sequence in range(1, 301)]
+    for each in large[:150]:
+        found.append(each)
+    for each in large[150:]:
+        found.add((bytes(each.data), int(each.sequences[0]), 0))
+    assert len(found.blocks()) == 300
+    assert len(found.read(1, 300, 1 << 20)) == 1
+    assert len(found.blocks()) == 300
 
 
 def test_gaps_within_a_block_are_refused():
