@@ -1,8 +1,9 @@
 """What a loss of power leaves of a copy, made to open again.
 
 What was synced is whole, in front; what was written behind it may be there in part, cut, or as zeros. None of that was
-acknowledged, or it is in the streams. So everything from the first record on that is not whole is taken away, which is
-more than NATS Streaming would do, and less than to give the copy up.
+acknowledged, or it is in the streams. So everything from the first message on that is missing or not whole is taken
+away, which is more than NATS Streaming would do, and less than to give the copy up. A slice may end in what an earlier
+loss of power left there: the broker began the next one behind what it had read.
 """
 
 from __future__ import annotations
