@@ -70,7 +70,7 @@ class Parts:
             backing: The streams that it is in; None for a store of another kind.
 
         Raises:
-            StantoolsError: It cannot be had.
+            StantoolsError: It is not available.
         """
         options = self.options
         return open_store(

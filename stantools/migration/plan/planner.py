@@ -88,7 +88,7 @@ def make_plan(
         now_ns: The present in nanoseconds since 1970, by default that of the clock.
 
     Returns:
-        The plan. `checks.find_problems` finds what stands in its way.
+        The plan. `checks.find_problems` finds what prevents it.
 
     Raises:
         UsageError: Overrides contradict each other.

@@ -20,15 +20,12 @@ from broker.stores.jetstream.lease import Lease
 from broker.stores.options import FileOptions
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.proto import store_pb2 as pb
-from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.stores.jetstream.loop import real_time, run
 from tests.broker.stores.jetstream.machine import Machine
 from tests.broker.stores.jetstream.model import JetStream
-from tests.broker.stores.jetstream.test_groups import Nats, Node, Somebody, let_go, live
+from tests.broker.stores.jetstream.test_groups import LIMITS, Nats, Node, Somebody, let_go, live
 from tests.broker.stores.jetstream.test_simulated import Broker, Client, History, all_served, check, play
 from tests.broker.stores.making import IEEE, block, everything, flush, made
-
-LIMITS = StoreLimits(channel=ChannelLimits(max_msgs=0, max_bytes=0))
 
 
 async def scenario(seed: int, folder: Path) -> History:
@@ -37,13 +34,12 @@ async def scenario(seed: int, folder: Path) -> History:
     servers, machine, history = JetStream(chance), Machine(chance), History()
     client = Client(b"me", history, chance)
     copy = folder / "copy"
-    limits = StoreLimits(channel=ChannelLimits(max_msgs=0, max_bytes=0))
     here = asyncio.current_task()
     lives = chance.randint(2, 4)
     with machine.watched():
         for life in range(lives + 1):
             last = life == lives
-            broker = Broker(servers, copy, limits, machine)
+            broker = Broker(servers, copy, LIMITS, machine)
             broker.tasks = {here}  # type: ignore[arg-type]
             await broker.start()
             check(servers, history)
@@ -90,10 +86,9 @@ def test_what_is_read_from_streams_at_a_start_is_durable_before_it_is_served(tmp
     chance = random.Random(1)
     servers, machine, history = JetStream(chance), Machine(chance), History()
     client = Client(b"me", history, chance)
-    limits = StoreLimits(channel=ChannelLimits(max_msgs=0, max_bytes=0))
 
     async def play() -> None:
-        first = Broker(servers, tmp_path / "first", limits, machine)
+        first = Broker(servers, tmp_path / "first", LIMITS, machine)
         await first.start()
         while not client.connected:
             await client.connect(first)
@@ -103,7 +98,7 @@ def test_what_is_read_from_streams_at_a_start_is_durable_before_it_is_served(tmp
             await asyncio.sleep(0.1)
             client.hear()
         first.kill()
-        again = Broker(servers, tmp_path / "again", limits, machine)
+        again = Broker(servers, tmp_path / "again", LIMITS, machine)
         await again.start()
         assert list((tmp_path / "again").rglob("msgs.*.dat"))
         assert not machine.unsynced(tmp_path / "again")
