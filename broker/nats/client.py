@@ -125,6 +125,8 @@ class Client(ABC):
     rtt: int = 0  #: last round trip in ns; 0 if there was none yet
     #: Who sends no more until this one has caught up, or a while has passed.
     stalled: set[Client] = field(default_factory=set)
+    #: It is on a socket and keeps up: small messages may be added to what is collected for it (`hand_out`).
+    direct: bool = False
     #: Set by a handler that can take no more now of what it was given: whoever has sent it has to wait.
     full: bool = False
 

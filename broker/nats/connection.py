@@ -66,6 +66,8 @@ class Connection(Session, asyncio.BufferedProtocol):
     reason: Reason | None = None  #: why
     tls_version: str = ""  #: version of TLS, `1.3`; empty without
     tls_cipher: str = ""  #: its cipher suite
+    out: list[bytes] = field(default_factory=list)  #: what is collected for it
+    out_size: int = 0  #: bytes of that
     _gathered: bool = False
     _transport: asyncio.Transport = field(init=False)
     _left: bytes | bytearray = b""
@@ -75,8 +77,6 @@ class Connection(Session, asyncio.BufferedProtocol):
     _large: bytearray | None = None
     _filled: int = 0
     _needed: int = 0
-    _out: list[bytes] = field(default_factory=list)
-    _out_size: int = 0
     _congested: bool = False
     _holds: int = 0
     _stall_timer: asyncio.TimerHandle | None = None
@@ -99,6 +99,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("", 0)
         self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
         self.ping_at = time.monotonic_ns() + int(self.server.options.ping_interval * 1e9)
+        self.direct = self._may_be_direct()
         self.server.accept(self)
 
     def upgraded(self, transport: asyncio.Transport) -> None:
@@ -127,7 +128,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         self._end(Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR)
         self.release_stalled()
         # Monitoring keeps closed connections for a while: they are to be small, and to go at once when it forgets them.
-        self._out, self._left, self._large, self._work, self.tls = [], b"", None, None, None
+        self.out, self._left, self._large, self._work, self.tls = [], b"", None, None, None
         self._replies.clear()
         self.identity, self.credentials = Identity(), Credentials()
         del self._transport
@@ -168,7 +169,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         if self.closed:
             return False
         self.advance(ClientState.CLOSED)
-        self._gathered = False
+        self._gathered = self.direct = False
         self.reason, self.stop = reason, time.time_ns()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -396,20 +397,20 @@ class Connection(Session, asyncio.BufferedProtocol):
         """Sends something, with all else of this round."""
         if self.state is CLOSED:
             return
-        if not self._out:
-            self.server.dirty(self)
-        self._out.append(data)
-        self._out_size += len(data)
-        if self._out_size > _COLLECT:
+        if not self.out:
+            self.server.dirty((self,))
+        self.out.append(data)
+        self.out_size += len(data)
+        if self.out_size > _COLLECT:
             self.flush()
 
     def flush(self) -> None:
         """Writes what was collected."""
-        out = self._out
+        out = self.out
         if not out or self.state is CLOSED:
             return
-        self._out, self._written = [], self._written + self._out_size
-        self._out_size = 0
+        self.out, self._written = [], self._written + self.out_size
+        self.out_size = 0
         transport = self._transport
         if len(out) == 1:
             transport.write(out[0])
@@ -424,14 +425,14 @@ class Connection(Session, asyncio.BufferedProtocol):
     @property
     def pending(self) -> int:
         """Bytes that wait to be sent."""
-        return self._out_size + (0 if self.closed else self._transport.get_write_buffer_size())
+        return self.out_size + (0 if self.closed else self._transport.get_write_buffer_size())
 
     @property
     def congested(self) -> bool:
         """So much waits to be sent that whoever can wait should."""
         if self.state is CLOSED:
             return False
-        pending = self._out_size + self._transport.get_write_buffer_size()
+        pending = self.out_size + self._transport.get_write_buffer_size()
         return pending > _FULL or 4 * pending > self.server.options.max_pending
 
     def look_after(self, now: int) -> None:
@@ -457,13 +458,17 @@ class Connection(Session, asyncio.BufferedProtocol):
             )
             self.close(Reason.SLOW_DEADLINE, abort=True)
 
+    def _may_be_direct(self) -> bool:
+        """Returns whether it keeps up, whatever waits in a transport that does not ask for a pause."""
+        return not self.closed and self.server.options.max_pending >= 4 * _CONGESTED
+
     def pause_writing(self) -> None:
         """Too much waits for the client: whoever causes it is slowed down."""
-        self._congested = True
+        self._congested, self.direct = True, False
 
     def resume_writing(self) -> None:
         """The client has caught up."""
-        self._congested = False
+        self._congested, self.direct = False, self._may_be_direct()
         self.release_stalled()
 
     def stall(self, receiver: Client, seconds: float) -> None:

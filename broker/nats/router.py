@@ -19,7 +19,7 @@ from broker.log import NATS
 from broker.nats.abroad import Abroad, draw
 from broker.nats.client import Client, Counters, NatsSubscription
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, rows
-from stantools.nats.kernels import subject_runs
+from stantools.nats.kernels import hand_out, subject_runs
 
 if TYPE_CHECKING:
     from broker.nats.auth import Permit
@@ -64,6 +64,7 @@ class Router:
 
     def __init__(self, subscriptions: Subscriptions) -> None:
         self.counters = Counters()  #: messages and bytes of all clients together
+        self.tracing = False  #: protocol messages are logged
         self._subscriptions = subscriptions
 
     # Messages from sockets
@@ -528,36 +529,30 @@ class Router:
         Returns:
             The places of those left out.
         """
-        known, count, total, out, out_size = self._subscriptions.known.values, 0, 0, 0, 0
+        known, counters = self._subscriptions.known.values, self.counters
         late: list[int] = []
-        for place, (subject, payload) in enumerate(messages):
-            route = known.get(subject)
-            to = None if route is None else route.only
-            if to is None or to.handler is not None or to.limit or to.closed:
-                if patient and subject and self._subscriptions.congested(subject):
-                    late.append(place)
-                elif subject:
-                    count += 1
-                    total += len(payload)
-                    self.publish_one(origin, subject, b"", payload, 0, keep=True)
-                continue
-            client = to.client
-            if patient and client.congested:
+        place = 0
+        while place < len(messages):
+            if not self.tracing:
+                place, count, size, fresh = hand_out(messages, place, known, patient)
+                if fresh:
+                    fresh[0].server.dirty(fresh)
+                for each in (origin.counters, counters):
+                    each.in_msgs += count
+                    each.in_bytes += size
+                counters.out_msgs += count
+                counters.out_bytes += size
+                if place == len(messages):
+                    break
+            subject, payload = messages[place]
+            if patient and subject and self._subscriptions.congested(subject):
                 late.append(place)
-                continue
-            size = len(payload)
-            to.delivered += 1
-            counters = client.counters
-            counters.out_msgs += 1
-            counters.out_bytes += size
-            out += 1
-            out_size += size
-            client.take_one(to, subject, b"", payload, 0)
-        for counters in (origin.counters, self.counters):
-            counters.in_msgs += count + out
-            counters.in_bytes += total + out_size
-        self.counters.out_msgs += out
-        self.counters.out_bytes += out_size
+            elif subject:
+                for each in (origin.counters, counters):
+                    each.in_msgs += 1
+                    each.in_bytes += len(payload)
+                self.publish_one(origin, subject, b"", payload, 0, keep=True)
+            place += 1
         return late
 
     def _account(self, to: NatsSubscription, count: int, size: int) -> None:

@@ -29,7 +29,7 @@ from stantools.nats import encoding
 from stantools.nats.frames import frame_table
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from broker.nats.client import Client
     from broker.nats.options import NatsOptions
@@ -76,7 +76,7 @@ class NatsServer:
         self.read_buffer = bytearray(_READ_BUFFER)  #: what all connections read into
         self.read_view = memoryview(self.read_buffer)
         self.frames = frame_table(ROWS)  #: the table that all connections parse into
-        self.tracing = options.trace  #: protocol messages are logged
+        self.tracing = self.router.tracing = options.trace  #: protocol messages are logged
         self.lame = False
         self.offers: Mapping[str, Any] = {}  #: what else INFO announces to clients, such as streams
         self._stopped = False
@@ -312,7 +312,7 @@ class NatsServer:
             tls.server_context(options.tls)
         self.options = options
         self.config_time = time.time_ns()
-        self.tracing = options.trace
+        self.tracing = self.router.tracing = options.trace
         self._configure_tls()
         self._look_after_later()
         if recheck:
@@ -429,9 +429,9 @@ class NatsServer:
         self.turns.begin(self.subscriptions.leave(connection))
         self.closed.append(connection)
 
-    def dirty(self, connection: Connection) -> None:
-        """A connection has something to be written."""
-        self._dirty.append(connection)
+    def dirty(self, connections: Iterable[Connection]) -> None:
+        """Connections have something to be written."""
+        self._dirty.extend(connections)
         if self._flushing is None and not self._held_back:
             self._flushing = asyncio.get_running_loop().call_soon(self.flush)
 

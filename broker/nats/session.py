@@ -20,6 +20,8 @@ from stantools.nats import encoding, operations, subjects
 from stantools.nats.frames import REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from broker.nats.auth import Authenticator, SlowChecks
     from broker.nats.options import NatsOptions
     from broker.nats.router import Router
@@ -69,8 +71,8 @@ class Hub(Protocol[C]):
     def accept(self, connection: C) -> None:
         """Greets a new connection."""
 
-    def dirty(self, connection: C) -> None:
-        """A connection has something to be written."""
+    def dirty(self, connections: Iterable[C]) -> None:
+        """Connections have something to be written."""
 
     def ended(self, connection: C) -> None:
         """A connection has ended."""

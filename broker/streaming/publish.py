@@ -82,6 +82,7 @@ class Publishing:
         self._commits = commits
         self._waiting = waiting
         self._table = publish_table(min(self._batch_size, _TABLE_ROWS))
+        self._places = np.arange(len(self._table), dtype=np.int32)
         #: What precedes the channel in the NATS subject of a publish, in bytes; negative if that may be another.
         self.prefix = -1
 
@@ -115,13 +116,16 @@ class Publishing:
             self._statistics.in_bytes += publishes.size
             traced = self._trace(publishes) if log.STREAMING.isEnabledFor(log.TRACE) else ()
             now = self._clock.wall()
-            groups: Sequence[Group] = publishes.groups
+            groups, lone = publishes.groups, publishes.lone
             portions: list[Portion] = []
             most = min(self._bus.deliverable, self._store.largest) - REDELIVERED_SIZE
-            if publishes.size + _FIELDS > most:
+            large = publishes.size + _FIELDS > most
+            if lone and not large and not traced:
+                lone = self._add_lone(buffer, lone, now)
+            if lone:
+                groups = [*groups, *[Group(number, self._places[row : row + 1]) for number, row in lone]]
+            if large:
                 groups, portions = self._sort_out(groups, most)
-            if not traced:
-                groups = self._add_lone(buffer, groups, now)
             portions += [self._append(buffer, group.channel, group.rows, now) for group in groups]
             self._commits.stage(Batch(publishes.acks, publishes.runs, portions, traced), taken, publishes.size)
         if publishes.status in _FINE:
@@ -152,34 +156,34 @@ class Publishing:
                 fine.append(Group(number, rows[~large]))
         return fine, refused
 
-    def _add_lone(self, buffer: Buffer, groups: Sequence[Group], now: int) -> Sequence[Group]:
-        """Adds what came alone to its channel, where that may be. Returns the other groups."""
+    def _add_lone(self, buffer: Buffer, lone: list[tuple[int, int]], now: int) -> list[tuple[int, int]]:
+        """Adds what came alone to its channel, where that may be. Returns the rest."""
         numbered = self._channels.numbered
-        others: list[Group] = []
-        stores: list[tuple[Group, Channel, LoneMessages]] = []
+        others: list[tuple[int, int]] = []
+        stores: list[tuple[tuple[int, int], Channel, LoneMessages]] = []
         wanted: list[tuple[int, bytes, int, int]] = []
-        for group in groups:
-            number, rows = group
-            channel = numbered[number]
-            if len(rows) > 1 or (store := channel.alone) is None:
-                others.append(group)
+        for each in lone:
+            channel = numbered[each[0]]
+            store = channel.alone
+            if store is None:
+                others.append(each)
                 continue
             if now > channel.timestamp:
                 channel.timestamp = now
-            wanted.append((rows.item(), channel.name, store.last + 1, channel.timestamp))
-            stores.append((group, channel, store))
+            wanted.append((each[1], channel.name, store.last + 1, channel.timestamp))
+            stores.append((each, channel, store))
         if not wanted:
-            return groups
+            return others
         try:
             records = encode_lone_records(buffer, self._table, wanted, self._crc)
         except ValueError:
-            return groups
+            return lone
         added = self._commits.lone
-        for (group, channel, store), record in zip(stores, records, strict=True):
+        for (each, channel, store), record in zip(stores, records, strict=True):
             if store.add(record):
                 added.append((channel, record))
             else:
-                others.append(group)
+                others.append(each)
         return others
 
     def _append(self, buffer: Buffer, number: int, rows: Rows, now: int) -> Portion:

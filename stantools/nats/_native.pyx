@@ -7,6 +7,7 @@ left. Arguments are taken as plain buffers (one acquisition each): calls for a s
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy
@@ -42,6 +43,7 @@ cdef enum:
     WIDTH = 8
 
     LONGEST_LINE = 1 << 30
+    SMALL = 64 * 1024  # as in the twin
     MOST_WORDS = 5  # subject, sid, reply, size of headers, size of all
     MOST = 0x7FFFFFFF
     MOST_TOKENS = 12  # of an acknowledgement subject
@@ -836,6 +838,10 @@ def encode_message(
     Py_ssize_t header_size=0
 ):
     """See the twin."""
+    return one_message(subject, sid, payload, reply, header_size)
+
+
+cdef bytes one_message(bytes subject, bytes sid, bytes payload, bytes reply, Py_ssize_t header_size):
     cdef Py_ssize_t name = PyBytes_GET_SIZE(subject), receiver = PyBytes_GET_SIZE(sid), size = PyBytes_GET_SIZE(payload)
     cdef Py_ssize_t answer = PyBytes_GET_SIZE(reply)
     cdef Py_ssize_t total = 10 + name + receiver + digits_of(<uint64_t>size) + size
@@ -869,6 +875,43 @@ def encode_message(
     to = put_end(put_number(to, <uint64_t>size))
     put_end(put(to, PyBytes_AS_STRING(payload), size))
     return result
+
+
+def hand_out(messages, Py_ssize_t at, dict known not None, bint patient):
+    """See the twin."""
+    cdef Py_ssize_t count = len(messages), size, pending, out = 0, total = 0
+    cdef list fresh = [], waiting
+    cdef bytes subject, payload, sid, frame
+    while at < count:
+        subject, payload = messages[at]
+        route = known.get(subject)
+        to = None if route is None else route.only
+        if to is None or to.handler is not None or to.limit or to.closed:
+            break
+        client = to.client
+        size = PyBytes_GET_SIZE(payload)
+        if not client.direct or size > SMALL:
+            break
+        waiting = client.out
+        if PyList_GET_SIZE(waiting):
+            pending = client.out_size
+            if pending > SMALL or (patient and client.congested):
+                break
+        else:
+            pending = 0
+            fresh.append(client)
+        sid = to.sid
+        frame = one_message(subject, sid, payload, b"", 0)
+        waiting.append(frame)
+        client.out_size = pending + PyBytes_GET_SIZE(frame)
+        to.delivered += 1
+        counters = client.counters
+        counters.out_msgs += 1
+        counters.out_bytes += size
+        out += 1
+        total += size
+        at += 1
+    return at, out, total, fresh
 
 
 def subject_runs(buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssize_t end):

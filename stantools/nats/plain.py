@@ -10,7 +10,7 @@ stricter than in the original: a CR within a word is refused, as it would end up
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from stantools.nats.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -46,6 +46,8 @@ _CRLF: Final = memoryview(b"\r\n")
 #: The table counts in int32.
 _MOST: Final = (1 << 31) - 1
 _LONGEST_LINE: Final = 1 << 30
+#: Bytes of a message, or of what is collected for a client, beyond which `hand_out` leaves it alone.
+SMALL: Final = 64 * 1024
 #: So many rows are worth a copy of the buffer.
 _MANY: Final = 64
 
@@ -437,6 +439,47 @@ def encode_message(subject: bytes, sid: bytes, payload: bytes, reply: bytes = b"
     if not 0 <= header_size <= len(payload):
         raise ValueError(f"headers of {header_size} bytes in {len(payload)}")
     return message(subject, sid, payload[header_size:], reply, payload[:header_size])
+
+
+def hand_out(
+    messages: Sequence[tuple[bytes, bytes]], at: int, known: Mapping[bytes, Any], patient: bool
+) -> tuple[int, int, int, list[Any]]:
+    """Adds messages to what is collected for their receivers, as far as that is all there is to do.
+
+    Args:
+        messages: Subjects and payloads.
+        at: The first one.
+        known: Routes by subject.
+        patient: Not to receivers who do not keep up.
+
+    Returns:
+        The first message that somebody else has to care for, which may be small and has one receiver who takes frames
+        directly (`Client.direct`) otherwise; how many were added, and bytes of their payloads; and the clients for whom
+        nothing was collected before.
+    """
+    first, total, fresh = at, 0, []
+    while at < len(messages):
+        subject, payload = messages[at]
+        route = known.get(subject)
+        to = None if route is None else route.only
+        if to is None or to.handler is not None or to.limit or to.closed:
+            break
+        client, size = to.client, len(payload)
+        if not client.direct or size > SMALL:
+            break
+        if not client.out:
+            fresh.append(client)
+        elif client.out_size > SMALL or (patient and client.congested):
+            break
+        frame = encode_message(subject, to.sid, payload)
+        client.out.append(frame)
+        client.out_size += len(frame)
+        to.delivered += 1
+        client.counters.out_msgs += 1
+        client.counters.out_bytes += size
+        total += size
+        at += 1
+    return at, at - first, total, fresh
 
 
 def subject_runs(buffer: Buffer, frames: Frames, begin: int, end: int) -> list[int]:

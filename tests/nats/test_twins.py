@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from broker.nats.client import Counters
 from stantools.nats import encoding
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD_SIZE, ROUTE, Payloads, frame_table
 from tests.nats.conftest import TWINS
@@ -318,3 +320,83 @@ def test_a_run_ends_where_another_subject_begins(kernels: ModuleType) -> None:
     assert kernels.put_acknowledgements(buffer, 2, table[:2], b"$JS.ACK.S.c.", sequences, times, 5, 1) == 50
     assert buffer[2:50] == b"$JS.ACK.S.c.1.7.5.1000.1$JS.ACK.S.c.1.8.6.2000.0"
     assert table[:2, 2:4].tolist() == [[2, 24], [26, 24]]
+
+
+@dataclass
+class Receiver:
+    """What `hand_out` sees of a client and its only subscription, of which it is the route as well."""
+
+    direct: bool
+    congested: bool
+    out_size: int
+    handler: object = None
+    limit: int = 0
+    closed: bool = False
+    sid: bytes = b"7"
+    delivered: int = 0
+    out: list[bytes] = field(default_factory=list)
+    counters: Counters = field(default_factory=Counters)
+
+    def __post_init__(self) -> None:
+        self.out += [b"before"] * (self.out_size > 0)
+
+    @property
+    def only(self) -> Receiver:
+        return self
+
+    @property
+    def client(self) -> Receiver:
+        return self
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 12).map(lambda number: number > 0),
+            st.booleans(),
+            st.sampled_from([0, 0, 100, 1 << 16, 1 + (1 << 16)]),
+            st.sampled_from([None] * 9 + [print]),
+            st.sampled_from([0] * 9 + [3]),
+            st.sampled_from([False] * 9 + [True]),
+        ),
+        max_size=4,
+    ),
+    st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0, 3, 1 << 16, 1 + (1 << 16)])), max_size=12),
+    st.booleans(),
+)
+def test_handing_out(
+    receivers: list[tuple[bool, bool, int, None, int, bool]], sent: list[tuple[int, int]], patient: bool
+) -> None:
+    messages = [(b"to.%d" % to, bytes(size)) for to, size in sent]
+    results: list[Any] = []
+    for kernels in TWINS.both:
+        known = {b"to.%d" % number: Receiver(*each) for number, each in enumerate(receivers)}
+        every = list(known.values())
+        at, taken = 0, []
+        while at <= len(messages):
+            begin = at
+            at, count, size, fresh = kernels.hand_out(messages, at, known, patient)
+            taken.append((at, size, [every.index(each) for each in fresh]))
+            assert count == at - begin
+            assert size == sum(len(payload) for _, payload in messages[begin:at])
+            at += 1
+        results.append((taken, every))
+    assert results[0] == results[1]
+    taken, every = results[0]
+    handed = set(range(len(messages))) - {at for at, _, _ in taken}
+    for number, (each, was) in enumerate(zip(every, receivers, strict=True)):
+        mine = [payload for place, (to, payload) in enumerate(messages) if place in handed and to == b"to.%d" % number]
+        begun = [b"before"] * (was[2] > 0)
+        assert each.out == begun + [encoding.message(b"to.%d" % number, b"7", payload) for payload in mine]
+        assert each.out_size == was[2] + sum(map(len, each.out[len(begun) :]))
+        assert each.delivered == each.counters.out_msgs == len(mine)
+        assert not mine or (was[0] and was[3] is None and not was[4] and not was[5])
+    # What is left alone needs somebody else.
+    for place in set(range(len(messages))) - handed:
+        to, payload = messages[place]
+        each = known.get(to)
+        assert (
+            each is None or not each.direct or each.handler or each.limit or each.closed
+            or len(payload) > 1 << 16 or each.out_size > 1 << 16 or (patient and each.congested)
+        )  # fmt: skip

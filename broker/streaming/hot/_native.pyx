@@ -330,10 +330,12 @@ def read_publishes(
         count += 1
         frame += WIDTH
         row += WIDTH
+    cdef list lone = []
     return Publishes(
         count,
         STATUSES[status],
-        groups_of(rows, count, one_channel),
+        groups_of(rows, count, one_channel, lone),
+        lone,
         acks_of(base, rows, count, acks_size),
         runs_of(base, first, count),
         size,
@@ -384,11 +386,11 @@ cdef list runs_of(const uint8_t* base, const int32_t* frame, int64_t count):
     return runs
 
 
-cdef list groups_of(const int32_t* table, int64_t count, bint one_channel):
-    """Sorts the rows by channel, without changing the order within one."""
-    cdef object rows = empty(count, INT32)
-    cdef Held held = hold_column(rows, 4, PyBUF_WRITABLE)
-    cdef int32_t* out = <int32_t*>held.buffer.buf
+cdef list groups_of(const int32_t* table, int64_t count, bint one_channel, list lone):
+    """Sorts the rows by channel, without changing the order within one; what is alone in its channel is put aside."""
+    cdef object rows
+    cdef Held held
+    cdef int32_t* out
     cdef int32_t* scratch
     cdef int32_t* slot  # group by channel: a hash table; -1 is free
     cdef int32_t* group  # of each row
@@ -397,8 +399,13 @@ cdef list groups_of(const int32_t* table, int64_t count, bint one_channel):
     cdef int64_t i, begin, groups = 0, slots = 2
     cdef uint32_t k
     cdef list found = []
-    if count == 0:
+    if count == 1:
+        lone.append((table[CHANNEL], 0))
+    if count <= 1:
         return found
+    rows = empty(count, INT32)
+    held = hold_column(rows, 4, PyBUF_WRITABLE)
+    out = <int32_t*>held.buffer.buf
     if one_channel:
         for i in range(count):
             out[i] = <int32_t>i
@@ -430,10 +437,16 @@ cdef list groups_of(const int32_t* table, int64_t count, bint one_channel):
             place[slot[k]] += 1
         begin = 0
         for i in range(groups):
+            if place[i] == 1:
+                place[i] = -1
+                continue
             found.append(named(Group, (channel[i], rows[begin:begin + place[i]])))
             begin += place[i]
             place[i] = <int32_t>begin - place[i]
         for i in range(count):
+            if place[group[i]] < 0:
+                lone.append((channel[group[i]], i))
+                continue
             out[place[group[i]]] = <int32_t>i
             place[group[i]] += 1
     finally:

@@ -41,7 +41,7 @@ class Status(enum.IntEnum):
 
 
 class Group(NamedTuple):
-    """The publishes to one channel."""
+    """The publishes to one channel that has got several."""
 
     channel: int  #: what `channels` has under its name
     rows: Rows  #: rows of the table in the order of arrival
@@ -62,6 +62,7 @@ class Publishes:
     count: int  #: how many frames were taken: rows of the table, and of `acks`
     status: Status  #: why it ended there; anything but GOOD is about the frame behind the last one taken
     groups: list[Group]  #: the rows by channel, in the order in which the channels appear first
+    lone: list[tuple[int, int]]  #: channels that have got one publish, and its row, in the order of arrival
     acks: Payloads  #: the encoded PubAck of each, in bytes of its own: good beyond the call
     runs: list[Run]  #: where to send them, in the order of arrival
     size: int  #: bytes of all PubMsgs taken

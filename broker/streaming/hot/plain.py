@@ -132,7 +132,8 @@ def read_publishes(
     return Publishes(
         count,
         status,
-        [Group(channel, np.array(members, np.int32)) for channel, members in groups.items()],
+        [Group(channel, np.array(members, np.int32)) for channel, members in groups.items() if len(members) > 1],
+        [(channel, members[0]) for channel, members in groups.items() if len(members) == 1],
         _payloads(acks),
         [Run(subject, number, stop) for (subject, number), stop in zip(runs, ends, strict=False)],
         size,

@@ -64,7 +64,7 @@ def test_sample_of_the_specification(kernel: ModuleType) -> None:
     assert server.text(0, columns.REPLY) == b""
     assert found.runs == [(b"acks", 0, 1)]
     assert found.acks.payload(0) == bytes.fromhex("0a0167")
-    assert [(channel, rows.tolist()) for channel, rows in found.groups] == [(3, [0])]
+    assert (found.groups, found.lone) == ([], [(3, 0)])
 
 
 def test_headers_are_skipped(kernel: ModuleType) -> None:
@@ -104,7 +104,7 @@ def test_who_may_publish(kernel: ModuleType, message: bytes, status: Status) -> 
         assert (found.count, found.status) == (3, Status.GOOD)
     else:
         assert (found.count, found.status) == (1, status)
-        assert [rows.tolist() for _, rows in found.groups] == [[0]]
+        assert (found.groups, found.lone) == ([], [(3, 0)])
         assert len(found.acks) == 1
 
 
@@ -133,12 +133,15 @@ def test_the_subject_names_the_channel(kernel: ModuleType, prefix: int, status: 
 
 def test_rows_by_channel_and_runs_of_replies(kernel: ModuleType) -> None:
     server = Server(kernel)
-    names = [b"bar", b"foo", b"foo", b"bar", b"foo"]
-    replies = [b"x", b"x", b"", b"", b"x"]
+    server.channels.add(b"alone", 9)
+    server.channels.add(b"also", 2)
+    names = [b"bar", b"foo", b"also", b"foo", b"bar", b"alone", b"foo"]
+    replies = [b"x", b"x", b"x", b"", b"", b"x", b"x"]
     found = server.read(*(publish(subject=name, guid=b"g%d" % i) for i, name in enumerate(names)), replies=replies)
-    assert [(channel, rows.tolist()) for channel, rows in found.groups] == [(4, [0, 3]), (3, [1, 2, 4])]
-    assert found.runs == [(b"x", 0, 2), (b"", 2, 4), (b"x", 4, 5)]
-    assert [PubAck.FromString(found.acks.payload(row)).guid for row in range(5)] == [b"g%d" % i for i in range(5)]
+    assert [(channel, rows.tolist()) for channel, rows in found.groups] == [(4, [0, 4]), (3, [1, 3, 6])]
+    assert found.lone == [(2, 2), (9, 5)]
+    assert found.runs == [(b"x", 0, 3), (b"", 3, 5), (b"x", 5, 7)]
+    assert [PubAck.FromString(found.acks.payload(row)).guid for row in range(7)] == [b"g%d" % i for i in range(7)]
 
 
 def test_full_table_and_no_frames(kernel: ModuleType) -> None:
@@ -146,7 +149,8 @@ def test_full_table_and_no_frames(kernel: ModuleType) -> None:
     found = server.read(SAMPLE, SAMPLE, SAMPLE)
     assert (found.count, found.status) == (2, Status.FULL)
     found = server.read()
-    assert (found.count, found.status, found.groups, found.runs, len(found.acks)) == (0, Status.GOOD, [], [], 0)
+    assert (found.count, found.status, len(found.acks)) == (0, Status.GOOD, 0)
+    assert (found.groups, found.lone, found.runs) == ([], [], [])
     assert server.read(SAMPLE, SAMPLE).status is Status.GOOD
 
 

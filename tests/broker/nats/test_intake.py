@@ -393,8 +393,14 @@ def test_messages_to_each() -> None:
             with mock.patch.object(
                 Wire, "get_write_buffer_size", lambda wire, slow=world.wires[number]: (wire is slow) << 25
             ):
+                world.connections[number].pause_writing()  # as a transport does
                 left = world.inner.publish_each(messages[:2] + messages[5:6])
+                world.connections[number].resume_writing()
             assert list(left) == ([0] if number == 0 else [])
+        # Not so much waits that anybody asked for a pause.
+        world.connections[0].out_size = 9 << 20
+        world.connections[0].out.append(b"")
+        assert list(world.inner.publish_each(messages[:1])) == [0]
         world.connections[3].close(Reason.CLIENT_CLOSED)
         assert list(world.inner.publish_each(messages[5:6])) == []
         assert world.connections[3].counters.out_msgs == 3
