@@ -59,7 +59,12 @@ def subjects(item: pytest.Item) -> Iterator[str]:
         yield "golden"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def waits(item: pytest.Item) -> int:
+    """Where tests that wait for other processes stand, before those that compute (`pytest_xdist_make_scheduler`)."""
+    return 0 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("server") else 2
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     """Marks tests by what they use; those with generated examples try fewer."""
     done: set[int] = set()
     for item in items:
@@ -76,18 +81,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if own.max_examples > FEWEST:
             fewer = settings(own, max_examples=max(own.max_examples // SHARE, FEWEST))
             test._hypothesis_internal_use_settings = fewer  # type: ignore[union-attr]
+    if hasattr(config, "workerinput"):
+        items.sort(key=waits)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Sends all cases of a test to one process: one at a time, ten thousand keep the one that sends them busy."""
+    """Sends all cases of a test to one process; half of the processes take those that wait, half those that compute.
+
+    So the processors have something to do while servers start and elect. Who has nothing left of its own half helps
+    with the other one.
+    """
     from xdist.scheduler import LoadGroupScheduling
 
-    class ByTest(LoadGroupScheduling):
+    class FromBothEnds(LoadGroupScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            # One case at a time, ten thousand keep the process that sends them busy.
             return super()._split_scope(nodeid).partition("[")[0]
 
-    return ByTest(config, log) if config.getoption("dist") == "loadgroup" else None
+        def _assign_work_unit(self, node: Any) -> None:
+            if self.nodes.index(node) % 2:
+                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+            super()._assign_work_unit(node)
+
+    if config.getoption("dist") != "loadgroup":
+        return None
+    config.option.loadscopereorder = False
+    return FromBothEnds(config, log)
 
 
 def pytest_collection_finish() -> None:
