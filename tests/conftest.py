@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,6 +30,8 @@ settings.register_profile(
 settings.load_profile("steady")
 # Whoever runs the tests in the background of a script ignores Ctrl-C, and so would all programs that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Tests of the browser wait for pictures: they come sooner.
+os.environ.setdefault("TEXTUAL_FPS", "240")
 #: Tests with generated examples try one of so many of them; all in a slow test (`tests/test_examples.py`).
 ALL_EXAMPLES = "STANTOOLS_ALL_EXAMPLES"
 SHARE = 1 if os.environ.get(ALL_EXAMPLES) or os.environ.get("STANTOOLS_EXPLORE") else 3
@@ -41,6 +44,15 @@ STARTERS = {"tests.servers", "tests.brokers"}
 GOLDEN_FIXTURES = {"golden", "golden_copy", "golden_clusters"}
 
 
+@cache
+def starts_processes(module: ModuleType | None) -> bool:
+    """Whether a module uses one of `STARTERS`."""
+    names = vars(module).values() if module else ()
+    return not STARTERS.isdisjoint(
+        getattr(each, "__module__", None) or getattr(each, "__name__", None) for each in names
+    )
+
+
 def subjects(item: pytest.Item) -> Iterator[str]:
     """Yields the markers that follow from where a test is and what it uses."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
@@ -49,10 +61,8 @@ def subjects(item: pytest.Item) -> Iterator[str]:
     groups = [mark.args or tuple(mark.kwargs.values()) for mark in item.iter_markers("xdist_group")]
     if ("spark",) in groups:
         yield "spark"
-    names = vars(getattr(item, "module", None) or item).values()
-    origins = {getattr(thing, "__module__", None) or getattr(thing, "__name__", None) for thing in names}
     fixtures = set(getattr(item, "fixturenames", ()))
-    if "start_server" in fixtures or STARTERS & origins:
+    if "start_server" in fixtures or starts_processes(getattr(item, "module", None)):
         yield "server"
     case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
     if fixtures & GOLDEN_FIXTURES or case in (*golden_cases(), *MUTATION_SETS):

@@ -20,6 +20,8 @@ class Client(NatsClient):
         return await super().request(subject, payload, timeout, **options)
 
     async def flush(self, timeout: float = PATIENCE) -> None:
+        # The ping that it sends overtakes what is not written yet, as subscriptions that were just made.
+        await self._flush_pending(force_flush=True)
         await super().flush(timeout)  # type: ignore[arg-type]
 
     def jetstream(self, **options: Any) -> JetStreamContext:
