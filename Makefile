@@ -13,8 +13,8 @@ INSTALLED := .venv/.installed
 SERVERS := .servers/.fetched
 CLIENTS := .clients/.fetched
 PROTO := $(wildcard stantools/format/proto/*.proto)
-# Tests wait for servers more than they compute: three at a time keep two processors busy.
-NUMBER_OF_TEST_PROCESSES ?= 3
+# Two wait for servers while two compute (tests/conftest.py): four keep two processors busy.
+NUMBER_OF_TEST_PROCESSES ?= 4
 ARGS ?=
 # Tests start Python a thousand times: what is compiled is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
