@@ -295,11 +295,26 @@ def _is_gone(answer: dict[str, Any]) -> bool:
 
 
 class Cluster:
-    """Servers with JetStream, three or five, that know each other and hold replicated streams. A context manager."""
+    """Servers with JetStream, three or five, that know each other and hold replicated streams. A context manager.
+
+    Args:
+        directory: For all that they write.
+        version: Which one.
+        config: Members for the configuration of each, over the defaults.
+        count: How many.
+        usable: Streams can be made as soon as it is entered; otherwise it may still elect.
+    """
 
     def __init__(
-        self, directory: Path, version: str = NEWEST, config: dict[str, Any] | None = None, *, count: int = 3
+        self,
+        directory: Path,
+        version: str = NEWEST,
+        config: dict[str, Any] | None = None,
+        *,
+        count: int = 3,
+        usable: bool = True,
     ) -> None:
+        self._usable = usable
         ports = [free_port() for _ in range(count)]
         routes = [f"nats-route://127.0.0.1:{port}" for port in ports]
         self.servers = [
@@ -333,7 +348,8 @@ class Cluster:
             server.start(ready=False)
         for server in self.servers:
             server.wait()
-        asyncio.run(self._until_usable())
+        if self._usable:
+            asyncio.run(self._until_usable())
 
     async def _until_usable(self, seconds: float = 120) -> None:
         """Waits until a stream with a replica on each can be made, and all servers say that all have it.

@@ -257,7 +257,7 @@ def test_a_cluster_is_refused(version: str, tmp_path: Path) -> None:
     if version not in RUNNABLE:
         pytest.skip("no nats-server here (python tests/servers.py)")
     [stream] = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}))
-    with servers.Cluster(tmp_path / "cluster", version) as cluster:
+    with servers.Cluster(tmp_path / "cluster", version, usable=False) as cluster:
         place = cluster.servers[0].store_dir
     [problem] = _problems(StoreDirectory(place).check([stream.plan], quiet=0))
     assert "belongs to a server of a cluster" in problem
