@@ -249,7 +249,7 @@ def test_a_compaction_that_fails(tmp_path, after, sync, caplog):
 
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_was_lost_is_written_anew_by_a_thread(tmp_path, sync, fails):
+def test_what_was_lost_is_written_anew_by_a_thread(tmp_path, tmp_path_factory, sync, fails):
     """Nobody waits for a disk that hangs, what comes meanwhile goes along, and the old file gets nothing more."""
     store = new_store(tmp_path, sync=sync, buffer_size=0)
     subscriptions, state = with_sent(store, 100)
@@ -292,9 +292,9 @@ def test_what_was_lost_is_written_anew_by_a_thread(tmp_path, sync, fails):
         store.settle()
         assert under_way in store.completed()
     assert under_way.outcome is Outcome.STORED
-    shutil.copytree(tmp_path, tmp_path.with_suffix(".killed"))
+    killed = shutil.copytree(tmp_path, tmp_path_factory.mktemp("killed") / "store")
     store.close()
-    for directory in (tmp_path, tmp_path.with_suffix(".killed")):
+    for directory in (tmp_path, killed):
         assert found(directory)[1][1] == [*range(91, 103)]
 
 
