@@ -120,10 +120,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FromBothEnds(config, log)
 
 
+def pytest_collectstart() -> None:
+    """Looks for no garbage meanwhile: nearly everything stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Takes what was imported and collected, which stays to the end, out of every later collection of garbage."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 GOLDEN = goldenstores.unpacked() / "stores"
