@@ -73,6 +73,8 @@ FAST := tests/format tests/store tests/property tests/nats tests/broker/streamin
 test-fast: $(INSTALLED)
 	@$(BIN)/python -m pytest -q -n 2 -m "not (slow or server or spark or tui or interop)" $(FAST) $(ARGS)
 
+# Some measure memory or time: no more at once than they were tried with.
+test-slow: NUMBER_OF_TEST_PROCESSES = 3
 test-slow: $(INSTALLED) $(SERVERS) $(CLIENTS)
 	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) --dist loadgroup -m slow $(ARGS)
 
