@@ -12,11 +12,10 @@ header, which leaves zeros where the header will be, then the header, which is w
 from __future__ import annotations
 
 import mmap
-import os
 from typing import Final
 
 from stantools.format.layout import RECORD_HEADER_SIZE
-from stantools.store.durable import write_all
+from stantools.store.durable import write_all_at
 
 #: What every system has at least, and every larger page begins and ends with one of these.
 PAGE: Final = 4096
@@ -33,19 +32,16 @@ def append_records(descriptor: int, data: bytes | bytearray | memoryview, end: i
         end: Where the file ends.
 
     Raises:
-        OSError: As from `os.write`; a part may have been written.
+        OSError: As from `os.pwrite`; a part may have been written.
     """
-    os.lseek(descriptor, end, os.SEEK_SET)
     room = PAGE - end % PAGE
     if len(data) <= room:
-        write_all(descriptor, data)
+        write_all_at(descriptor, data, end)
         return
     view = memoryview(data).cast("B")
-    os.lseek(descriptor, end + RECORD_HEADER_SIZE, os.SEEK_SET)
-    write_all(descriptor, view[RECORD_HEADER_SIZE:])
-    os.lseek(descriptor, end, os.SEEK_SET)
+    write_all_at(descriptor, view[RECORD_HEADER_SIZE:], end + RECORD_HEADER_SIZE)
     if room >= RECORD_HEADER_SIZE:
-        write_all(descriptor, view[:RECORD_HEADER_SIZE])
+        write_all_at(descriptor, view[:RECORD_HEADER_SIZE], end)
     else:
         _store_at_once(descriptor, view[:RECORD_HEADER_SIZE], end)
 
@@ -53,14 +49,13 @@ def append_records(descriptor: int, data: bytes | bytearray | memoryview, end: i
 def _store_at_once(descriptor: int, header: memoryview, at: int) -> None:
     """Puts a header that lies in two pages into the file by one instruction of the processor."""
     # Zeros once more: a full disk is an error here, and would be a signal below.
-    write_all(descriptor, bytes(len(header)))
+    write_all_at(descriptor, bytes(len(header)), at)
     start = at - at % mmap.ALLOCATIONGRANULARITY
     try:
         area = mmap.mmap(descriptor, at + len(header) - start, offset=start)
     except OSError:
         # A file system without mapped files.
-        os.lseek(descriptor, at, os.SEEK_SET)
-        write_all(descriptor, header)
+        write_all_at(descriptor, header, at)
         return
     with area:
         area[at - start :] = bytes(header)

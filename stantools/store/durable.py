@@ -78,6 +78,20 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
         written += os.write(descriptor, view[written:])
 
 
+def write_all_at(descriptor: int, data: bytes | bytearray | memoryview, at: int) -> None:
+    """Does what `write_all` does, at an offset, of a file that is not in append mode.
+
+    Raises:
+        OSError: As from `os.pwrite`.
+    """
+    written = os.pwrite(descriptor, data, at)
+    if written == len(data):
+        return
+    view = memoryview(data).cast("B")
+    while written < len(view):
+        written += os.pwrite(descriptor, view[written:], at + written)
+
+
 def open_directory(path: Path) -> int:
     """Opens a directory, to sync the names in it.
 

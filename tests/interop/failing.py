@@ -1,7 +1,7 @@
 """A broker whose disk fails when it is told to: `python -m tests.interop.failing <orders> <words of the broker>`.
 
 The file `orders` has lines of `<call> <error name> <part of the path>`; while it has them, these calls of the system
-fail for such files. With HANG for the error they end only when the line is gone, and the paths of the files are written
+fail for such files, `write` also where it is `pwrite`. With HANG for the error they end only when the line is gone, and the paths of the files are written
 to `<orders>.hanging` when they begin. It is looked at before each call.
 """
 
@@ -64,7 +64,7 @@ def install(orders: Path) -> None:
                     number = getattr(errno, error)
                     # Some of it is written before the disk is full.
                     if name == "write":
-                        real(first, bytes(more[0])[:7])
+                        real(first, bytes(more[0])[:7], *more[1:])
                     elif name == "writev":
                         real(first, [bytes(more[0][0])[:5]])
                     raise OSError(number, os.strerror(number))
@@ -74,6 +74,7 @@ def install(orders: Path) -> None:
 
     for name in CALLS:
         setattr(os, name, between(name, getattr(os, name)))
+    os.pwrite = between("write", os.pwrite)
 
 
 if __name__ == "__main__":

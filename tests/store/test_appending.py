@@ -35,23 +35,22 @@ class Kernel:
 
     def __init__(self, point: int) -> None:
         self.left = point
-        self.real = os.write
+        self.real = os.pwrite
 
     def opportunity(self) -> None:
         self.left -= 1
         if self.left < 0:
             raise Killed
 
-    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+    def write(self, descriptor: int, data: bytes | memoryview, at: int) -> int:
         self.opportunity()
-        at = os.lseek(descriptor, 0, os.SEEK_CUR)
         content = bytes(data)
         if at // PAGE == (at + len(content) - 1) // PAGE:
-            return self.real(descriptor, content)
+            return self.real(descriptor, content, at)
         for place in range(len(content)):
             if place:
                 self.opportunity()
-            self.real(descriptor, content[place : place + 1])
+            self.real(descriptor, content[place : place + 1], at + place)
         return len(content)
 
 
@@ -59,7 +58,7 @@ class Kernel:
 def killing(monkeypatch: pytest.MonkeyPatch, point: int) -> Iterator[Kernel]:
     kernel = Kernel(point)
     with monkeypatch.context() as patches:
-        patches.setattr(os, "write", kernel.write)
+        patches.setattr(os, "pwrite", kernel.write)
         yield kernel
 
 
@@ -143,8 +142,8 @@ def test_large_pages_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("short", [1, 7, 100])
 def test_a_system_that_takes_little_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int) -> None:
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, memoryview(data)[:short]))
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, at: real(descriptor, memoryview(data)[:short], at))
     path = tmp_path / "clients.dat"
     path.write_bytes(HEAD)
     descriptor = os.open(path, os.O_RDWR)

@@ -264,14 +264,16 @@ def test_a_file_of_no_bytes_gets_its_header(tmp_path):
 
 
 def disk_full(monkeypatch, *, part: int = 0) -> None:
-    real = os.write
+    def failing(real):
+        def write(descriptor, data, *at):
+            if part:
+                real(descriptor, bytes(data[:part]), *at)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def write(descriptor, data):
-        if part:
-            real(descriptor, bytes(data[:part]))
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write
 
-    monkeypatch.setattr(os, "write", write)
+    for name in ("write", "pwrite"):
+        monkeypatch.setattr(os, name, failing(getattr(os, name)))
 
 
 @pytest.mark.parametrize("part", [0, 5])

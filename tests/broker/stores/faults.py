@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from broker.stores.file import disk
 
-CALLS = ("write", "writev", "fsync", "ftruncate", "open")
+CALLS = ("write", "pwrite", "writev", "fsync", "ftruncate", "open")
 
 
 class Faults:
@@ -46,8 +46,8 @@ class Faults:
         if self._fails():
             if name == "writev":
                 self._real["write"](arguments[0], bytes(arguments[1][0])[:5])
-            elif name == "write":
-                self._real["write"](arguments[0], bytes(arguments[1])[:7])
+            elif name in ("write", "pwrite"):
+                self._real[name](arguments[0], bytes(arguments[1])[:7], *arguments[2:])
             raise OSError(errno.EIO if name == "fsync" else errno.ENOSPC, os.strerror(errno.ENOSPC))
         return self._real[name](*arguments, **more)
 

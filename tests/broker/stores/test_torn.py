@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ class Moments:
         self.looking = False
         self.seen = self.torn = 0
         self.state: object = None
-        self.real: dict[str, Any] = {name: getattr(os, name) for name in (*CHANGING, "write", "writev")}
+        self.real: dict[str, Any] = {name: getattr(os, name) for name in (*CHANGING, "write", "pwrite", "writev")}
 
     def moment(self) -> bool:
         if self.looking:
@@ -80,18 +81,23 @@ class Moments:
         return self.real[name](*arguments, **named)
 
     def write(self, descriptor: int, data: Any) -> int:
-        if not self.moment() or not Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(self.directory):
-            return int(self.real["write"](descriptor, data))
-        content = bytes(data)
         status = os.fstat(descriptor)
         appends = os.get_blocking(descriptor) and _appends(descriptor)
-        at = status.st_size if appends else os.lseek(descriptor, 0, os.SEEK_CUR)
+        at = status.st_size if appends else os.lseek(descriptor, 0, os.SEEK_CUR) if stat.S_ISREG(status.st_mode) else 0
+        return self.pieces(descriptor, bytes(data), at, lambda piece, _at: self.real["write"](descriptor, piece))
+
+    def pwrite(self, descriptor: int, data: Any, at: int) -> int:
+        return self.pieces(descriptor, bytes(data), at, lambda piece, at: self.real["pwrite"](descriptor, piece, at))
+
+    def pieces(self, descriptor: int, content: bytes, at: int, write: Callable[[bytes, int], int]) -> int:
+        if not self.moment() or not Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(self.directory):
+            return write(content, at)
         ends = {end - at for end in range(at - at % PAGE + PAGE, at + len(content), PAGE)}
         if ends and self.bytes_too:
             ends |= {1, 7, 8, 9, 31, 32, 33, len(content) // 2, len(content) - 1}
         done = 0
         for end in sorted(end for end in {*ends, len(content)} if 0 < end <= len(content)):
-            self.real["write"](descriptor, content[done:end])
+            write(content[done:end], at + done)
             done = end
             if done < len(content):
                 self.torn += 1
@@ -113,7 +119,7 @@ def _appends(descriptor: int) -> bool:
 def moments(directory: Path, look: Callable[[], None], bytes_too: bool) -> Iterator[Moments]:
     found = Moments(directory, look, bytes_too)
     calls = {name: (lambda *a, _name=name, **k: found.change(_name, *a, **k)) for name in CHANGING}
-    with patch.multiple(os, write=found.write, writev=found.writev, **calls):
+    with patch.multiple(os, write=found.write, pwrite=found.pwrite, writev=found.writev, **calls):
         yield found
 
 
