@@ -189,16 +189,35 @@ class Upkeep:
     def __init__(self, loop: asyncio.AbstractEventLoop, store: object) -> None:
         self._loop = loop
         self._maintain: Callable[[], int | None] | None = getattr(store, "maintain", None)
+        self._postpone: Callable[[Callable[[int], None] | None], None] | None = getattr(store, "postpone", None)
         self._timer: asyncio.TimerHandle | None = None
+        self._at = 0  # when that is due
 
     def start(self) -> None:
         """Calls it for the first time."""
-        self._timer = None
-        if self._maintain is not None and (at := self._maintain()) is not None:
-            self._timer = self._loop.call_later(max(0, at - time.monotonic_ns()) / _SECOND, self.start)
+        if self._postpone is not None:
+            self._postpone(self._call_at)
+        self._call()
 
     def stop(self) -> None:
         """Calls it no more."""
+        if self._postpone is not None:
+            self._postpone(None)
+        self._cancel()
+
+    def _call(self) -> None:
+        self._timer = None
+        if self._maintain is not None and (at := self._maintain()) is not None:
+            self._call_at(at)
+
+    def _call_at(self, at: int) -> None:
+        """Calls it at a time, unless it is called before."""
+        if self._timer is None or at < self._at:
+            self._cancel()
+            self._at = at
+            self._timer = self._loop.call_later(max(0, at - time.monotonic_ns()) / _SECOND, self._call)
+
+    def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -60,7 +60,8 @@ class AppendLog:
         self.path = path  #: the file
         self._root = root
         self._crc = crc
-        self._rules = rules or CompactionRules()
+        self._rules = rules = rules or CompactionRules()
+        self.least: float = rules.min_size if rules.enabled else float("inf")  #: smaller ones are not compacted
         self._buffer_size = buffer_size
         self._buffer: list[bytes] = []
         self._buffered = 0
@@ -136,8 +137,12 @@ class AppendLog:
         self._forget()
         os.close(self.descriptor)
 
-    def _add(self, records: bytes) -> None:
-        """Takes whole records; they are written when the buffer is full."""
+    def add_encoded(self, records: bytes) -> None:
+        """Takes whole records; they are written when the buffer is full, or there is none.
+
+        Raises:
+            StoreUnwritableError: As from `write_out`.
+        """
         if self._replacement is not None:
             self._replacement.add(records)
             if self._incomplete:
@@ -184,8 +189,7 @@ class AppendLog:
         rules = self._rules
         # Mostly a log is small: that is known before the clock is looked at.
         return (
-            rules.enabled
-            and self.size >= rules.min_size
+            self.size >= self.least
             and fragmentation >= rules.fragmentation
             and (time.monotonic() if now is None else now) - self.compacted >= rules.interval
         )

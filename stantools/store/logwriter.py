@@ -56,7 +56,7 @@ class ClientsLog(AppendLog):
         Raises:
             StoreUnwritableError: It cannot be written; the file is as it was.
         """
-        self._add(encode_client(client, self._crc))
+        self.add_encoded(encode_client(client, self._crc))
         self.write_out()
 
     def delete(self, client_id: bytes) -> None:
@@ -65,7 +65,7 @@ class ClientsLog(AppendLog):
         Raises:
             StoreUnwritableError: It cannot be written; the file is as it was.
         """
-        self._add(encode_client_delete(client_id, self._crc))
+        self.add_encoded(encode_client_delete(client_id, self._crc))
         self.deletes += 1
         self.write_out()
 
@@ -133,8 +133,8 @@ class SubsLog(AppendLog):
         dead: int = 0,
     ) -> None:
         super().__init__(directory / SUBS_FILE, root, crc, rules, buffer_size=buffer_size)
-        self.records = records
-        self.dead = dead
+        self.records = records  #: live records in the file; whoever adds encoded ones counts them, too
+        self.dead = dead  #: dead records
 
     def new(self, state: pb.SubState) -> None:
         """Writes a new subscription.
@@ -143,7 +143,7 @@ class SubsLog(AppendLog):
             StoreUnwritableError: What was gathered cannot be written.
         """
         self.records += 1
-        self._add(encode_subscription(state, self._crc))
+        self.add_encoded(encode_subscription(state, self._crc))
 
     def update(self, state: pb.SubState) -> None:
         """Writes the new state of a known subscription.
@@ -153,7 +153,7 @@ class SubsLog(AppendLog):
         """
         self.records += 1
         self.dead += 1
-        self._add(encode_subscription(state, self._crc, update=True))
+        self.add_encoded(encode_subscription(state, self._crc, update=True))
 
     def delete(self, subscription: int, pending: int) -> None:
         """Writes that a subscription is gone.
@@ -166,7 +166,7 @@ class SubsLog(AppendLog):
             StoreUnwritableError: What was gathered cannot be written.
         """
         self.dead += 1 + pending
-        self._add(encode_subscription_delete(subscription, self._crc))
+        self.add_encoded(encode_subscription_delete(subscription, self._crc))
 
     def sent(self, ids: Column, sequences: Column) -> None:
         """Writes that messages were sent for the first time to subscriptions: one each, or many of one.
@@ -204,24 +204,7 @@ class SubsLog(AppendLog):
             total, sent = len(types), int(np.count_nonzero(np.asarray(types) == SubRecord.MSG))
         self.records += sent
         self.dead += total - sent
-        self._add(records)
-
-    def flow_encoded(self, records: bytes, count: int, *, acked: bool) -> None:
-        """Writes Msg or Ack records that are encoded already (`logencode.encode_flow`).
-
-        Args:
-            records: The records.
-            count: How many.
-            acked: They are Ack records.
-
-        Raises:
-            StoreUnwritableError: What was gathered cannot be written.
-        """
-        if acked:
-            self.dead += count
-        else:
-            self.records += count
-        self._add(records)
+        self.add_encoded(records)
 
     def due(self, *, now: float | None = None) -> bool:
         """Returns whether a compaction is due, after a delete or an acknowledgement.

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from broker.log import STREAMING
 from broker.stores.file.disk import Disk
+from broker.stores.file.later import Later
 from broker.stores.interface import Flush
 from broker.stores.options import FileOptions
 from stantools.format.crc import Crc
@@ -52,11 +53,13 @@ class OpenFiles:
         self._limit = limit
         self._open: OrderedDict[Releasable, int] = OrderedDict()
         self.count = 0
+        self.few = True  #: so few that nobody need say that files are used which were open before
 
     def touch(self, owner: Releasable) -> None:
         """Takes note that an owner uses its files now, and closes those of others if that is too much."""
         held = self._open
         self.count += owner.files - held.get(owner, 0)
+        self.few = 2 * self.count <= self._limit
         held[owner] = owner.files
         held.move_to_end(owner)
         if self.count > self._limit:
@@ -183,6 +186,7 @@ class Services:
     cache: CacheBudget  #: bounds the memory for messages
     archiver: Archiver  #: runs the archive script
     disk: Disk = field(default_factory=Disk)  #: writes and syncs
+    later: Later = field(default_factory=Later)  #: has subscription stores write what nobody waits for
     completed: list[Flush] = field(default_factory=list)  #: flushes that were under way and are not any more
     unsynced: set[Syncable] = field(default_factory=set)  #: message stores that hold something which is not durable
     unsynced_logs: set[Syncable] = field(default_factory=set)  #: subscription stores that do

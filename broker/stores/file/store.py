@@ -294,12 +294,26 @@ class FileStore:
 
     # From time to time, and at the end.
 
+    def postpone(self, sooner: Callable[[int], None] | None) -> None:
+        """Lets what is noted of subscriptions wait a little, if flushes need not be durable.
+
+        Args:
+            sooner: Has `maintain` called at a time (monotonic nanoseconds), which may be before the one that it said;
+                None ends that.
+        """
+        self._services.later.sooner = None if self._options.sync else sooner
+
     def maintain(self) -> int | None:
-        """Has everything written and synced when it is time (option `auto_sync`); to be called when it said.
+        """Does what is due; to be called when it said.
 
         Returns:
             Monotonic nanoseconds of the next call; None if none is needed.
         """
+        times = self._services.later.write(), self._sync_all()
+        return min((each for each in times if each is not None), default=None)
+
+    def _sync_all(self) -> int | None:
+        """Has everything written and synced when it is time (option `auto_sync`). Returns as `maintain`."""
         interval = self._options.auto_sync
         if interval <= 0:
             return None
@@ -335,6 +349,7 @@ class FileStore:
 
     def close(self) -> None:
         """Flushes and closes everything; see `Store.close`."""
+        self.postpone(None)
         problems: list[Exception] = []
         for pair in self._channels.values():
             for each in pair:

@@ -1,6 +1,7 @@
 """The subscriptions of a channel in a file store: its subs.dat (filestore.md sections 4, 6.1 and 8).
 
-Records are gathered and written at a flush, or when there are many. What is alive is also kept here, because a
+Records are gathered and written at a flush, or when there are many; those of what was sent and acknowledged a little
+later (`later`), where flushes need not be durable. What is alive is also kept here, because a
 compaction writes it anew. That also helps when records could not be written: the next flush has all written anew.
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from broker.log import STREAMING
 from broker.stores.file.compaction import RETRY, Compaction
 from broker.stores.file.directories import ChannelDirectory, cut_behind
+from broker.stores.file.later import BOUND
 from broker.stores.file.services import Services
 from broker.stores.interface import Flush, Outcome, RecoveredSubscription, StorageError
 from stantools.errors import StantoolsError, StoreUnwritableError
@@ -65,6 +67,8 @@ class FileSubscriptions:
         self._end = FILE_HEADER_SIZE + found.record_bytes
         self._log: SubsLog | None = None
         self._stale = self._gathered = False
+        self._waits = False  # what is gathered may be written later
+        self._urgent = False  # something is gathered for which somebody waits
         self._under_way: Flush | None = None
         self._next: Flush | None = None
         self._compaction: Compaction | None = None
@@ -97,7 +101,7 @@ class FileSubscriptions:
                 raise self._failed(error) from error
         self._last_id = state.id = copy.id
         self._kept[copy.id] = _Kept(copy, set())
-        self._gather()
+        self._gather(urgent=True)
 
     def update(self, state: pb.SubState) -> None:
         """Stores the changed state of a subscription."""
@@ -110,7 +114,7 @@ class FileSubscriptions:
         else:
             kept.state = copy
         log = self._opened()
-        self._gather()
+        self._gather(urgent=True)
         if not self._stale:
             try:
                 log.update(copy)
@@ -121,7 +125,7 @@ class FileSubscriptions:
         """Removes a subscription and what it has pending."""
         kept = self._kept.pop(subscription, None)
         log = self._opened()
-        self._gather()
+        self._gather(urgent=True)
         if not self._stale:
             try:
                 # An id that is no longer known is recorded again (filestore.md section 4.2), and counts for nothing.
@@ -150,18 +154,26 @@ class FileSubscriptions:
             return
         kept.pending.difference_update(sequences)
         self._record(_ACK, subscription, sequences)
-        self._compact_if_due()
+        log = self._log
+        if log is not None and log.size >= log.least:
+            self._compact_if_due()
 
     def _record(self, kind: int, subscription: int, sequences: Sequence[int]) -> None:
         """Gathers records that messages were sent or acknowledged. Raises StorageError."""
         log = self._log or self._opened()
         if not self._gathered or self._stale:
             self._gather()
-        if self._stale:
-            return
-        records = encode_flow(kind, subscription, sequences, self._services.crc)
+            if self._stale:
+                return
+        services = self._services
+        records = encode_flow(kind, subscription, sequences, services.crc)
+        services.later.size += len(records)
+        if kind == _ACK:
+            log.dead += len(sequences)
+        else:
+            log.records += len(sequences)
         try:
-            log.flow_encoded(records, len(sequences), acked=kind == _ACK)
+            log.add_encoded(records)
         except StoreUnwritableError as error:
             raise self._failed(error) from error
 
@@ -173,6 +185,8 @@ class FileSubscriptions:
             return self._next
         if not self._gathered:
             return self._next or self._under_way
+        if self._waits and not self._urgent and self._services.later.size <= BOUND:
+            return None
         self._write()
         if not self._services.options.sync:
             return None
@@ -220,6 +234,16 @@ class FileSubscriptions:
                 following.outcome, following.error = Outcome.REFUSED, error.message
                 self._services.completed.append(following)
 
+    def write_noted(self) -> None:
+        """Writes what is gathered, of which nobody is told; see `Later`."""
+        self._waits = False
+        if not self._gathered or self._stale:
+            return
+        try:
+            self._write()
+        except StorageError as error:
+            STREAMING.error("Unable to flush subscriptions of channel %s: %s", self._directory.name, error)
+
     def write_out(self) -> list[Path]:
         """Writes what is gathered, and returns what is to be synced then. Raises StorageError."""
         if self._stale or self._rewriting:
@@ -236,7 +260,7 @@ class FileSubscriptions:
             log.write_out()
         except StoreUnwritableError as error:
             raise self._failed(error) from error
-        self._gathered = False
+        self._gathered = self._urgent = False
 
     def _rewrite(self) -> None:
         """Has threads write everything that is alive anew, unless they are at it. Raises StorageError."""
@@ -247,12 +271,20 @@ class FileSubscriptions:
         except StoreUnwritableError as error:
             raise self._failed(error) from error
         self._rewriting = True
-        self._stale = self._gathered = False
+        self._stale = self._gathered = self._urgent = False
 
-    def _gather(self) -> None:
-        """Takes note that something has changed that is not durable."""
+    def _gather(self, *, urgent: bool = False) -> None:
+        """Takes note that something has changed that is not durable.
+
+        Args:
+            urgent: The next flush has to write it.
+        """
+        services = self._services
         self._gathered = True
-        self._services.unsynced_logs.add(self)
+        self._urgent |= urgent
+        services.unsynced_logs.add(self)
+        if not self._waits:
+            self._waits = services.later.takes(self)
 
     def _live(self) -> Iterable[Live]:
         # What is pending is copied: it changes while a thread encodes it.
@@ -377,7 +409,9 @@ class FileSubscriptions:
         return self._under_way is not None or self._compaction is not None
 
     def release(self) -> bool:
-        """Closes the file, unless something is gathered or synced, or it is being rewritten."""
+        """Closes the file, unless something is to be flushed or synced, or it is being rewritten."""
+        if self._waits and self._under_way is None and self._compaction is None:
+            self.write_noted()
         if self._gathered or self._under_way is not None or self._compaction is not None:
             return False
         self._close()
@@ -404,6 +438,8 @@ class FileSubscriptions:
             self._services.completed.append(self._next)
             self._next = None
         self._services.unsynced_logs.discard(self)
+        self._services.later.forget(self)
+        self._waits = False
         self._close()
 
     def _close(self) -> None:
