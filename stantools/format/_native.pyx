@@ -37,6 +37,8 @@ NAME = "native"
 cdef enum:
     # The longest record of a message sent or acknowledged: a header and two fields of ten bytes, each with its tag.
     LONGEST_FLOW = 30
+    # So many are encoded without asking for memory.
+    FEW_FLOWS = 8
     # Members of layout.Stop.
     END = 0
     FULL = 1
@@ -764,6 +766,16 @@ def same_entries(buffer, int64_t at, Py_ssize_t row, other, int64_t other_at, Py
     return same, last
 
 
+cdef inline void put_index(
+    uint8_t* p, uint64_t sequence, int64_t offset, int64_t timestamp, uint32_t size, const uint32_t* tables
+) noexcept nogil:
+    store64(p, sequence)
+    store64(p + 8, <uint64_t>offset)
+    store64(p + 16, <uint64_t>timestamp)
+    store32(p + 24, size)
+    store32(p + 28, crc_by_tables(p, INDEX_SIZE - 4, tables))
+
+
 def encode_index(sequence, offset, timestamp, size, crc):
     """See `stantools.format.plain.encode_index`."""
     cdef const uint64_t[::1] sequences = np.ascontiguousarray(sequence, np.uint64)
@@ -780,12 +792,16 @@ def encode_index(sequence, offset, timestamp, size, crc):
     p = <uint8_t*>PyBytes_AS_STRING(encoded)
     with nogil:
         for row in range(count):
-            store64(p, sequences[row])
-            store64(p + 8, <uint64_t>offsets[row])
-            store64(p + 16, <uint64_t>timestamps[row])
-            store32(p + 24, sizes[row])
-            store32(p + 28, crc_by_tables(p, INDEX_SIZE - 4, reader.polynomial.tables))
+            put_index(p, sequences[row], offsets[row], timestamps[row], sizes[row], reader.polynomial.tables)
             p += INDEX_SIZE
+    return encoded
+
+
+def index_record(uint64_t sequence, int64_t offset, int64_t timestamp, uint32_t size, crc):
+    """See `stantools.format.plain.index_record`."""
+    cdef Reader reader = reader_of(crc)
+    cdef bytes encoded = PyBytes_FromStringAndSize(NULL, INDEX_SIZE)
+    put_index(<uint8_t*>PyBytes_AS_STRING(encoded), sequence, offset, timestamp, size, reader.polynomial.tables)
     return encoded
 
 
@@ -856,11 +872,7 @@ def index_run(data, starts, sizes, sequences, timestamps, int64_t offset, uint64
         ):
             return None
         after += 1
-        store64(p, after)
-        store64(p + 8, <uint64_t>(offset + at - begin))
-        store64(p + 16, <uint64_t>timestamp[row])
-        store32(p + 24, size[row])
-        store32(p + 28, crc_by_tables(p, INDEX_SIZE - 4, reader.polynomial.tables))
+        put_index(p, after, offset + at - begin, timestamp[row], size[row], reader.polynomial.tables)
         p += INDEX_SIZE
         at = start[row] + <int64_t>size[row]
     return encoded, begin, at
@@ -977,13 +989,14 @@ cdef inline uint8_t* put_flow(
 
 def encode_flow(int kind, number, sequences, crc):
     """See `plain.encode_flow`."""
-    cdef const uint32_t[:, ::1] tables = crc.tables
-    cdef const uint32_t* table = &tables[0, 0]
+    cdef Reader reader = reader_of(crc)
+    cdef const uint32_t* table = reader.polynomial.tables
     cdef uint8_t[LONGEST_FLOW] prefix
+    cdef uint8_t[FEW_FLOWS * LONGEST_FLOW] few
     cdef uint32_t begin = 0xFFFFFFFF
     cdef uint64_t subscription = number, sequence
     cdef Py_ssize_t count = len(sequences), prefix_size = 0, i
-    cdef uint8_t* records
+    cdef uint8_t* records = few
     cdef uint8_t* record
     if subscription:
         prefix[0] = 0x08
@@ -991,9 +1004,10 @@ def encode_flow(int kind, number, sequences, crc):
     # Where all records of a call begin alike, their CRCs do.
     for i in range(prefix_size):
         begin = table[(begin ^ prefix[i]) & 0xFF] ^ (begin >> 8)
-    records = <uint8_t*>malloc(count * LONGEST_FLOW + 1)
-    if records == NULL:
-        raise MemoryError
+    if count > FEW_FLOWS:
+        records = <uint8_t*>malloc(count * LONGEST_FLOW)
+        if records == NULL:
+            raise MemoryError
     try:
         record = records
         if type(sequences) is range and sequences.step == 1:
@@ -1010,7 +1024,8 @@ def encode_flow(int kind, number, sequences, crc):
                 record = put_flow(record, kind, prefix, prefix_size, begin, each, table)
         return PyBytes_FromStringAndSize(<char*>records, record - records)
     finally:
-        free(records)
+        if records != few:
+            free(records)
 
 
 cdef int check_row(Py_ssize_t row, Py_ssize_t capacity) except -1:

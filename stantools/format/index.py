@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import struct
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_DTYPE, INDEX_RECORD_SIZE
 from stantools.late import np
@@ -15,11 +14,6 @@ from stantools.late import np
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import NDArray
-
-    from stantools.format.crc import Crc
-
-#: A record without its CRC.
-_NAMED: Final = struct.Struct("<QqqI")
 
 
 @cache
@@ -47,17 +41,3 @@ def view(buffer: ReadableBuffer, count: int) -> NDArray[Any]:
     if not count:
         return np.empty(0, dtype())
     return np.frombuffer(data, dtype(), count, FILE_HEADER_SIZE)
-
-
-def encode_record(sequence: int, offset: int, timestamp: int, size: int, crc: Crc) -> bytes:
-    """Encodes the record of one message, faster than `kernels.encode_index` does for columns of one.
-
-    Args:
-        sequence: Of the message.
-        offset: Where its record begins in the data file.
-        timestamp: Nanoseconds since the epoch.
-        size: Bytes of its payload.
-        crc: The store's CRC.
-    """
-    named = _NAMED.pack(sequence, offset, timestamp, size)
-    return named + crc.function(named).to_bytes(4, "little")

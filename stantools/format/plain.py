@@ -8,6 +8,7 @@ of wrong use.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +42,8 @@ NAME: Final = "plain"
 _header = RECORD_HEADER.unpack_from
 _LOG_ROW: Final = np.dtype([(name, getattr(LogColumns(0), name).format) for name in LogColumns.__slots__])
 _INDEX_ROW: Final = np.dtype(INDEX_DTYPE)
+#: An index record without its CRC.
+_INDEX_FIELDS: Final = struct.Struct("<QqqI")
 _ZERO_INDEX_RECORD: Final = bytes(INDEX_RECORD_SIZE)
 _MAX_PAYLOAD: Final = 0xFFFFFFFF
 _MAX_OFFSET: Final = 0x7FFFFFFF
@@ -486,6 +489,22 @@ def encode_index(sequence: ArrayLike, offset: ArrayLike, timestamp: ArrayLike, s
     parts = range(0, len(encoded), INDEX_RECORD_SIZE)
     records["crc"] = np.array([crc(encoded[i : i + INDEX_RECORD_SIZE - 4]) for i in parts], "<u4")
     return records.tobytes()
+
+
+def index_record(sequence: int, offset: int, timestamp: int, size: int, crc: Crc) -> bytes:
+    """The index record of one message, faster than `encode_index` for columns of one.
+
+    Facts: filestore.md section 2.3.
+
+    Args:
+        sequence: Of the message.
+        offset: Where its record begins in the data file.
+        timestamp: Nanoseconds since the epoch.
+        size: Bytes of its payload.
+        crc: How to make CRCs.
+    """
+    named = _INDEX_FIELDS.pack(sequence, offset, timestamp, size)
+    return named + crc.function(named).to_bytes(4, "little")
 
 
 def index_run(

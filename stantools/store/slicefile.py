@@ -150,6 +150,20 @@ class SliceFile:
                     write_all(self._data, memoryview(part)[written:])
                 written = max(written - len(part), 0)
 
+    def write_pair(self, record: bytes, entry: bytes) -> None:
+        """Appends a record to the data file, and its index record to the index, which both have others already.
+
+        Raises:
+            OSError: As from `os.write`; a part may have been written.
+        """
+        data, index = self._data, self._index
+        assert data is not None and index is not None
+        # Mostly the system takes all, and nearly all of the time that this takes is the system's.
+        if (written := os.write(data, record)) < len(record):
+            write_all(data, memoryview(record)[written:])
+        if (written := os.write(index, entry)) < len(entry):
+            write_all(index, memoryview(entry)[written:])
+
     def _write_first(self, parts: Sequence[bytes | memoryview]) -> None:
         if self._data is None:
             self._data = open_whole(self.data_path, b"".join((_HEADER, *parts)), _MODE)

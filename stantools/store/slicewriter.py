@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 
 from stantools.errors import StoreUnwritableError
-from stantools.format import index, kernels
+from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER, RECORD_HEADER_SIZE
@@ -117,7 +117,7 @@ class SliceWriter:
         self._clock = how.clock
         self._first_alone = how.first_alone
         self._file: SliceFile | None = None
-        self._flushed = current.progress() if current else None
+        self._flushed: Progress | None = None  # how far the current slice was before what is gathered
         self._parts: list[bytes | memoryview] = []
         self._pending = 0
         self._index: list[bytes] = []
@@ -262,6 +262,8 @@ class SliceWriter:
         cost = size + count * _INDEX_COST
         if 0 < limits.max_bytes <= have.bytes + cost or 0 < limits.max_msgs < have.count + count:
             return False
+        if not self._index_rows:
+            self._flushed = have.progress()
         self._index.append(index)
         self._index_rows += count
         self._parts.append(data if type(data) is bytes and len(data) == size else memoryview(data)[begin:end])
@@ -303,19 +305,17 @@ class SliceWriter:
             or (limits.max_age_ns and self._is_old(have))
         ):
             return False
+        entry = kernels.index_record(sequence, have.data_size, timestamp, size - RECORD_HEADER_SIZE, self._crc)
         try:
-            file.write_data((record,))
-            file.write_index(
-                index.encode_record(sequence, have.data_size, timestamp, size - RECORD_HEADER_SIZE, self._crc)
-            )
+            file.write_pair(record, entry)
         except OSError as error:
+            self._flushed = have.progress()
             raise self._fall_back(error) from error
         self.last_sequence = have.last_sequence = sequence
         have.last_timestamp = timestamp
         have.count += 1
         have.bytes += cost
         have.data_size += size
-        self._flushed = have.progress()
         return True
 
     def _is_old(self, have: SliceState) -> bool:
@@ -337,7 +337,9 @@ class SliceWriter:
 
     def mark(self) -> Mark:
         """Returns where the writer is after a flush, to be able to go back there."""
-        return Mark(self._last_number, self.last_sequence, len(self.finished), self.current, self._flushed)
+        current = self.current
+        progress = None if current is None else current.progress()
+        return Mark(self._last_number, self.last_sequence, len(self.finished), current, progress)
 
     def go_back(self, mark: Mark) -> None:
         """Takes back everything since a mark, also from the files; whatever went wrong in between.
@@ -366,7 +368,6 @@ class SliceWriter:
                     file.close()
         del self.finished[mark.finished :]
         self.last_sequence = mark.last_sequence
-        self._flushed = mark.progress
 
     def flush(self, *, sync: bool | None = None) -> None:
         """Writes what is gathered, data before index.
@@ -544,6 +545,8 @@ class SliceWriter:
             self.names_to_sync |= not have.count
         total, offsets = part.place(have.data_size)
         sequence, timestamp = part.sequence, part.timestamp
+        if not self._index_rows:
+            self._flushed = have.progress()
         self._index.append(kernels.encode_index(sequence, offsets, timestamp, part.sizes, self._crc))
         count = len(sequence)
         self._index_rows += count
@@ -575,7 +578,6 @@ class SliceWriter:
         self._last_number = number
         self.names_to_sync = True
         self.current = SliceState(number)
-        self._flushed = self.current.progress()
         return self.current
 
     def _write_data(self) -> None:
@@ -598,8 +600,6 @@ class SliceWriter:
             self._file.write_index(records)
         except OSError as error:
             raise self._fall_back(error) from error
-        assert self.current is not None
-        self._flushed = self.current.progress()
 
     def _fall_back(self, error: OSError) -> StoreUnwritableError:
         """Cuts the files back to the last message that is complete in both, and the state with them."""

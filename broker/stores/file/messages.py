@@ -36,6 +36,8 @@ from stantools.store.slicewriter import SliceWriter, Writing
 
 #: Bytes of the messages stored last that a channel keeps in memory.
 _RECENT_BYTES = 4 << 20
+#: Bytes of messages that came alone which are put into memory before that is said.
+_GRAIN = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class FileMessages:
         self._reader = SliceReader(self._directory, name, services.crc, services.open_files, found.odd_paths)
         self._ahead = ReadAhead(name, self._reader, self._retention, options.read_buffer_size)
         self._recent = BlockList()
+        self._held = 0  # bytes of messages in memory, as was said last
         self._dirty = self._broken = self._told = self._enforcing_failed = False
         self._mark_due = False  # messages were added by themselves since the mark was set
         self._alone = False  # what was flushed last came by itself; otherwise more may come, to be written together
@@ -170,7 +173,7 @@ class FileMessages:
         self.last = first + count - 1
         if recent.size > _RECENT_BYTES:
             recent.shrink(_RECENT_BYTES)
-        self._services.cache.use(self, recent.size + self._ahead.size)
+        self._use_memory()
 
     def add(self, record: Record) -> bool:
         """Writes a message; see `LoneMessages.add`. Only where flushes need not be durable."""
@@ -190,15 +193,21 @@ class FileMessages:
         self.count += 1
         self.last = sequence
         self._mark_due = True
-        self.files = 2
-        services.open_files.touch(self)
-        if recent.size > _RECENT_BYTES:
-            recent.shrink(_RECENT_BYTES)
-        services.cache.use(self, recent.size + self._ahead.size)
+        if self.files != 2 or not services.open_files.few:
+            self.files = 2
+            services.open_files.touch(self)
+        if recent.size + self._ahead.size - self._held >= _GRAIN:
+            if recent.size > _RECENT_BYTES:
+                recent.shrink(_RECENT_BYTES)
+            self._use_memory()
         services.unsynced.add(self)
         if self._enforcing_failed or self.count > limits.max_msgs > 0 or self.bytes > limits.max_bytes > 0:
             self._keep_within_limits()
         return True
+
+    def _use_memory(self) -> None:
+        self._held = self._recent.size + self._ahead.size
+        self._services.cache.use(self, self._held)
 
     def flush(self) -> Flush | None:
         """Makes durable what was appended, and enforces the limits; see `MessageStore.flush`."""
@@ -526,6 +535,7 @@ class FileMessages:
         """Forgets messages in memory."""
         self._recent.clear()
         self._ahead.clear()
+        self._held = 0
 
     def _read_files(self, first: int, count: int, size: int) -> Records:
         if self._dirty and not self._aside:
@@ -537,7 +547,7 @@ class FileMessages:
         held = self._ahead.size
         found = self._ahead.read(self._states(), first, count, size)
         if self._ahead.size != held:
-            self._services.cache.use(self, self._recent.size + self._ahead.size)
+            self._use_memory()
         return found
 
     def _states(self) -> Sequence[SliceState]:
