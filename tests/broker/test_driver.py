@@ -1,13 +1,18 @@
-"""What the process of a broker asks of the C library."""
+"""What the process of a broker asks of the C library, and when it calls a store."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from broker.driver import Upkeep
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,3 +39,45 @@ def test_blocks_that_come_and_go_are_in_the_same_pages():
     done = subprocess.run([sys.executable, "-c", BLOCKS], cwd=ROOT, capture_output=True, text=True, check=True)
     # Without it there are some sixty for each block.
     assert int(done.stdout) < 400
+
+
+class Maintained:
+    """A store that wants to be called again."""
+
+    def __init__(self, again: int | None) -> None:
+        self.again = again
+        self.calls: list[float] = []
+        self.sooner: Callable[[int], None] | None = None
+
+    def postpone(self, sooner: Callable[[int], None] | None) -> None:
+        self.sooner = sooner
+
+    def maintain(self) -> int | None:
+        self.calls.append(time.monotonic())
+        return None if self.again is None else time.monotonic_ns() + self.again
+
+
+@pytest.mark.parametrize("again", [None, 3_600_000_000_000])
+def test_a_store_is_called_sooner_than_it_said(again):
+    async def run() -> None:
+        store = Maintained(again)
+        upkeep = Upkeep(asyncio.get_running_loop(), store)
+        upkeep.start()
+        assert len(store.calls) == 1 and store.sooner is not None
+        begin = time.monotonic()
+        store.sooner(time.monotonic_ns() + 50_000_000)
+        store.sooner(time.monotonic_ns() + 3_600_000_000_000)
+        while len(store.calls) < 2:
+            await asyncio.sleep(0.005)
+        assert store.calls[1] - begin >= 0.045
+        # It can be asked for again, but not after the end.
+        store.sooner(0)
+        while len(store.calls) < 3:
+            await asyncio.sleep(0.005)
+        store.sooner(time.monotonic_ns() + 1_000_000)
+        upkeep.stop()
+        assert store.sooner is None
+        await asyncio.sleep(0.05)
+        assert len(store.calls) == 3
+
+    asyncio.run(asyncio.wait_for(run(), 60))

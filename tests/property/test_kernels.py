@@ -340,6 +340,8 @@ def test_twins_that_index_runs(
     if change != "nothing" or after > 2**64 - 1 - count:
         assert found is None
     else:
+        one = int(sequences[row]), int(starts[row]) - 8 - before + offset, int(times[row]), int(sizes[row]), function
+        assert native.index_record(*one) == plain.index_record(*one) == found[0][32 * row : 32 * row + 32]
         expected = plain.encode_index(sequences, starts - 8 - before + offset, times, sizes, function)
         assert found == (expected, before, before + len(data))
 

@@ -1,4 +1,7 @@
-"""A process that stores messages until it is killed; it says after every flush how far it has come."""
+"""A process that stores messages until it is killed; it says after every flush how far it has come.
+
+Of its messages some are never acknowledged. What is noted of the others may be written later than it says.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,15 @@ def payload(sequence: int) -> bytes:
     return b"%d;" % sequence * (sequence % 40)
 
 
-def main(directory: Path, seed: int, *, sync: bool) -> None:
+def never_acknowledged(sequence: int) -> bool:
+    return sequence % 17 == 0
+
+
+def main(directory: Path, seed: int, *, sync: bool, waits: bool) -> None:
     chance = random.Random(seed)
     store = FileStore(options(directory, sync=sync), StoreLimits(0, UNLIMITED))
+    if waits:
+        store.postpone(lambda _at: None)
     found = store.recover()
     if found is None:
         store.init(new_server_info("test-cluster"))
@@ -46,20 +55,28 @@ def main(directory: Path, seed: int, *, sync: bool) -> None:
     else:
         channel, subscriptions = found.channels[NAME]
         number, pending = subscriptions[0].state.id, subscriptions[0].pending
+        # What is not known to be sent is sent now.
+        unsent = range(subscriptions[0].state.last_sent + 1, channel.messages.last + 1)
+        channel.subscriptions.sent(number, unsent)
+        pending += unsent
     messages = channel.messages
     print("ready", messages.last, flush=True)
     while True:
+        begin = messages.last + 1
         for _ in range(chance.randint(1, 4)):
             count = chance.choice([1, 3, 50, 200])
             first = messages.last + 1
             messages.append(block(NAME, first, [payload(each) for each in range(first, first + count)]))
-            channel.subscriptions.sent(number, range(first, first + count))
-            pending += range(first, first + count)
         flush(store, messages)
-        acked, pending = pending[:-10], pending[-10:]
+        channel.subscriptions.sent(number, range(begin, messages.last + 1))
+        pending += range(begin, messages.last + 1)
+        acked = [each for each in pending[:-10] if not never_acknowledged(each)]
+        pending = [each for each in pending[:-10] if never_acknowledged(each)] + pending[-10:]
         channel.subscriptions.acked(number, acked)
         channel.subscriptions.flush()
         store.settle()
+        if waits:
+            store.maintain()
         if channel.lone is not None:
             for _ in range(chance.choice([0, 1, 50])):
                 records = block(NAME, messages.last + 1, [payload(messages.last + 1)])
@@ -72,4 +89,4 @@ def main(directory: Path, seed: int, *, sync: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sync=sys.argv[3] == "sync")
+    main(Path(sys.argv[1]), int(sys.argv[2]), sync=sys.argv[3] == "sync", waits=sys.argv[3] == "later")

@@ -270,8 +270,11 @@ def test_open_files_are_counted():
     for each in (one, two, three):
         files.touch(each)
     assert (one.closed, two.closed, three.closed, files.count) == (0, 1, 0, 4)
+    assert OpenFiles(5).few and not files.few
     files.leave(one)
     assert files.count == 2
+    files.touch(three)
+    assert files.few
 
 
 def test_whoever_cannot_close_files_is_asked_again_after_the_others():

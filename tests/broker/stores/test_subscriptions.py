@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.stores import open_store
-from broker.stores.file import FileStore
+from broker.stores.file import FileStore, later
 from broker.stores.interface import Outcome, StorageError
 from broker.stores.options import FileOptions
 from stantools.format.proto import store_pb2 as pb
@@ -75,20 +75,29 @@ operations = st.lists(
         st.tuples(st.just("settle"), st.just(0)),
         st.tuples(st.just("fail"), st.integers(0, 5)),
         st.tuples(st.just("release"), st.just(0)),
+        st.tuples(st.just("maintain"), st.just(0)),
     ),
     max_size=50,
 )
 
 
-@given(operations, st.sampled_from([0, 60, 1 << 20]), st.sampled_from([SMALL, CompactionRules()]), st.booleans())
-@settings(max_examples=100, deadline=None)
-def test_against_a_model(steps, buffer_size, rules, sync):
+@given(
+    operations,
+    st.sampled_from([0, 60, 1 << 20]),
+    st.sampled_from([SMALL, CompactionRules()]),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_against_a_model(steps, buffer_size, rules, sync, waits):
     directory = Path(tempfile.mkdtemp())
     try:
         store = new_store(directory, sync=sync, buffer_size=buffer_size, compaction=rules)
+        if waits:
+            store.postpone(lambda _at: None)
         subscriptions = made(store, NAME).subscriptions
         model: dict[int, tuple[pb.SubState, set[int]]] = {}
-        with faults() as broken:
+        with faults() as broken, patch.object(later, "DELAY", 0):
             for kind, which, *rest in steps:
                 ids = sorted(model)
                 chosen = ids[which % len(ids)] if ids else None
@@ -106,6 +115,8 @@ def test_against_a_model(steps, buffer_size, rules, sync):
                         model[state.id] = copy, set()
                 elif kind == "release":
                     subscriptions.release()
+                elif kind == "maintain":
+                    store.maintain()
                 elif kind == "conclude":
                     store.completed()
                 elif kind == "settle":

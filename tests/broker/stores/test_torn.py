@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import pytest
 
-from broker.stores.file import FileStore
+from broker.stores.file import FileStore, later
 from broker.stores.interface import StorageError
 from broker.stores.options import FileOptions
 from stantools.format.proto import store_pb2 as pb
@@ -163,8 +163,10 @@ def checked(copy: Path, promised: Promised) -> None:
     assert found is None or (again and b"after" in {client.id for client in again.clients})
 
 
-def work(directory: Path, promised: Promised, rounds: int) -> None:
+def work(directory: Path, promised: Promised, rounds: int, *, waits: bool) -> None:
     store = FileStore(options(directory), StoreLimits(0, UNLIMITED))
+    if waits:
+        store.postpone(lambda _at: None)
     assert store.recover() is None
     store.init(new_server_info("test-cluster"))
     channel = store.create_channel(NAME)
@@ -191,6 +193,7 @@ def work(directory: Path, promised: Promised, rounds: int) -> None:
         for number in numbers:
             channel.subscriptions.sent(number, range(1, first + count))
         channel.subscriptions.flush()
+        store.maintain()
         promised.sent = promised.last
         channel.subscriptions.acked(numbers[0], range(1, first + count))
         # Threads write logs anew; what we write at the same time would be no moment of its own.
@@ -207,9 +210,11 @@ def work(directory: Path, promised: Promised, rounds: int) -> None:
     ("rounds", "bytes_too"), [(4, False), pytest.param(12, True, marks=pytest.mark.slow)], ids=["pages", "bytes"]
 )
 @pytest.mark.parametrize("named", [False, True], ids=["unnamed files", "no unnamed files"])
+@pytest.mark.parametrize("waits", [False, True], ids=["at each flush", "later"])
 def test_killed_at_every_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, bytes_too: bool, named: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, bytes_too: bool, named: bool, waits: bool
 ) -> None:
+    monkeypatch.setattr(later, "DELAY", 0)
     if named:
         monkeypatch.setattr(os, "O_TMPFILE", 0, raising=False)
     directory, copy, promised = tmp_path / "store", tmp_path / "copy", Promised()
@@ -221,7 +226,7 @@ def test_killed_at_every_moment(
         checked(copy, promised)
 
     with moments(directory, look, bytes_too) as seen:
-        work(directory, promised, rounds)
+        work(directory, promised, rounds, waits=waits)
     assert seen.seen > 15 * rounds and seen.torn > 2 * rounds
 
 
