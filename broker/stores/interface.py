@@ -185,7 +185,7 @@ class SubscriptionStore(Protocol):
         """Takes note that messages are not pending any more. Raises StorageError."""
 
     def flush(self) -> Flush | None:
-        """Makes it durable as configured. Only what is sent and acknowledged may then be forgotten by a kill for a moment.
+        """Makes it durable as configured. For a moment a kill may forget what was sent and acknowledged all the same.
 
         Returns:
             None if it is; else what `Store.completed` returns when it is known. Its outcome may be REFUSED; the records

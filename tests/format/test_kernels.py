@@ -483,12 +483,8 @@ class TestEncode:
         found = columns.take(2)
         arguments = (found.offset + 8, found.size, found.sequence, found.timestamp, 4, 0, IEEE)
         assert kernel.index_run(MESSAGES, *arguments) == (INDEX[4:], 4, 64)
-        records = [
-            kernel.index_record(*one, IEEE)
-            for one in zip(
-                found.sequence.tolist(), found.offset.tolist(), found.timestamp.tolist(), found.size.tolist()
-            )
-        ]
+        named = (column.tolist() for column in (found.sequence, found.offset, found.timestamp, found.size))
+        records = [kernel.index_record(*one, IEEE) for one in zip(*named, strict=True)]
         assert b"".join(records) == INDEX[4:]
 
     def test_numbers_must_match(self, kernel: ModuleType) -> None:

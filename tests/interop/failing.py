@@ -1,8 +1,8 @@
 """A broker whose disk fails when it is told to: `python -m tests.interop.failing <orders> <words of the broker>`.
 
 The file `orders` has lines of `<call> <error name> <part of the path>`; while it has them, these calls of the system
-fail for such files, `write` also where it is `pwrite`. With HANG for the error they end only when the line is gone, and the paths of the files are written
-to `<orders>.hanging` when they begin. It is looked at before each call.
+fail for such files, `write` also where it is `pwrite`. With HANG for the error they end only when the line is gone, and
+the paths of the files are written to `<orders>.hanging` when they begin. It is looked at before each call.
 """
 
 from __future__ import annotations
