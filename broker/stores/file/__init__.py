@@ -3,6 +3,7 @@
 recovery         what is there, after the same repairs as the original makes at start
 store            clients, channels, the identity of the server
 messages         the slices of a channel: appending, limits, taking back what could not be stored
+channelreader    messages from memory, else from the files
 reading          messages from the files
 subscriptions    a channel's subs.dat
 directories      a channel's directory: made with the first messages, removed, by threads

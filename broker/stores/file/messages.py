@@ -19,9 +19,9 @@ from pathlib import Path
 
 from broker.blocks import Record, Records
 from broker.log import STREAMING
-from broker.stores.blocklist import BlockList, empty
+from broker.stores.blocklist import empty
+from broker.stores.file.channelreader import ChannelReader
 from broker.stores.file.directories import ChannelDirectory
-from broker.stores.file.reading import ReadAhead, SliceReader
 from broker.stores.file.services import Services
 from broker.stores.interface import Flush, Outcome, StorageError, first_sequence
 from broker.stores.limits import limits_reached
@@ -33,11 +33,6 @@ from stantools.store.limits import ChannelLimits
 from stantools.store.retention import Retention
 from stantools.store.slicestate import SliceState
 from stantools.store.slicewriter import SliceWriter, Writing
-
-#: Bytes of the messages stored last that a channel keeps in memory.
-_RECENT_BYTES = 4 << 20
-#: Bytes of messages that came alone which are put into memory before that is said.
-_GRAIN = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +99,9 @@ class FileMessages:
         )
         old = [each for each in found.slices if each is not found.current]
         self._retention = Retention(self._writer, limits, old, drop=directory.slices.append)
-        self._reader = SliceReader(self._directory, name, services.crc, services.open_files, found.odd_paths)
-        self._ahead = ReadAhead(name, self._reader, self._retention, options.read_buffer_size)
-        self._recent = BlockList()
-        self._held = 0  # bytes of messages in memory, as was said last
+        #: Reads them.
+        self.reader = ChannelReader(name, self._writer, self._retention, services, found.odd_paths, self._readable)
+        self._recent = self.reader.recent
         self._dirty = self._broken = self._told = self._enforcing_failed = False
         self._mark_due = False  # messages were added by themselves since the mark was set
         self._alone = False  # what was flushed last came by itself; otherwise more may come, to be written together
@@ -118,7 +112,6 @@ class FileMessages:
         self._next: Flush | None = None
         self._pausing = False
         self._counts = 0, 0
-        self._shown: SliceState | None = None
         # From which slices on files are synced now, and the next time: what was asked for before may be under way.
         self._synced = self._written = max(found.last_number, 1)
         self.last = self._writer.last_sequence
@@ -160,8 +153,7 @@ class FileMessages:
         self._dirty = True
         self.files = 2
         self._services.open_files.touch(self)
-        recent = self._recent
-        size = recent.append(records) + count * MESSAGE_OVERHEAD
+        size = self._recent.append(records) + count * MESSAGE_OVERHEAD
         if self._aside:
             self._gathered.append(records)
             self._gathered_count += count
@@ -171,9 +163,7 @@ class FileMessages:
             self.first = first
         self.count += count
         self.last = first + count - 1
-        if recent.size > _RECENT_BYTES:
-            recent.shrink(_RECENT_BYTES)
-        self._use_memory()
+        self.reader.use_memory()
 
     def add(self, record: Record) -> bool:
         """Writes a message; see `LoneMessages.add`. Only where flushes need not be durable."""
@@ -188,7 +178,7 @@ class FileMessages:
             self._go_back()
             self._taken_back(error)
             return False
-        services, recent, limits = self._services, self._recent, self.limits
+        services, recent, reader, limits = self._services, self._recent, self.reader, self.limits
         self.bytes += recent.add(record) + MESSAGE_OVERHEAD
         self.count += 1
         self.last = sequence
@@ -196,18 +186,12 @@ class FileMessages:
         if self.files != 2 or not services.open_files.few:
             self.files = 2
             services.open_files.touch(self)
-        if recent.size + self._ahead.size - self._held >= _GRAIN:
-            if recent.size > _RECENT_BYTES:
-                recent.shrink(_RECENT_BYTES)
-            self._use_memory()
+        if recent.size >= reader.told:
+            reader.use_memory()
         services.unsynced.add(self)
         if self._enforcing_failed or self.count > limits.max_msgs > 0 or self.bytes > limits.max_bytes > 0:
             self._keep_within_limits()
         return True
-
-    def _use_memory(self) -> None:
-        self._held = self._recent.size + self._ahead.size
-        self._services.cache.use(self, self._held)
 
     def flush(self) -> Flush | None:
         """Makes durable what was appended, and enforces the limits; see `MessageStore.flush`."""
@@ -249,8 +233,7 @@ class FileMessages:
         few = self._sync and disk.pause > 0 and self._gathered_count < max(self._counts)
         self._pausing = not at_once and (self._new or few)
         if not paused:
-            current = self._writer.current
-            self._shown = None if current is None else current.copy()
+            self.reader.freeze()
         if self._pausing:
             if not paused and self._new:
                 disk.take_turns(self._make)
@@ -293,6 +276,7 @@ class FileMessages:
                 else:
                     if not self._sync:
                         self._under_way, self._aside = None, False
+                        self.reader.frozen = False
                         return
                     writer.flush(sync=False)
                     self._sync_written(None)
@@ -380,6 +364,7 @@ class FileMessages:
         flush = self._under_way
         assert flush is not None
         self._under_way = None
+        self.reader.frozen = False
         self._services.completed.append(flush)
         if problem is not None:
             flush.outcome, flush.error = Outcome.REFUSED, self._taken_back(problem).message
@@ -503,8 +488,7 @@ class FileMessages:
         self.files = 0
         self._services.open_files.leave(self)
         self.first, self.last, self.count, self.bytes = self._marked
-        self._recent.drop_after(self.last)
-        self._ahead.clear()
+        self.reader.drop_after(self.last)
         return StorageError(error.message if isinstance(error, StantoolsError) else str(error))
 
     def _repair(self) -> None:
@@ -526,65 +510,23 @@ class FileMessages:
         first = max(first, self.first)
         if first > self.last or not self.count or count <= 0:
             return empty()
-        recent = self._recent
-        if recent.first and first >= recent.first:
-            return recent.read(first, count, size)
-        return self._ahead.held(first, count, size) or self._read_files(first, count, size)
-
-    def forget(self) -> None:
-        """Forgets messages in memory."""
-        self._recent.clear()
-        self._ahead.clear()
-        self._held = 0
-
-    def _read_files(self, first: int, count: int, size: int) -> Records:
-        if self._dirty and not self._aside:
-            try:
-                self._writer.flush(sync=False)
-            except StoreUnwritableError:
-                # The next flush meets the same trouble and reports it.
-                return empty()
-        held = self._ahead.size
-        found = self._ahead.read(self._states(), first, count, size)
-        if self._ahead.size != held:
-            self._use_memory()
-        return found
-
-    def _states(self) -> Sequence[SliceState]:
-        """Returns all slices that have messages, also those begun since the last flush, unless a thread is at it."""
-        slices = self._retention.slices
-        if self._under_way is not None:
-            shown = self._shown
-            return slices if shown is None else [*(each for each in slices if each.number != shown.number), shown]
-        current = self._writer.current
-        if current is None or (slices and slices[-1] is current):
-            return slices
-        known = slices[-1].number if slices else -1
-        return [*slices, *(each for each in (*self._writer.finished, current) if each.number > known)]
+        return self.reader.read(first, count, size)
 
     def sequence_at(self, timestamp: int) -> int:
         """Returns the first sequence whose timestamp is not lower; see `MessageStore.sequence_at`."""
         if not self.count:
             return self.last + 1 if self.last else 0
+        found = self.reader.sequence_at(timestamp, self.first)
+        return self.last + 1 if found is None else found
+
+    def _readable(self) -> bool:
+        """Writes what is only gathered, for those who read files. Returns whether that worked."""
         if self._dirty and not self._aside:
             try:
                 self._writer.flush(sync=False)
             except StoreUnwritableError:
-                return self.first
-        states = self._states()
-        if not states:
-            return self.first
-        if states[-1].last_timestamp == timestamp:
-            # The last message comes before others of the same time (streaming-protocol.md section 13, note 1).
-            return states[-1].last_sequence
-        for each in states:
-            if each.last_timestamp >= timestamp:
-                try:
-                    return max(self._reader.row_of_time(each, timestamp), self.first)
-                except OSError as error:
-                    STREAMING.error("Unable to look for a time in %s: %s", self._directory, error.strerror)
-                    return self.first
-        return self.last + 1
+                return False
+        return True
 
     # Files.
 
@@ -618,10 +560,8 @@ class FileMessages:
 
     def abandon(self) -> None:
         """Closes the files without writing."""
-        self.forget()
-        self._services.cache.leave(self)
+        self.reader.close()
         self._services.unsynced.discard(self)
-        self._reader.release()
         self._writer.abandon()
         self._services.open_files.leave(self)
 

@@ -246,7 +246,7 @@ def test_few_files_for_many_channels(tmp_path):
             flush(store, channel.messages)
             channel.subscriptions.create(pb.SubState(client_id=b"c"))
             channel.subscriptions.flush()
-            channel.messages.forget()  # type: ignore[attr-defined]
+            channel.messages.reader.forget()  # type: ignore[attr-defined]
             assert len(everything(channel.messages)) == number + 1
         assert open_files() <= before + 12
     store.close()
@@ -583,7 +583,7 @@ def test_what_is_kept_in_memory_is_bounded(tmp_path):
             messages.append(block(name, first, [b"x" * (1 << 19)] * 8))
             flush(store, messages)
             total += 4 << 20
-    held = sum(each._recent.size for each, _ in store._channels.values())
+    held = sum(each.reader.recent.size for each, _ in store._channels.values())
     assert total > held
     assert held <= 48 << 20
     store.close()
