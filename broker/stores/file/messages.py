@@ -62,6 +62,46 @@ class FileMessages:
         found: What is there.
     """
 
+    # Of more than thirty attributes each instance would have a dictionary of its own, and there may be many.
+    __slots__ = (
+        "_alone",
+        "_aside",
+        "_broken",
+        "_counts",
+        "_directory",
+        "_dirty",
+        "_enforcing_failed",
+        "_gathered",
+        "_gathered_bytes",
+        "_gathered_count",
+        "_mark",
+        "_mark_due",
+        "_marked",
+        "_name",
+        "_names",
+        "_new",
+        "_next",
+        "_pausing",
+        "_recent",
+        "_retention",
+        "_services",
+        "_sync",
+        "_synced",
+        "_told",
+        "_under_way",
+        "_unnamed",
+        "_writer",
+        "_written",
+        "bytes",
+        "count",
+        "files",
+        "first",
+        "last",
+        "limits",
+        "place",
+        "reader",
+    )
+
     def __init__(
         self,
         directory: ChannelDirectory,
