@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
+from broker.awake import Awake
 from broker.log import STREAMING, out_of_files
 from broker.ports import T
 
@@ -114,6 +115,8 @@ class LoopDriver:
         self._loop = loop
         self._on_fatal = on_fatal
         self._stopped = False
+        self._awake = Awake(self._commit_due)
+        self._due = False  # a commit, when the loop need not be awake any more
         self._timer: asyncio.TimerHandle | None = None
 
     def commit_soon(self) -> None:
@@ -121,8 +124,18 @@ class LoopDriver:
         if not self._stopped:
             self.rounds.soon(self)
 
+    def commit_by(self, time: int) -> None:
+        """Commits at that time, or before if more has come. The loop is awake: its timers are not so fine."""
+        self._due = True
+        self._awake.keep((time - self._now()) / _SECOND)
+
+    def _commit_due(self) -> None:
+        if self._due:
+            self.commit_soon()
+
     def commit(self) -> None:
         """Commits; what is wrong with one server is not the others'."""
+        self._due = False
         try:
             self.server.commit()
         except Exception as problem:

@@ -8,12 +8,12 @@ receivers; whatever else they send is handled by their connection, in the order 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.awake import Awake
 from stantools.nats.kernels import parse_gathered
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ class Intake:
         self._filled = 0
         self._most = _PACE
         self._last: Session | None = None
-        self._answered = self._awake = 0.0
+        self._answered = 0.0
         self._vain = 0
-        self._looking = False
+        self._awake = Awake()
         self.soon: Callable[[], None] = _nothing
 
     def put(self, origin: Session, count: int) -> None:
@@ -141,12 +141,4 @@ class Intake:
             return
         self._vain = self._vain + 1 if pause > _MOMENT else 0
         if self._vain <= _PATIENCE or self._vain % _SELDOM == 0:
-            self._awake = self._answered + _MOMENT
-            if not self._looking:
-                self._look()
-
-    def _look(self) -> None:
-        """Has the loop look again at once who has sent something."""
-        self._looking = perf_counter() < self._awake
-        if self._looking:
-            asyncio.get_running_loop().call_soon(self._look)
+            self._awake.keep(_MOMENT)

@@ -23,6 +23,7 @@ from broker.stores.interface import Flush, Outcome, StorageError
 from broker.streaming.hot.fields import failed
 from broker.streaming.names import text
 from broker.streaming.ports import Role
+from broker.streaming.rhythm import Rhythm
 from stantools.format.quoting import quote
 
 if TYPE_CHECKING:
@@ -128,8 +129,11 @@ class Commits:
         self._followers: dict[Flush, list[Callable[[Flush], None]]] = {}
         self._under_way: dict[Channel, deque[_UnderWay]] = {}
         self._owed: dict[bytes, deque[_Owed]] = {}
+        self._rhythm = Rhythm(context.clock)
         self._waiting = 0
         self._now = 0  # when the commit began
+        self._newest: Flush | None = None  # what it has flushed last
+        self._synced = False  # it has waited for that
         self._full: set[Channel] = set()
         self._slowed = False
         self._sleep: Timer | None = None
@@ -143,6 +147,7 @@ class Commits:
     def stage(self, batch: Batch, count: int, size: int) -> None:
         """Takes a batch, whose portions have been appended to the stores or refused."""
         self._batches.append(batch)
+        self._rhythm.came(batch.runs)
         self.staged += count
         self.size += size
         full = self._full
@@ -192,6 +197,7 @@ class Commits:
         batches, self._batches = self._batches, []
         self._committing = True
         self._now = self._clock.monotonic()
+        self._newest, self._synced = None, False
         try:
             if self.lone:
                 self._store_lone()
@@ -204,8 +210,21 @@ class Commits:
                     break
                 self._acknowledge(batch)
             self._relax()
+            if self._synced:
+                self._rhythm.committed(self._now)
         finally:
             self._committing = False
+
+    def commit_later(self) -> bool:
+        """Lets the commit that is due wait for those who are expected to publish at once, if there are any.
+
+        Returns:
+            Whether it waits.
+        """
+        if not self._touched or self.lone or not (until := self._rhythm.awaited()):
+            return False
+        self._driver.commit_by(until)
+        return True
 
     def complete(self) -> None:
         """Goes on with what was under way and is stored now, without flushing more."""
@@ -230,6 +249,8 @@ class Commits:
             self._flushes.pop(each.flush, None)
             self._waiting -= each.size
             portions += each.portions
+        if channel.making in self._channels.making:
+            self.touch(channel)  # that begins with a flush
         channel.fresh.clear()
         channel.visible = channel.messages.last
         if self._audience is not None:
@@ -318,6 +339,7 @@ class Commits:
         if flush is None:
             self._stored(channel, last, portions)
             return
+        self._newest = flush
         size = sum(portion.size for portion in portions)
         self._flushes[flush] = channel
         queue = self._under_way.setdefault(channel, deque())
@@ -342,6 +364,8 @@ class Commits:
             channel = self._flushes.pop(flush, None)
             if channel is None:
                 continue
+            if flush is self._newest:
+                self._synced = True
             if flush.outcome is not Outcome.STORED:
                 self._failed(channel, flush.error, flush.outcome)
                 continue
@@ -458,6 +482,8 @@ class Commits:
                     break
             else:
                 _trace(batch.traced)
+                if self._synced:
+                    self._rhythm.acknowledged(batch.runs)
                 self._bus.publish_runs(Role.SEND, batch.runs, batch.acks)
                 return
         for portion, reply, begin, end in _pieces(batch):

@@ -148,6 +148,12 @@ class Driver(ports.Driver, Protocol):
     def wake(self) -> None:
         """As `commit_soon`, from any thread."""
 
+    def commit_by(self, time: int) -> None:
+        """Asks for a call of `commit` at that time of the monotonic clock, which is near, unless there is one before.
+
+        Replaces an earlier wish.
+        """
+
     def fatal(self, message: str) -> None:
         """Something after which the server cannot go on; the process ends with an error."""
 

@@ -157,7 +157,7 @@ class StreamingServer:
         """Completes what was handed over: stores, delivers, acknowledges; and serves who else may get messages."""
         if self._stopped:
             return
-        if self._commits.sleeping:
+        if self._commits.sleeping or self._commits.commit_later():
             self._commits.complete()
         else:
             self._commits.commit(SHARE)

@@ -1,4 +1,4 @@
-"""What the process of a broker asks of the C library, and when it calls a store."""
+"""When the loop commits and calls a store, and what the process of a broker asks of the C library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.driver import Upkeep
+from broker.driver import LoopDriver, Upkeep
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,3 +81,40 @@ def test_a_store_is_called_sooner_than_it_said(again):
         assert len(store.calls) == 3
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+class Rules:
+    """Rules that take note of when they are called."""
+
+    def __init__(self) -> None:
+        self.commits: list[int] = []
+
+    def commit(self) -> None:
+        self.commits.append(time.monotonic_ns())
+
+    def run_timers(self) -> None:
+        """There are none."""
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_commit_that_waits_for_more(more):
+    async def play():
+        driver = LoopDriver(asyncio.get_running_loop(), pytest.fail)
+        driver.server = rules = Rules()
+        by = time.monotonic_ns() + 2_000_000
+        driver.commit_by(by - 1_000_000)
+        driver.commit_by(by)
+        await asyncio.sleep(0)
+        assert not rules.commits
+        if more:
+            driver.commit_soon()
+        await asyncio.sleep(0.02)
+        # Once, then or at that time, whichever comes first.
+        (commit,) = rules.commits
+        assert (commit < by) is more
+        driver.commit_by(0)
+        driver.stop()
+        await asyncio.sleep(0.01)
+        assert len(rules.commits) == 1
+
+    asyncio.run(play())

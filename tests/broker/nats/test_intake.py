@@ -520,7 +520,8 @@ async def _ask_again_and_again() -> None:
 
     with (
         mock.patch("broker.nats.intake.perf_counter", lambda: now),
-        mock.patch("broker.nats.intake.asyncio.get_running_loop", lambda: loop),
+        mock.patch("broker.awake.perf_counter", lambda: now),
+        mock.patch("broker.awake.asyncio.get_running_loop", lambda: loop),
     ):
         # Only who has asked right before, and then not for long.
         assert [await ask(pause, 0) for pause in (9000, 40, 20, 99, 101, 9000, 40)] == [0, 5, 5, 5, 0, 0, 5]

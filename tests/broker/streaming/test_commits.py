@@ -160,6 +160,7 @@ class LateStore(MemoryStore):
     """A store that completes flushes later, in any order between channels.
 
     Attributes:
+        patience: How long (ns) whoever asks what is complete waits for all.
         logs: What is stored of each channel: sequences and data.
         unknown: Data of messages of which it could not tell what became of them.
     """
@@ -175,6 +176,7 @@ class LateStore(MemoryStore):
         self.latency = chance.choice([0.001, 0.1, 2])
         self.new = chance.choice([0, 0, 0.5, 1])
         self.impossible = chance.choice([0, 0, 0.3, 0.9])
+        self.patience = chance.choice([0, SECOND // 50])
         self.refused = 0
         self.logs: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
         self.unknown: set[bytes] = set()
@@ -205,6 +207,7 @@ class LateStore(MemoryStore):
     def completed(self) -> list[Flush]:
         channels: list[Any] = [each.messages for each in self._channels.values()]
         self.chance.shuffle(channels)
+        self.time.now += min(max((each.due - self.time.now for each in self.flights()), default=0), self.patience)
         return [flush for each in channels for flush in each.land()]
 
 
@@ -384,6 +387,19 @@ def play(seed: int) -> Run:
 def test_late_completions() -> None:
     for seed in range(100):
         play(seed).end()
+
+
+def test_commits_that_wait_for_publishers() -> None:
+    """Those who publish one message at a time, where whoever asks the store waits for it."""
+    paused = 0
+    for seed in range(60):
+        run = Run(seed)
+        run.store.patience, run.store.latency, run.store.at_once = SECOND // 50, 0.001, 0
+        for _ in range(120):
+            run.step()
+        run.end()
+        paused += run.world.driver.paused
+    assert paused > 60
 
 
 @pytest.mark.slow

@@ -48,6 +48,8 @@ class Wishes:
 
     def __init__(self) -> None:
         self.commit = False
+        self.by: int | None = None  # when it commits, unless it has before
+        self.paused = 0  # how often it was asked for that
         self.due: int | None = None
         self.fatal_message: str | None = None
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -58,6 +60,10 @@ class Wishes:
 
     def wake(self) -> None:
         self.commit = True
+
+    def commit_by(self, time: int) -> None:
+        self.by = time
+        self.paused += 1
 
     def wake_at(self, time: int) -> None:
         self.due = time
@@ -314,8 +320,8 @@ class World:
                 self.driver.due = None
                 self.server.run_timers()
                 moved = True
-            if self.driver.commit:
-                self.driver.commit = False
+            if self.driver.commit or (self.driver.by is not None and self.driver.by <= self.time.now):
+                self.driver.commit, self.driver.by = False, None
                 self.server.commit()
                 moved = True
             jobs, self.driver.jobs = self.driver.jobs, []
@@ -331,7 +337,8 @@ class World:
         end = self.time.now + round(seconds * SECOND)
         self.settle()
         while True:
-            times = [each for each in (self.driver.due, self.bus.next_timeout()) if each is not None and each <= end]
+            wishes = (self.driver.due, self.driver.by, self.bus.next_timeout())
+            times = [each for each in wishes if each is not None and each <= end]
             if not times:
                 break
             self.time.now = max(self.time.now, min(times))
