@@ -24,10 +24,13 @@ from stantools.store.durable import NO_SYNCS, unwritable
 #: Threads that write and sync, and seconds for which they are waited for if they have no more to do than one job each.
 #: A job that takes as long is slow.
 _THREADS: Final = 8
-#: Jobs that take turns: so many at a time, by more threads.
+#: Threads for jobs that take turns, and how many of these they are given: who is done goes on with the next one at once.
 _TURNS: Final = 4
+_AHEAD: Final = 32
 _MOMENT: Final = 0.02
 _LONGEST_PAUSE: Final = 0.01
+#: Seconds after which syncs that conclusions have begun are left to the next look, and others have their turn.
+_SHARE: Final = 0.008
 #: Seconds for which a thread waits for all syncs that are under way; those that are done then are concluded together.
 _BRIEF: Final = 0.001
 
@@ -38,6 +41,8 @@ _CAUTION: Final = 20
 _MOST_CAUTION: Final = 60.0
 
 Job = Callable[[], None]
+#: What a thread does: a job, its conclusion, and whether that is awaited; None ends it.
+_Work = tuple[Job, Conclusion, bool] | None
 
 
 class Disk:
@@ -66,12 +71,14 @@ class Disk:
         self._watched = False  # a thread waits for them
         self._many = KernelSyncs()
         self._many_at_once = threading.Lock()
-        self._jobs: SimpleQueue[tuple[Job, Conclusion, bool] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Work] = SimpleQueue()
         self._done: SimpleQueue[tuple[Conclusion, bool, Exception | None, float]] = SimpleQueue()
         self._threads = self._running = self._wanted = 0
         self._waiting = False
         self._turns: deque[Callable[[], tuple[Job, Conclusion]]] = deque()
-        self._taken = 0  # turns of which the conclusion was not drawn
+        self._turn_jobs: SimpleQueue[_Work] = SimpleQueue()
+        self._turn_threads = 0
+        self._taken = 0  # turns that were given to threads, and of which the conclusion was not drawn
 
     def run(self, job: Job, conclusion: Conclusion, *, awaited: bool = False) -> None:
         """Has a thread do a job.
@@ -85,10 +92,13 @@ class Disk:
         if awaited:
             self._wanted += 1
             self._waiting = True
-        if self._threads < min(self._running, _THREADS + self._taken):
+        if self._threads < min(self._running - self._taken, _THREADS):
             self._threads += 1
-            threading.Thread(target=self._work, name="disk", daemon=True).start()
+            self._begin_thread(self._jobs)
         self._jobs.put((job, conclusion, awaited))
+
+    def _begin_thread(self, jobs: SimpleQueue[_Work]) -> None:
+        threading.Thread(target=self._work, args=(jobs,), name="disk", daemon=True).start()
 
     def take_turns(self, begin: Callable[[], tuple[Job, Conclusion]]) -> None:
         """Runs a job in a thread, one of a kind of which there may be thousands: others do not wait behind them.
@@ -100,10 +110,14 @@ class Disk:
         self._next_turns()
 
     def _next_turns(self) -> None:
-        while self._turns and self._taken < _TURNS:
+        while self._turns and self._taken < _AHEAD:
             self._taken += 1
+            self._running += 1
             job, conclusion = self._turns.popleft()()
-            self.run(job, partial(self._turn_over, conclusion))
+            if self._turn_threads < min(self._taken, _TURNS):
+                self._turn_threads += 1
+                self._begin_thread(self._turn_jobs)
+            self._turn_jobs.put((job, partial(self._turn_over, conclusion), False))
 
     def _turn_over(self, conclusion: Conclusion, problem: Exception | None) -> None:
         self._taken -= 1
@@ -279,8 +293,8 @@ class Disk:
         """
         if not (self._running or self._syncs.under_way or self._gathered or self._gathered_aside):
             return True
-        everything = patience is not None
-        end = time.monotonic() + (patience if patience is not None else 0 if self.pause else _MOMENT)
+        everything, begin = patience is not None, time.monotonic()
+        end = begin + (patience if patience is not None else 0 if self.pause else _MOMENT)
         while True:
             self._begin_syncs(patient=time.monotonic() < end)
             if self._syncs.under_way and not self._left_alone:
@@ -295,6 +309,9 @@ class Disk:
             # The conclusion of a job may have begun a sync.
             if not (self._gathered or self._gathered_aside or (self._syncs.under_way and not self._left_alone)):
                 return not self._running
+            if not everything and self.wake is not None and time.monotonic() - begin > _SHARE:
+                self.wake()
+                return False
 
     def _conclude_jobs(self, end: float, everything: bool) -> None:
         """Draws the conclusions of jobs, waits until a time for those that are awaited, or all."""
@@ -371,12 +388,14 @@ class Disk:
             self._file_system.close()
         for _ in range(self._threads):
             self._jobs.put(None)
-        self._threads = 0
+        for _ in range(self._turn_threads):
+            self._turn_jobs.put(None)
+        self._threads = self._turn_threads = 0
         for syncs in (self._syncs, self._unawaited, self._many):
             syncs.close()
 
-    def _work(self) -> None:
-        while (found := self._jobs.get()) is not None:
+    def _work(self, jobs: SimpleQueue[_Work]) -> None:
+        while (found := jobs.get()) is not None:
             job, conclusion, awaited = found
             problem: Exception | None = None
             begin = time.monotonic()
