@@ -24,7 +24,7 @@ from stantools.store.durable import NO_SYNCS, unwritable
 #: Threads that write and sync, and seconds for which they are waited for if they have no more to do than one job each.
 #: A job that takes as long is slow.
 _THREADS: Final = 8
-#: Threads for jobs that take turns, and how many of these they are given: who is done goes on with the next one at once.
+#: Threads for jobs that take turns, and how many of these they are given: who is done goes on with the next one.
 _TURNS: Final = 4
 _AHEAD: Final = 32
 _MOMENT: Final = 0.02

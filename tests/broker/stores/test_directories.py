@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -485,6 +486,27 @@ def test_files_that_cannot_be_removed(tmp_path: Path, caplog: pytest.LogCaptureF
     flush(store, messages)
     assert sorted(each.name for each in (tmp_path / "foo").iterdir()) == ["msgs.1.dat", "msgs.1.idx", "subs.dat"]
     store.close()
+
+
+def test_a_turn_that_hangs_holds_up_nobody_else() -> None:
+    """Whoever is done goes on with the next one."""
+    disk, hung, woken, turns = Disk(), threading.Event(), threading.Event(), list[int]()
+    disk.wake = woken.set
+
+    def begin(number: int) -> tuple[Callable[[], None], Callable[[Exception | None], None]]:
+        return lambda: (number < 3 and hung.wait(60)) and None, lambda _: turns.append(number)
+
+    for number in range(200):
+        disk.take_turns(partial(begin, number))
+    while len(turns) < 197:
+        assert woken.wait(60)
+        woken.clear()
+        assert not disk.conclude()
+    assert sorted(turns) == [*range(3, 200)]
+    hung.set()
+    assert disk.conclude(60)
+    assert sorted(turns) == [*range(200)]
+    disk.stop()
 
 
 def test_others_do_not_wait_behind_channels() -> None:

@@ -295,6 +295,36 @@ def test_nobody_waits_for_threads_that_have_much_to_do():
     disk.stop()
 
 
+def test_who_begins_syncs_again_and_again_gives_way(files):
+    with patch("broker.stores.file.disk.KernelSyncs", CalledSyncs), patch("broker.stores.file.disk._SHARE", 0.001):
+        disk, told, woken = Disk(), [], threading.Event()
+        disk.wake = woken.set
+
+        def go_on(problem):
+            told.append(problem)
+            time.sleep(0.0004)
+            if len(told) < 100:
+                assert disk.sync(files[:1], go_on)
+
+        assert disk.sync(files[:1], go_on)
+        looks = 0
+        while len(told) < 100:
+            looks += 1
+            disk.pause = 0.0
+            if disk.conclude():
+                break
+            assert woken.wait(60)
+            woken.clear()
+        assert told == [None] * 100
+        assert looks > 10
+        # Who waits for everything gets it.
+        told.clear()
+        assert disk.sync(files[:1], go_on)
+        assert disk.conclude(60)
+        assert told == [None] * 100
+        disk.stop()
+
+
 def test_the_conclusion_of_a_job_may_begin_a_sync(files):
     disk = Disk()
     told = []
