@@ -54,6 +54,8 @@ def _nothing() -> None:
 class Rounds:
     """Rounds of an event loop: what all that was read in one leads to is done at its end, and leaves in one write.
 
+    What does not need what is done then leaves before: it may take as long as a disk does.
+
     Attributes:
         hold_back: Called when there is something to do at the end: nothing is to be written before it is done.
         let_go: Called when it is done: all of that is to be written now.
@@ -89,6 +91,9 @@ class Rounds:
         self.take_in()
         self._due = False
         wanted, self._wanted = self._wanted, {}
+        if wanted:
+            self.let_go()
+            self.hold_back()
         try:
             for driver in wanted:
                 driver.commit()

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from broker.driver import LoopDriver, Upkeep
+from broker.driver import LoopDriver, Rounds, Upkeep
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,6 +95,26 @@ class Rules:
 
     def run_timers(self) -> None:
         """There are none."""
+
+
+def test_nothing_else_waits_for_a_commit():
+    async def play():
+        rounds = Rounds(asyncio.get_running_loop())
+        driver = LoopDriver(asyncio.get_running_loop(), pytest.fail, rounds)
+        done = []
+        rounds.hold_back, rounds.let_go = partial(done.append, "held"), partial(done.append, "written")
+        rounds.take_in = partial(done.append, "read")
+        driver.server = rules = Rules()
+        rules.commit = partial(done.append, "committed")
+        driver.commit_soon()
+        await asyncio.sleep(0.01)
+        assert done == ["held", "read", "written", "held", "committed", "written"]
+        done.clear()
+        rounds.soon()
+        await asyncio.sleep(0.01)
+        assert done == ["held", "read", "written"]
+
+    asyncio.run(play())
 
 
 @pytest.mark.parametrize("more", [False, True])
