@@ -32,6 +32,10 @@ _IN_HEAP: Final = (-3, 4 << 20)
 class Rules(Protocol):
     """What is called: the rules of streaming, or of streams."""
 
+    @property
+    def slow(self) -> bool:
+        """Whether the next commit may take as long as a disk does."""
+
     def commit(self) -> None:
         """Makes what was done last, and says so."""
 
@@ -54,7 +58,7 @@ def _nothing() -> None:
 class Rounds:
     """Rounds of an event loop: what all that was read in one leads to is done at its end, and leaves in one write.
 
-    What does not need what is done then leaves before: it may take as long as a disk does.
+    Where that may take as long as a disk does, what does not need it leaves before.
 
     Attributes:
         hold_back: Called when there is something to do at the end: nothing is to be written before it is done.
@@ -91,7 +95,7 @@ class Rounds:
         self.take_in()
         self._due = False
         wanted, self._wanted = self._wanted, {}
-        if wanted:
+        if any(driver.server.slow for driver in wanted):
             self.let_go()
             self.hold_back()
         try:

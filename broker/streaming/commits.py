@@ -134,10 +134,16 @@ class Commits:
         self._now = 0  # when the commit began
         self._newest: Flush | None = None  # what it has flushed last
         self._synced = False  # it has waited for that
+        self._flushed_later = False  # the last commit that flushed anything left some of it to the store
         self._full: set[Channel] = set()
         self._slowed = False
         self._sleep: Timer | None = None
         self._committing = False
+
+    @property
+    def slow(self) -> bool:
+        """Whether the next commit may take as long as a disk does: there is something to flush, as in the last one."""
+        return self._flushed_later and bool(self._touched)
 
     @property
     def sleeping(self) -> bool:
@@ -304,6 +310,8 @@ class Commits:
             self._flush(channel, portions)
             if share and self._clock.monotonic() - self._now > share:
                 break
+        if touched:
+            self._flushed_later = self._newest is not None
         for channel, portions in left:
             self._touched[channel] = portions
             for portion in portions:

@@ -153,6 +153,11 @@ class StreamingServer:
         else:
             self._partitions.check(recover, failed)
 
+    @property
+    def slow(self) -> bool:
+        """Whether the next commit may take as long as a disk does."""
+        return self._commits.slow
+
     def commit(self) -> None:
         """Completes what was handed over: stores, delivers, acknowledges; and serves who else may get messages."""
         if self._stopped:

@@ -241,6 +241,11 @@ class StreamsServer:
             error = store_failed(error.message)
         return _refused(error, stream.json_name)
 
+    @property
+    def slow(self) -> bool:
+        """Whether the next commit may take as long as a disk does: files are synced at other times."""
+        return False
+
     def commit(self) -> None:
         """Flushes what was published, acknowledges it, and sends consumers what there is."""
         if self._stopped:
