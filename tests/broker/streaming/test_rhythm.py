@@ -141,6 +141,22 @@ def quick(count: int) -> list[Client]:
     return [Client(b"quick-%d" % number, soon(chance)) for number in range(count)]
 
 
+@pytest.mark.parametrize("synced", [True, False])
+def test_a_commit_is_slow_if_the_last_one_was(synced: bool) -> None:
+    """Then others do not wait for it (`Rounds`); a commit that has nothing to flush is not, and changes nothing."""
+    time = Time()
+    world = World(store=SyncedStore(time, SYNC) if synced else MemoryStore(), time=time)
+    server, message = world.server, (world.subjects.publish + b".foo", world.message(b"foo", b"x"), b"acks")
+    world.connect()
+    for _ in range(2):
+        world.publish(b"foo", b"x", b"y")
+        world.bus.feed([message, message])
+        assert server.slow is synced
+        server.commit()
+        assert not server.slow
+        server.commit()
+
+
 @pytest.mark.parametrize("count", [2, 4, 16])
 def test_those_who_come_back_at_once_are_committed_together(count: int) -> None:
     """Instead of in two groups that take turns."""
