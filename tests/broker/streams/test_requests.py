@@ -69,7 +69,7 @@ bodies = st.one_of(
 def test_whatever_is_asked_is_answered(todo: list[tuple[str, bytes]]) -> None:
     world = World()
     world.create("S", subjects=["s.>"], storage="memory", allow_direct=True)
-    world.publish("s.a", b"x")
+    world.publish("s.a", b"1")  # which is what an answer may be: a consumer delivers it
     for call, body in todo:
         said = world.api(call, body)
         if call == "CONSUMER.MSG.NEXT.S.c" and said is None:
