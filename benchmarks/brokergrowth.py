@@ -16,6 +16,8 @@ from measure import table, verdict
 #: Each with a durable on its own channel.
 _DURABLES = 500
 _PUBLISHERS = (16, 4, 1)
+#: The original server with its Go client on another machine of 2 cores, thousands of messages a second by publishers.
+_ORIGINAL = {"MEMORY": {1: 9.0, 4: 21.0}, "FILE, no sync": {1: 8.0, 4: 17.0}, "FILE": {1: 0.9, 4: 2.7}}
 _CONNECTIONS = (1, 10, 100, 1000, 5000)
 _CHANNELS = (1, 10, 100, 1000, 10_000)
 #: What the project wants: microseconds of processor time a message, KiB a connection, cores when nobody says anything.
@@ -40,19 +42,23 @@ def _run(options: Options, store: str, mode: str, **more: object) -> dict[str, f
 def clients(options: Options) -> str:
     """Publishes that wait for their acknowledgement, of few and of many clients."""
     ways: dict[str, Way] = {}
+    original: dict[str, float] = {}
     for store in STORES:
         few = options.count // (100 if store == "FILE" else 20)
         name = f"{store}, {_DURABLES} clients, each with a durable on its own channel"
         ways[name] = partial(_run, options, store, "durables", count=max(few, 20 * _DURABLES), connections=_DURABLES)
         for publishers in _PUBLISHERS:
             name = f"{store}, {publishers} publisher{'' if publishers == 1 else 's'}"
+            original[name] = _ORIGINAL[store].get(publishers, 0.0)
             ways[name] = partial(_run, options, store, "sync", count=max(few, 500), connections=publishers)
     rows = []
     for name, runs in race(ways, options.rounds).items():
         wanted = "durable" in name and name.startswith("MEMORY")
         target = verdict(f"≤ {_CPU_GOAL} µs", runs.median("cpu") <= _CPU_GOAL) if wanted else ""
-        rows.append((name, *_measured(runs), target))
-    return table(("one message at a time, 128 B", *_MEASURED, "target"), rows)
+        known = original.get(name, 0.0)
+        against = (known, f"{runs.rate / known / 1000:.2f}") if known else ("", "")
+        rows.append((name, *_measured(runs), *against, target))
+    return table(("one message at a time, 128 B", *_MEASURED, "original k/s", "× original", "target"), rows)
 
 
 _MEASURED = ("k/s", "others", "p50 µs", "p99 µs", "CPU µs", "MiB", "innocent waits ms")

@@ -20,18 +20,13 @@ from measure import REPOSITORY, Sample, python, table, timed, verdict
 from tests import servers
 
 #: The original server on a machine of 2 cores with the client on the same cores, thousands of messages a second: raw
-#: publishes by (bytes, connections), of 50 channels in turn, and one at a time by publishers.
+#: publishes by (bytes, connections), and of 50 channels in turn.
 _RAW = {
     "MEMORY": {(128, 1): 311, (128, 4): 293, (1024, 1): 104, (1024, 4): 151},
     "FILE, no sync": {(128, 1): 364, (128, 4): 416, (1024, 1): 142, (1024, 4): 161},
     "FILE": {(128, 1): 220, (128, 4): 221, (1024, 1): 114, (1024, 4): 111},
 }
 _IN_TURN = {"MEMORY": 365, "FILE, no sync": 367, "FILE": 38.5}
-_SYNCHRONOUS: dict[str, dict[int, float]] = {
-    "MEMORY": {1: 9, 4: 21},
-    "FILE, no sync": {1: 8, 4: 17},
-    "FILE": {1: 0.9, 4: 2.7},
-}
 #: The same server, a million stored messages to raw subscribers, in all.
 _DELIVERED = {"MEMORY": {1: 564, 4: 673}, "FILE": {1: 305, 4: 0}}
 #: What the project wants.
@@ -113,36 +108,6 @@ def _rates(runs: Runs) -> tuple[str, str]:
 
 def _times(rate: float, reference: float) -> str:
     return f"{rate / reference:.2f}" if reference else ""
-
-
-def one_at_a_time(options: Options) -> str:
-    """Publishes that wait for their acknowledgement."""
-    ways: dict[str, Way] = {}
-    about: dict[str, float] = {}
-    for store, known in _SYNCHRONOUS.items():
-        for publishers, reference in known.items():
-            name = f"{store}, {_several(publishers, 'publisher')}"
-            count = max(500, options.count // (400 if store == "FILE" else 50))
-            ways[name] = partial(_on_broker, options, store, "sync", count=count, connections=publishers)
-            about[name] = reference
-    rows = []
-    for name, runs in race(ways, options.rounds).items():
-        reference = about[name] * 1000
-        p50, p99 = runs.median("p50"), runs.median("p99")
-        rows.append(
-            (
-                name,
-                *_rates(runs),
-                f"{p50:.0f}",
-                f"{p99:.0f}",
-                f"{runs.median('cpu'):.0f}",
-                about[name],
-                _times(runs.rate, reference),
-                verdict("≥ 1 ×", runs.rate >= reference),
-            )
-        )
-    headers = ("one at a time, 128 B", "k/s", "others", "p50 µs", "p99 µs", "CPU µs", "original k/s", "× original")
-    return table((*headers, "target"), rows)
 
 
 def _deliver(options: Options, store: str, subscribers: int, plain: bool = False) -> dict[str, float]:
@@ -372,7 +337,6 @@ def plain_kernels(options: Options) -> str:
 
 SECTIONS: dict[str, Callable[[Options], str]] = {
     "broker-publish": publishing,
-    "broker-sync": one_at_a_time,
     "broker-clients": clients,
     "broker-growth": growth,
     "broker-delivery": delivery,
