@@ -104,6 +104,7 @@ class JetStreamStore:
         self._copies: dict[bytes, ChannelStore] = {}
         self._opened = False  # the copy
         self._known: Lease | None = None  # the last lease, as far as the copy knows
+        self._heard: Lease | None = None  # the lease of whoever has said last that he leads
         self._followed: dict[bytes, Copy] = {}
         self._channels: dict[bytes, tuple[JetStreamMessages, JetStreamSubscriptions]] = {}
         self._removals: dict[bytes, asyncio.Task[None]] = {}
@@ -231,7 +232,7 @@ class JetStreamStore:
             StorageError: The copy cannot be written.
         """
         try:
-            lease = Lease.decode(record)
+            self._heard = lease = Lease.decode(record)
         except ValueError:
             return
         if self._known is None or not self._known.follows(lease):
@@ -278,9 +279,14 @@ class JetStreamStore:
                 found.channels.append(name)
 
     def _contested(self, lease: Lease, begin: float) -> bool:
-        """Returns whether others may have waited for JetStream as well, and taken the lease just now."""
+        """Returns whether another may have taken the lease just now.
+
+        Several may have waited for JetStream, or have noticed together that nobody leads: the lease is not the one of
+        whoever led when this server heard of it last.
+        """
         waited = asyncio.get_running_loop().time() - begin
-        return lease.node not in ("", self._node) and waited > self._seconds / RENEWALS
+        new = bool(self._node) and lease != self._heard
+        return lease.node not in ("", self._node) and (new or waited > self._seconds / RENEWALS)
 
     async def _still(self, found: Found) -> Lease:
         """Waits for longer than it takes to write a lease again. Returns the lease, if whoever has it did not.

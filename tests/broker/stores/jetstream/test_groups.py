@@ -347,6 +347,28 @@ def test_who_has_just_started_leaves_the_lease_where_it_is(tmp_path: Path) -> No
     run(play)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_two_who_miss_the_leader_at_the_same_time(tmp_path: Path, seed: int) -> None:
+    """The second one does not take the lease from the first, of whom it has not heard: both would serve for a moment."""
+
+    async def play() -> None:
+        chance = random.Random(seed)
+        servers, nats = JetStream(chance), Nats()
+        nodes = [Node(name, servers, nats, tmp_path / name, chance) for name in "abc"]
+        while not any(node.group.role == LEADER and node.ready for node in nodes):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(3)
+        (first,) = [node for node in nodes if node.group.role == LEADER]
+        nats.unlinked.update(node.name for node in nodes)
+        first.kill()
+        nodes.remove(first)
+        await asyncio.sleep(10)
+        assert sorted(node.ready for node in nodes) == [0, 1]
+        await let_go(nodes)
+
+    run(play)
+
+
 @pytest.mark.parametrize(("what", "most"), [("killed", 1.0), ("ended", 1.0), ("stopped", 3.5)])
 def test_how_long_it_takes(tmp_path: Path, what: str, most: float) -> None:
     """Whoever is killed or ends is missed at once, whoever is stopped when his lease is over."""
