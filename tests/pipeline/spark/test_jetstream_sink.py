@@ -164,11 +164,15 @@ def test_a_task_that_is_killed(start_server: Callable[..., Any]) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert description(server, "long").startswith("stantools: not complete")
+    everything = [row for batch in long_rows() for row in batch.to_pylist()]
+    there = info(server, "long")
+    assert there is not None
+    last = there["state"]["last_seq"]
     result = write_rows(options(server.url), long_rows())
     [channel] = result.channels
-    assert 0 < channel.part.found < channel.part.messages
+    # All of them if the machine is so busy that the kill comes late.
+    assert 0 < sum(row["seq"] <= last for row in everything) <= channel.part.found <= channel.part.messages
     commit(options(server.url), [result])
-    everything = [row for batch in long_rows() for row in batch.to_pylist()]
     assert stored(server, "long") == expected(everything)
 
 

@@ -349,7 +349,7 @@ def test_who_has_just_started_leaves_the_lease_where_it_is(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("seed", range(3))
 def test_two_who_miss_the_leader_at_the_same_time(tmp_path: Path, seed: int) -> None:
-    """The second one does not take the lease from the first, of whom it has not heard: both would serve for a moment."""
+    """The second one does not take the lease from the first, of whom it has not heard: both would serve."""
 
     async def play() -> None:
         chance = random.Random(seed)
