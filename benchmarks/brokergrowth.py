@@ -56,7 +56,7 @@ def clients(options: Options) -> str:
         wanted = "durable" in name and name.startswith("MEMORY")
         target = verdict(f"≤ {_CPU_GOAL} µs", runs.median("cpu") <= _CPU_GOAL) if wanted else ""
         known = original.get(name, 0.0)
-        against = (known, f"{runs.rate / known / 1000:.2f}") if known else ("", "")
+        against = (f"{known:g}", f"{runs.rate / known / 1000:.2f}") if known else ("", "")
         rows.append((name, *_measured(runs), *against, target))
     return table(("one message at a time, 128 B", *_MEASURED, "original k/s", "× original", "target"), rows)
 
