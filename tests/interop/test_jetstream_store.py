@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from nats.js.errors import ServiceUnavailableError
 
 from stantools.format.proto import protocol_pb2 as protocol
 from tests import natsclient, servers
@@ -58,8 +59,15 @@ def contents(url: str, stream: str = STREAM) -> list[tuple[int, bytes]]:
     async def read(_: Any, js: Any) -> list[tuple[int, bytes]]:
         state = (await js.stream_info(stream)).state
         last = state.last_seq if state.messages else 0
-        found = [await js.get_msg(stream, sequence) for sequence in range(state.first_seq, last + 1)]
-        return [(each.seq, each.data) for each in found]
+        found = []
+        async with asyncio.timeout(120):
+            while state.first_seq + len(found) <= last:
+                try:
+                    message = await js.get_msg(stream, state.first_seq + len(found))
+                    found.append((message.seq, message.data))
+                except ServiceUnavailableError:  # the stream has no leader at the moment
+                    await asyncio.sleep(0.1)
+        return found
 
     return with_streams(url, read)
 
