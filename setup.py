@@ -1,7 +1,4 @@
-"""Builds the optional compiled kernels and names the packages; everything else is in pyproject.toml.
-
-Without a C compiler the extension is skipped and the plain kernels are used.
-"""
+"""Builds the compiled kernels and names the packages; everything else is in pyproject.toml."""
 
 from pathlib import Path
 
@@ -9,31 +6,27 @@ from Cython.Build import cythonize
 from setuptools import Extension, find_namespace_packages, setup
 
 MODULES = [
-    "broker.stores.streams._native",
-    "broker.streaming.hot._native",
-    "stantools.format._native",
-    "stantools.streamfiles._native",
-    "stantools.migration.proof._native",
-    "stantools.nats._native",
-    "stantools.nats.publishing._native",
-    "stantools.store._native",
-    "stantools.store.folding._native",
+    "broker.stores.streams.kernels",
+    "broker.streaming.hot.kernels",
+    "stantools.format.kernels",
+    "stantools.streamfiles.kernels",
+    "stantools.migration.proof.kernels",
+    "stantools.nats.kernels",
+    "stantools.nats.publishing.kernels",
+    "stantools.store.guard",
+    "stantools.store.folding",
 ]
-
-extensions = cythonize(
-    [Extension(name, [f"{name.replace('.', '/')}.pyx"], extra_compile_args=["-O3", "-g0"]) for name in MODULES],
-    language_level=3,
-    quiet=True,
-)
-for extension in extensions:
-    extension.optional = True  # cythonize does not take it over from what it is given
 
 #: Packages whose names Spark looks for; in the source they are where they belong.
 ENTRY = "stantools/pipeline/spark/entry"
 FORMATS = ["pyspark_jetstream", "pyspark_stan"]
 
 setup(
-    ext_modules=extensions,
+    ext_modules=cythonize(
+        [Extension(name, [f"{name.replace('.', '/')}.pyx"], extra_compile_args=["-O3", "-g0"]) for name in MODULES],
+        language_level=3,
+        quiet=True,
+    ),
     packages=[
         *find_namespace_packages(
             include=["stantools*", "broker*", "tui*"], exclude=["stantools.egg-info", f"{ENTRY.replace('/', '.')}*"]

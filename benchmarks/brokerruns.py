@@ -126,7 +126,7 @@ def memory(pid: int) -> float:
 
 
 @contextmanager
-def broker(place: Path, store: Sequence[str], *, plain: bool = False) -> Iterator[Broker]:
+def broker(place: Path, store: Sequence[str]) -> Iterator[Broker]:
     """Starts a broker without limits; it runs as long as the `with` block.
 
     Its files stay: where thousands were deleted ext4 is slow for a while, and that would be the next run's.
@@ -134,7 +134,6 @@ def broker(place: Path, store: Sequence[str], *, plain: bool = False) -> Iterato
     Args:
         place: Where its store and its files are made. Somebody removes it when all runs are over.
         store: Options for the store.
-        plain: With the plain kernels.
     """
     folder = tempfile.mkdtemp(dir=place, prefix="broker-")
     ports = Path(folder, "ports")
@@ -148,8 +147,6 @@ def broker(place: Path, store: Sequence[str], *, plain: bool = False) -> Iterato
     if "-js" in store:
         command += ["-sd", str(Path(folder, "streams"))]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    if plain:
-        environment["STANTOOLS_KERNELS"] = "plain"
     begin = time.perf_counter()
     process = subprocess.Popen(
         command, cwd=REPOSITORY, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE

@@ -63,8 +63,8 @@ _BEFORE_TURNS = {
 _START_GOAL = {"": 0.2, "-m": 0.25}
 
 
-def _on_broker(options: Options, store: str, mode: str, plain: bool = False, **more: object) -> dict[str, float]:
-    with broker(options.place, STORES[store], plain=plain) as server:
+def _on_broker(options: Options, store: str, mode: str, **more: object) -> dict[str, float]:
+    with broker(options.place, STORES[store]) as server:
         return load(mode, server.port, server.pid, **more)
 
 
@@ -110,8 +110,8 @@ def _times(rate: float, reference: float) -> str:
     return f"{rate / reference:.2f}" if reference else ""
 
 
-def _deliver(options: Options, store: str, subscribers: int, plain: bool = False) -> dict[str, float]:
-    with broker(options.place, STORES[store], plain=plain) as server:
+def _deliver(options: Options, store: str, subscribers: int) -> dict[str, float]:
+    with broker(options.place, STORES[store]) as server:
         load("publish", server.port, server.pid, count=options.count)
         return load("subscribe", server.port, server.pid, count=options.count, connections=subscribers)
 
@@ -313,28 +313,6 @@ def process(options: Options) -> str:
     return table(("process", "s", "MiB", "target"), rows)
 
 
-def plain_kernels(options: Options) -> str:
-    """The same with the kernels in Python."""
-    count = max(options.count // 8, 10_000)
-    smaller = Options(options.place, count, options.rounds)
-    ways: dict[str, Way] = {}
-    for store in STORES:
-        for plain in (False, True):
-            kind = "plain" if plain else "compiled"
-            ways[f"{store}, publish, {kind}"] = partial(_on_broker, smaller, store, "publish", plain=plain, count=count)
-    for plain in (False, True):
-        ways[f"FILE, 1 subscriber, {'plain' if plain else 'compiled'}"] = partial(
-            _deliver, smaller, "FILE", 1, plain=plain
-        )
-    found = race(ways, options.rounds)
-    rows = []
-    for name, runs in found.items():
-        compiled = found[f"{name.rpartition(', ')[0]}, compiled"]
-        ratio = "" if runs is compiled else f"{runs.rate / compiled.rate:.2f}"
-        rows.append((name, *_rates(runs), f"{runs.median('cpu'):.2f}", ratio))
-    return table(("raw, 128 B", "k/s", "others", "CPU µs", "plain / compiled"), rows)
-
-
 SECTIONS: dict[str, Callable[[Options], str]] = {
     "broker-publish": publishing,
     "broker-clients": clients,
@@ -347,4 +325,3 @@ SECTIONS: dict[str, Callable[[Options], str]] = {
     "broker-innocent": innocent,
     "broker-process": process,
 }
-PLAIN = "broker-plain"

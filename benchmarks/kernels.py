@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stantools.format import kernels, plain
+from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import Stop
@@ -31,7 +31,6 @@ SLICE_BYTES = 64 << 20
 CHANNEL = b"orders.eu.created"
 TIME = 1795219649260503021
 BATCH = 1000
-PLAIN_BYTES = 16 << 20
 
 
 def make_slices(directory: Path, count: int, size: int, crc: Crc) -> list[Path]:
@@ -96,7 +95,7 @@ def best(rounds: int, work: Callable[[], object]) -> tuple[float, float]:
 def measure(directory: Path, count: int, size: int, rounds: int) -> None:
     """Makes one data set and prints its table."""
     crc = Crc()
-    print(f"\n{count} messages of {size} bytes, {kernels.NAME} kernels")
+    print(f"\n{count} messages of {size} bytes")
     paths = make_slices(directory, count, size, crc)
     total = sum(path.stat().st_size for path in paths)
 
@@ -117,15 +116,6 @@ def measure(directory: Path, count: int, size: int, rounds: int) -> None:
         "kernel, 1 thread": best(rounds, lambda: with_threads(1, by_kernel)),
         "kernel, 2 threads": best(rounds, lambda: with_threads(2, by_kernel)),
     }
-    messages = 0
-
-    def by_plain() -> None:
-        nonlocal messages
-        messages = scan(paths[0], crc, plain.scan_messages, PLAIN_BYTES)
-
-    elapsed, used = best(1, by_plain)
-    scale = count / max(messages, 1)
-    results["plain kernel, 1 thread (from a part)"] = (elapsed * scale, used * scale)
     unit = results["one CRC over each mapped file"][0]
     print(f"{'':38}{'seconds':>9}{'CPU s':>8}{'GB/s':>8}{'M msg/s':>9}{'ratio':>8}")
     for name, (elapsed, used) in results.items():

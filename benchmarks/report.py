@@ -9,8 +9,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from stantools.format import kernels
-
 _RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
@@ -35,7 +33,7 @@ def _measure(section: Callable[[], str], rounds: int) -> str:
     load = f"load average {before:.1f} before and {os.getloadavg()[0]:.1f} after"
     took = f"{time.perf_counter() - begin:.0f} s"
     today = datetime.now(UTC).date().isoformat()
-    return f"{text}\n\n*{today}, {kernels.NAME} kernels, {rounds} rounds, {load}, {took} in all.*"
+    return f"{text}\n\n*{today}, {rounds} rounds, {load}, {took} in all.*"
 
 
 def _update(name: str, text: str) -> None:

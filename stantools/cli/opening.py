@@ -12,7 +12,6 @@ import click
 
 from stantools.cli import console
 from stantools.errors import StoreUnreadableError, UsageError
-from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.store import options
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore, open_datastore
@@ -62,8 +61,7 @@ def open_store(path: Path, reading: ReadOptions) -> Datastore:
     _tell_polynomial(store.crc, reading)
     if console.is_verbose():
         console.note(
-            f"{len(store.channel_names)} channel directories, CRC polynomial {polynomial_name(store.crc.polynomial)}, "
-            f"{kernels.NAME} kernels"
+            f"{len(store.channel_names)} channel directories, CRC polynomial {polynomial_name(store.crc.polynomial)}"
         )
     return store
 

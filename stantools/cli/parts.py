@@ -1,4 +1,4 @@
-"""What is installed: the kernels in use, and the optional parts with the packages that each needs.
+"""What is installed: the optional parts with the packages that each needs.
 
 Which packages a part needs is in pyproject.toml alone; it is read from the metadata of the installed program.
 """
@@ -6,28 +6,13 @@ Which packages a part needs is in pyproject.toml alone; it is read from the meta
 from __future__ import annotations
 
 import importlib.metadata as metadata
-import importlib.util
-import os
 import platform
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stantools import __version__
-from stantools.format.choice import VARIABLE
 
-#: Packages with kernels, which a C compiler makes fast.
-KERNELS = (
-    "broker.stores.streams",
-    "broker.streaming.hot",
-    "stantools.format",
-    "stantools.streamfiles",
-    "stantools.migration.proof",
-    "stantools.nats",
-    "stantools.nats.publishing",
-    "stantools.store",
-    "stantools.store.folding",
-)
 #: Part -> what it is for.
 PARTS = {
     "tui": "tui",
@@ -54,14 +39,6 @@ class Part:
     def complete(self) -> bool:
         """All its packages are there."""
         return None not in self.packages.values()
-
-
-def kernels() -> str:
-    """Returns which kernels are in use: native or plain, or both with the packages that have plain ones."""
-    plain = [name for name in KERNELS if importlib.util.find_spec(f"{name}._native") is None]
-    if os.environ.get(VARIABLE) == "plain" or len(plain) == len(KERNELS):
-        return "plain"
-    return f"native, but plain for {', '.join(plain)}" if plain else "native"
 
 
 def parts() -> Iterator[Part]:
@@ -91,7 +68,7 @@ def describe() -> str:
         there = ", ".join(f"{name} {version}" for name, version in part.packages.items() if version)
         missing = f"missing: {', '.join(name for name, version in part.packages.items() if not version)}"
         rows.append((part.name, part.purpose, there if part.complete else missing))
-    head = f"stantools {__version__}, Python {platform.python_version()}, kernels: {kernels()}"
+    head = f"stantools {__version__}, Python {platform.python_version()}"
     lines = [head, "", table_text(("part", "for", "installed"), rows, fold=("installed",)).rstrip()]
     lacking = ",".join(part.name for part in found if not part.complete)
     if lacking:

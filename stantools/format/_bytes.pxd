@@ -1,4 +1,4 @@
-"""Little-endian loads and stores, varints, and CRC-32 of any polynomial, in C (for `_native.pyx`, also the broker's).
+"""Little-endian loads and stores, varints, and CRC-32 of any polynomial, in C (for `kernels.pyx`, also the broker's).
 
 Portable C with tables; on x86-64 with gcc or clang also carry-less multiplication, which is used where the processor has
 it. The tables and constants come from `stantools.format.crc`.

@@ -1,4 +1,4 @@
-"""Decoding of messages and subscription updates (for `_native.pyx`).
+"""Decoding of messages and subscription updates (for `kernels.pyx`).
 
 The rules are those of `stantools.format.fieldscan`; here they stand again as pointer arithmetic. Functions that read
 return the position behind what they read, or NULL where the server's decoder reports an error.

@@ -1,4 +1,4 @@
-"""Decoding of a Raft log's entries and of the messages in them (for `_native.pyx`), as servers write them.
+"""Decoding of a Raft log's entries and of the messages in them (for `kernels.pyx`), as servers write them.
 
 What is different in any way is left to `stantools.format.raftlog`, whose rules these are. Functions that read return the
 position behind what they read, or NULL.

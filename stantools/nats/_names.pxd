@@ -1,4 +1,4 @@
-"""A hash table from names to small numbers that is looked up by position and size (for `_native.pyx` and the streaming kernels).
+"""A hash table from names to small numbers that is looked up by position and size (for `kernels.pyx` and the streaming kernels).
 
 Names come from clients, so the hash is keyed: SipHash-1-3 with a key that nobody outside knows. Linear probing at a load
 of at most one half; what is removed is closed by moving the entries behind it.

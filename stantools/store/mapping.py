@@ -31,27 +31,21 @@ class _Mapping(mmap.mmap):
     _data = 0, 0
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        # Loaded with the first large file only. Where it is not compiled a look at what is gone ends the process.
-        try:
-            from stantools.store._native import Guard
-        except ImportError:
-            self._guard = None
-        else:
-            self._guard = Guard()
-            self._guard.watch(self)
+        from stantools.store.guard import Guard  # loaded with the first large file
+
+        self._guard = Guard()
+        self._guard.watch(self)
 
     def close(self) -> None:
         # The addresses may be another's as soon as this one lets go of them.
-        if self._guard:
-            self._guard.leave()
+        self._guard.leave()
         if self._file:
             self._file.close()
             self._file = None
         try:
             super().close()
         except BufferError:
-            if self._guard:
-                self._guard.watch(self)
+            self._guard.watch(self)
             raise
 
     def data_from(self, at: int) -> tuple[int, int]:
@@ -96,7 +90,7 @@ class _Mapping(mmap.mmap):
         """
         if self.size() < end:
             raise _cut(self.path, len(self), self.size())
-        if self._guard and self._guard.fault >= 0:
+        if self._guard.fault >= 0:
             raise StoreChangedError(
                 f"{self.path}: cannot be read from byte {self._guard.fault} on, though it has {self.size()} bytes: "
                 "it was cut and written again while it was read, or its disk returns errors",

@@ -32,8 +32,7 @@ from stantools.format.crc import Crc
 from stantools.format.layout import MAX_TYPED_PAYLOAD, RECORD_HEADER, RECORD_HEADER_SIZE, SubFlag, SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.late import np
-from stantools.store.folding import Fold
-from stantools.store.folding.plain import Folded
+from stantools.store.folding import Fold, Folded
 from stantools.store.logrepair import SUBS_LOG, recognise
 from stantools.store.logscan import LogDamage, LogState, ServerScan, decode_record, judge_row, record_at, scan_log
 from stantools.store.mapping import Buffer, Window

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -66,7 +65,6 @@ NOT_OURS_TO_SERVE = {
     "broker.bus.external",
     "broker.streaming.partitioning",
     "broker.stores.file",
-    "stantools.nats.plain",
     "stantools.inspection",
     "stantools.migration",
 }
@@ -101,9 +99,6 @@ cli.main()
     assert not loaded & LARGE
 
 
-@pytest.mark.skipif(
-    "plain" in os.environ.get("STANTOOLS_KERNELS", ""), reason="the plain kernels are wanted, so they are loaded"
-)
 def test_what_is_loaded_when_clients_are_served() -> None:
     script = """
 import sys, threading

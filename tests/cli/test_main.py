@@ -16,7 +16,6 @@ from stantools.cli import console
 from stantools.cli.main import Program, cli
 from stantools.cli.verbs import QUESTIONS, module_of, summaries
 from stantools.errors import ExitCode, RefusedError, StoreUnreadableError, UsageError
-from stantools.format import kernels
 from stantools.store.sample import write_sample
 
 HEAVY = ("numpy", "google.protobuf", "cryptography", "crcmod", "stantools.format", "stantools.store")
@@ -48,7 +47,6 @@ def test_help_of_a_verb_imports_nothing_heavy(name: str) -> None:
     assert not [each for each in HEAVY if each in modules and each not in light]
 
 
-@pytest.mark.skipif(kernels.NAME != "native", reason="the plain kernels compute with numpy")
 @pytest.mark.parametrize("name", ["info", "verify", "subs", "clients"])
 def test_a_small_store_is_answered_with_what_the_answer_needs(name: str, tmp_path: Path) -> None:
     store = write_sample(tmp_path / "store").path
@@ -56,7 +54,7 @@ def test_a_small_store_is_answered_with_what_the_answer_needs(name: str, tmp_pat
         f"from stantools.cli.main import cli\ntry:\n  cli.main(['{name}', {str(store)!r}])\nexcept SystemExit: pass"
     )
     assert "stantools.store.directory" in modules
-    unneeded = ("stantools.format.plain", "stantools.format.bbolt", "stantools.format.raftlog", "stantools.store.raft")
+    unneeded = ("stantools.format.bbolt", "stantools.format.raftlog", "stantools.store.raft")
     unneeded += ("concurrent.futures", "cryptography", "hashlib", "crcmod", "numpy")
     unneeded += ("asyncio", "ssl", "stantools.inspection.advice", "stantools.inspection.forecast")
     assert not [each for each in unneeded if each in modules]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.twins import Twins
+from stantools.format import kernels
+from tests.kernelpairs import KernelPair
+from tests.oracles import format as oracle
 
-TWINS = Twins("stantools.format")
-kernel = TWINS.fixture()
+KERNELS = KernelPair(kernels, oracle)
+kernel = KERNELS.fixture()

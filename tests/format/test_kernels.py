@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 from array import array
@@ -570,19 +568,6 @@ def test_threads(kernel: ModuleType) -> None:
     for thread in threads:
         thread.join()
     assert results.count((1000, len(data), Stop.END)) == results.count(True) == 4
-
-
-@pytest.mark.parametrize("wanted", ["plain", "native", "", "fast"])
-def test_choice_by_environment(wanted: str) -> None:
-    code = "from stantools.format import kernels; print(kernels.NAME, kernels.scan_log.__module__)"
-    environment = {**os.environ, "STANTOOLS_KERNELS": wanted}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    if wanted == "fast":
-        assert "UsageError: STANTOOLS_KERNELS is 'fast'" in done.stderr
-    elif wanted == "native" and done.returncode:
-        assert "compiled kernels, which are not built" in done.stderr
-    else:
-        assert done.stdout.split()[0] in ({wanted} if wanted else {"plain", "native"})
 
 
 #: Stores that the real server recovered silently.

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stantools.format import kernels, raftlog
+from stantools.format import raftlog
 from stantools.format.bbolt import Bolt, Fault, FaultKind, Item
 from stantools.format.encryption import Cipher, raft_cipher
 from stantools.format.proto import store_pb2 as pb
@@ -125,14 +125,13 @@ def test_what_comes_together_is_what_comes_one_by_one(
 def test_messages_that_follow_each_other_come_together() -> None:
     pairs = [(key(index), entry(index, published(5 * index, 5))) for index in range(1, 1001)]
     content = raft_log(pairs)
-    assert assert_runs_are_entries(content, 500) == (1000 if kernels.NAME == "native" else 0)
+    assert assert_runs_are_entries(content, 500) == 1000
     # The value of an entry reaches into the next one, and its own numbers are wherever that ends.
     for cut in range(len(pairs[3][1])):
         pairs[3] = pairs[3][0], pairs[3][1][:cut]
         assert_runs_are_entries(raft_log(pairs[:8]))
 
 
-@pytest.mark.skipif(kernels.NAME != "native", reason="the plain kernels know of none that they are the same")
 def test_the_same_entries_in_leaves_of_another_size() -> None:
     pairs = [(key(index), entry(index, published(3 * index, 3))) for index in range(1, 41)]
     changed = [*pairs]

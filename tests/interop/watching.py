@@ -26,12 +26,12 @@ def resident(pid: int) -> int:
 
 
 def without_extras(folder: Path) -> dict[str, str]:
-    """Returns the environment of a broker that has neither compiled parts nor uvloop."""
+    """Returns the environment of a broker without uvloop."""
     blocked = folder / "blocked"
     blocked.mkdir()
     (blocked / "uvloop.py").write_text("raise ImportError\n")
     root = Path(__file__).parents[2]
-    return {"STANTOOLS_KERNELS": "plain", "PYTHONPATH": f"{blocked}{os.pathsep}{root}"}
+    return {"PYTHONPATH": f"{blocked}{os.pathsep}{root}"}
 
 
 class Plain:

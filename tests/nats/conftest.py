@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.twins import Twins
+from stantools.nats import kernels
+from tests.kernelpairs import KernelPair
+from tests.oracles import nats as oracle
 
-TWINS = Twins("stantools.nats")
-kernels = TWINS.fixture()
+KERNELS = KernelPair(kernels, oracle)
+kernels = KERNELS.fixture()

@@ -1,4 +1,4 @@
-"""What servers deliver, as columns: plain and native agree on everything, and read what the protocol says."""
+"""What servers deliver, as columns: plain and compiled agree on everything, and read what the protocol says."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stantools.format import kernels as format_kernels
-from stantools.nats import kernels
 from stantools.nats.columns import FrameColumns
 from stantools.nats.frames import Stop, frame_table
 from stantools.nats.operations import MAX_LINE
-from tests.nats.conftest import TWINS
+from tests.nats.conftest import KERNELS
 
-both = pytest.mark.parametrize("kernel", TWINS.each)
+both = pytest.mark.parametrize("kernel", KERNELS.each)
 
 
 def parse(kernel: ModuleType, data: bytes, *, rows: int = 64) -> tuple[tuple, dict]:
@@ -29,11 +27,6 @@ def parse(kernel: ModuleType, data: bytes, *, rows: int = 64) -> tuple[tuple, di
 def part(data: bytes, columns: dict, name: str, row: int) -> bytes:
     start = columns[f"{name}_start"][row]
     return data[start : start + columns[f"{name}_size"][row]]
-
-
-def test_which_kernel_is_used() -> None:
-    assert TWINS.native
-    assert kernels.NAME == format_kernels.NAME
 
 
 @both
@@ -173,8 +166,8 @@ def frames(draw: st.DrawFn) -> bytes:
 @example(b"HMSG\r\n", 0, 1)
 @example(b"MSG \r\n", 0, 1)
 def test_both_kernels_agree(data: bytes, rows: int, step: int) -> None:
-    plain, native = TWINS.both
+    plain, compiled = KERNELS.both
     for size in (rows, 64):
-        assert parse(plain, data, rows=size) == parse(native, data, rows=size)
+        assert parse(plain, data, rows=size) == parse(compiled, data, rows=size)
     for end in range(step - 1, len(data), step):
-        assert parse(plain, data[:end]) == parse(native, data[:end])
+        assert parse(plain, data[:end]) == parse(compiled, data[:end])

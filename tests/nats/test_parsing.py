@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stantools.nats.frames import Stop, frame_table
-from tests.nats.conftest import TWINS
+from tests.nats.conftest import KERNELS
 from tests.nats.feeding import Feeder, columns
 
 ACCEPTED: dict[bytes, tuple[Any, ...]] = {
@@ -236,8 +236,8 @@ def test_names(kernels: ModuleType) -> None:
 
 
 def test_wrong_tables_are_refused() -> None:
-    native = TWINS.native
+    compiled = KERNELS.compiled
     with pytest.raises(ValueError, match="int32"):
-        native.parse_publishes(b"", 0, 0, np.zeros((4, 8)), native.Names(), 1, 1)
+        compiled.parse_publishes(b"", 0, 0, np.zeros((4, 8)), compiled.Names(), 1, 1)
     with pytest.raises(ValueError, match="int32"):
-        native.encode_messages(b"", np.zeros((4, 8)), 0, 0, b"1", True)
+        compiled.encode_messages(b"", np.zeros((4, 8)), 0, 0, b"1", True)

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.nats.columns import FrameColumns
+from stantools.nats.publishing import kernels
 from stantools.streamfiles import headers
+from tests.kernelpairs import KernelPair
+from tests.oracles import publishing as oracle
 from tests.streamfiles.making import TIME, Item, batch
-from tests.twins import Twins
 
-TWINS = Twins("stantools.nats.publishing")
-kernel = TWINS.fixture()
+KERNELS = KernelPair(kernels, oracle)
+kernel = KERNELS.fixture()
 
 LARGEST = 1 << 20
 FRAME = re.compile(rb"HPUB (\S+) (\S+) (\d+) (\d+)\r\n")
@@ -141,7 +143,7 @@ def test_both_write_the_same(
     if contiguous:
         of.sequence[:] = np.arange(len(listed), dtype=np.uint64) + np.uint64(first)
     row = min(row, len(listed))
-    results = [encode(kernel, of, row, room=room, origin=origin, largest=largest) for kernel in TWINS.both]
+    results = [encode(kernel, of, row, room=room, origin=origin, largest=largest) for kernel in KERNELS.both]
     assert results[0] == results[1]
     for at, (subject, reply, block, data) in enumerate(split(results[0][1]), row):
         item, number = listed[at], int(of.sequence[at])
@@ -247,7 +249,7 @@ def test_both_read_the_same(listed: list[tuple[bytes, int, bytes, int]]) -> None
     cut = [(reply + b"%d" % n, (text % n)[: None if size > 20 else size]) for reply, n, text, size in listed]
     buffer, frames = answers(*cut)
     for expected in (1, 2, 2**64 - 2):
-        found = [kernel.check_answers(buffer, frames, 0, REPLY, expected) for kernel in TWINS.both]
+        found = [kernel.check_answers(buffer, frames, 0, REPLY, expected) for kernel in KERNELS.both]
         assert found[0] == found[1]
 
 
@@ -311,13 +313,13 @@ def test_a_header_block_that_points_outside(kernel: ModuleType, value: int) -> N
 @settings(max_examples=150, deadline=None)
 @given(st.lists(items, min_size=1, max_size=12), st.booleans())
 def test_what_was_written_is_read(listed: list[Item], origin: bool) -> None:
-    _, frames = encode(TWINS.plain, batch(listed, b"orders"), origin=origin)
+    _, frames = encode(KERNELS.oracle, batch(listed, b"orders"), origin=origin)
     blocks = [block for _, _, block, _ in split(frames)]
     wanted = [
         (item.timestamp if origin and 0 <= item.timestamp < 9 * 10**18 else 7, item.reply)
         for item in listed[: len(blocks)]
     ]
-    for kernel in TWINS.built:
+    for kernel in KERNELS.both:
         assert origins(kernel, *received(*blocks)) == wanted
 
 
@@ -331,5 +333,5 @@ PIECES = [
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join), max_size=4))
 def test_both_read_any_header_block_alike(blocks: list[bytes]) -> None:
     buffer, frames = received(*blocks)
-    found = [origins(kernel, buffer, frames) for kernel in TWINS.both]
+    found = [origins(kernel, buffer, frames) for kernel in KERNELS.both]
     assert found[0] == found[1]

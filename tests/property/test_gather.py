@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.format.conftest import TWINS
+from tests.format.conftest import KERNELS
 
 numbers = st.one_of(st.integers(0, 40), st.sampled_from([-1, -(2**63), 2**63 - 1, 2**31, 2**32 - 1]))
 
 
-@pytest.mark.parametrize("kernels", TWINS.each)
+@pytest.mark.parametrize("kernels", KERNELS.each)
 @settings(deadline=None)
 @given(data=st.binary(max_size=30), parts=st.lists(st.tuples(numbers, numbers), max_size=6), excess=st.integers(-1, 1))
 def test_gather(kernels: ModuleType, data: bytes, parts: list[tuple[int, int]], excess: int) -> None:
@@ -37,7 +37,7 @@ def test_gather(kernels: ModuleType, data: bytes, parts: list[tuple[int, int]], 
         kernels.gather(*arguments)
 
 
-@pytest.mark.parametrize("kernels", TWINS.each)
+@pytest.mark.parametrize("kernels", KERNELS.each)
 def test_as_many_offsets_and_sizes_as_parts(kernels: ModuleType) -> None:
     starts, sizes, target = np.zeros(2, np.int64), np.zeros(2, np.uint32), np.zeros(0, np.uint8)
     for wrong in (2, 4):

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stantools.format import crc, fieldscan, gogo, plain
+from stantools.format import crc, fieldscan, gogo
 from stantools.format.columns import LogColumns, MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import Flag, Stop
 from stantools.format.proto import store_pb2
 from tests.conftest import GOLDEN
-from tests.format.conftest import TWINS
+from tests.format.conftest import KERNELS
+from tests.oracles import format as oracle
 
 CRCS = [Crc(), Crc(crc.CASTAGNOLI), Crc(0x12345678)]
 CHANNELS = [b"", b"f", b"foo", b"foo.bar", b"c" * 130]
@@ -130,27 +131,27 @@ def at(kernel: ModuleType, data: bytes, limit: int, offsets: list[int], rest: tu
 
 def assert_twins(data: bytes, function: Crc, channel: bytes, starts: list[int], limit: int, capacity: int) -> None:
     """Everything that reads gives the same from both kernels."""
-    native = TWINS.native
+    compiled = KERNELS.compiled
     for used in (function, function.unchecked):
         for start in starts:
             scan = (data, start, limit, used)
             for row in {0, capacity // 2, capacity}:
-                assert messages(native, (*scan, channel), capacity, row) == messages(
-                    plain, (*scan, channel), capacity, row
+                assert messages(compiled, (*scan, channel), capacity, row) == messages(
+                    oracle, (*scan, channel), capacity, row
                 )
-                assert log(native, scan, capacity, row) == log(plain, scan, capacity, row)
-            assert native.scan_index(*scan) == plain.scan_index(*scan)
+                assert log(compiled, scan, capacity, row) == log(oracle, scan, capacity, row)
+            assert compiled.scan_index(*scan) == oracle.scan_index(*scan)
             run = (*scan, channel, None, 0, 0, capacity)
-            assert native.scan_run(*run) == plain.scan_run(*run)
+            assert compiled.scan_run(*run) == oracle.scan_run(*run)
         offsets = [*range(-2, min(len(data), 400) + 3), 2**63 - 1, -(2**63)]
         rest = (used, channel)
-        assert at(native, data, limit, offsets, rest) == at(plain, data, limit, offsets, rest)
+        assert at(compiled, data, limit, offsets, rest) == at(oracle, data, limit, offsets, rest)
     for start in starts:
-        assert native.find_record(data, start, limit, function, channel) == plain.find_record(
+        assert compiled.find_record(data, start, limit, function, channel) == oracle.find_record(
             data, start, limit, function, channel
         )
         for kind in (1, 2, 5, 255):
-            assert native.find_log_record(data, start, limit, function, kind) == plain.find_log_record(
+            assert compiled.find_log_record(data, start, limit, function, kind) == oracle.find_log_record(
                 data, start, limit, function, kind
             )
 
@@ -188,13 +189,13 @@ def test_twins_on_anything(data: bytes, start: int) -> None:
 def test_twins_that_encode(
     rows: list[tuple[int, int, bytes, bytes]], channel: bytes, function: Crc, replies: bool
 ) -> None:
-    native = TWINS.native
+    compiled = KERNELS.compiled
     sequences = np.array([row[0] for row in rows], np.uint64)
     times = np.array([row[1] for row in rows], np.uint64).view(np.int64)
     answers = [row[2] for row in rows] if replies else None
     arguments = (channel, sequences, times, answers, [row[3] for row in rows], function)
-    data, sizes = native.encode_messages(*arguments)
-    again, again_sizes = plain.encode_messages(*arguments)
+    data, sizes = compiled.encode_messages(*arguments)
+    again, again_sizes = oracle.encode_messages(*arguments)
     assert data == again
     assert sizes.tolist() == again_sizes.tolist()
     # The official library agrees about the bytes.
@@ -215,8 +216,8 @@ def test_twins_that_encode(
         position += 8 + size
     assert payload_bytes == expected
     index = (sequences, times, times, sizes, function)
-    assert native.encode_index(*index) == plain.encode_index(*index)
-    assert plain.scan_index(plain.encode_index(*index), 0, 10**6, function)[:2] == (len(rows), Stop.END)
+    assert compiled.encode_index(*index) == oracle.encode_index(*index)
+    assert oracle.scan_index(oracle.encode_index(*index), 0, 10**6, function)[:2] == (len(rows), Stop.END)
 
 
 @given(
@@ -236,7 +237,7 @@ def test_an_index_is_read_as_it_is_scanned(
     function: Crc,
 ) -> None:
     sequences, sizes = [row[0] for row in rows], [row[1] for row in rows]
-    data = bytearray(b"head" + plain.encode_index(sequences, sequences, sequences, sizes, function) + tail)
+    data = bytearray(b"head" + oracle.encode_index(sequences, sequences, sequences, sizes, function) + tail)
     for at, wrong in damages:
         data[4 + at : 4 + at + len(wrong)] = wrong[: max(len(data) - 4 - at, 0)]
     limit = max(len(data) + beyond, 0)
@@ -244,10 +245,10 @@ def test_an_index_is_read_as_it_is_scanned(
         file.write(data)
         for used in (function, function.unchecked):
             reading = (file.fileno(), 4, limit, used, part)
-            scanned, read = plain.scan_index(data, 4, limit, used), plain.read_index(*reading)
-            assert TWINS.native.read_index(*reading) == read
+            scanned, read = oracle.scan_index(data, 4, limit, used), oracle.read_index(*reading)
+            assert KERNELS.compiled.read_index(*reading) == read
             assert read == scanned or (read is None and limit > len(data))
-        assert plain.read_index(file.fileno(), 0, len(data) + 1, function, 1 << 16) is None
+        assert oracle.read_index(file.fileno(), 0, len(data) + 1, function, 1 << 16) is None
 
 
 @given(
@@ -261,26 +262,26 @@ def test_an_index_is_read_as_it_is_scanned(
 def test_twins_that_scan_slices_beside_their_index(
     rows: list[tuple[int, int]], function: Crc, changes: list[tuple[bool, int, int]], until: int, most: int
 ) -> None:
-    native = TWINS.native
+    compiled = KERNELS.compiled
     sequences = np.cumsum([1 + gap for gap, _ in rows], dtype=np.uint64)
     times = np.arange(len(rows), dtype=np.int64) + 7
-    data, sizes = plain.encode_messages(b"foo", sequences, times, None, [bytes(size) for _, size in rows], function)
+    data, sizes = oracle.encode_messages(b"foo", sequences, times, None, [bytes(size) for _, size in rows], function)
     starts = (sizes + np.int64(8)).cumsum() - sizes - 4
     files = [bytearray(b"\1\0\0\0" + data), bytearray(b"\1\0\0\0")]
-    files[1] += plain.encode_index(sequences, starts, times, sizes, function)
+    files[1] += oracle.encode_index(sequences, starts, times, sizes, function)
     for in_index, place, change in changes:
         files[in_index][4 + place % (len(files[in_index]) - 4)] ^= change
     for used in (function, function.unchecked):
         at, done, after = 4, 0, 0
         while at < min(until, len(files[0])):
             arguments = (files[0], at, until, used, b"foo", files[1], done, after, most)
-            found = native.scan_run(*arguments)
-            assert found == plain.scan_run(*arguments)
+            found = compiled.scan_run(*arguments)
+            assert found == oracle.scan_run(*arguments)
             count, end, ranges, total, payload, largest, first, last = found
             if not count:
                 break
             columns = MessageColumns(count)
-            assert plain.scan_messages(files[0], at, end, used, b"foo", columns)[:2] == (count, end)
+            assert oracle.scan_messages(files[0], at, end, used, b"foo", columns)[:2] == (count, end)
             assert [each for low, high in ranges for each in range(low, high + 1)] == columns.sequence.tolist()
             assert [total, payload, largest] == [columns.size.sum(), columns.data_size.sum(), columns.data_size.max()]
             assert [first, last] == columns.timestamp[[0, -1]].tolist()
@@ -290,16 +291,16 @@ def test_twins_that_scan_slices_beside_their_index(
 
 
 def test_twins_that_tell_many_ranges() -> None:
-    native = TWINS.native
-    count = plain.MOST_RANGES + 5
+    compiled = KERNELS.compiled
+    count = oracle.MOST_RANGES + 5
     sequences, times = np.arange(1, 2 * count, 2, dtype=np.uint64), np.zeros(count, np.int64)
-    data, _ = plain.encode_messages(b"foo", sequences, times, None, [b""] * count, CRCS[0])
+    data, _ = oracle.encode_messages(b"foo", sequences, times, None, [b""] * count, CRCS[0])
     arguments = (data, 0, len(data), CRCS[0], b"foo", None, 0, 0, 2 * count)
-    found = native.scan_run(*arguments)
-    assert found == plain.scan_run(*arguments)
-    assert found[0] == len(found[2]) == plain.MOST_RANGES
+    found = compiled.scan_run(*arguments)
+    assert found == oracle.scan_run(*arguments)
+    assert found[0] == len(found[2]) == oracle.MOST_RANGES
     with pytest.raises(ValueError, match="index record -1"):
-        native.scan_run(data, 0, 1, CRCS[0], b"foo", data, -1, 0, 1)
+        compiled.scan_run(data, 0, 1, CRCS[0], b"foo", data, -1, 0, 1)
 
 
 @given(
@@ -315,11 +316,11 @@ def test_twins_that_tell_many_ranges() -> None:
 def test_twins_that_index_runs(
     payloads: list[bytes], after: int, before: int, offset: int, function: Crc, change: str, place: int
 ) -> None:
-    native = TWINS.native
+    compiled = KERNELS.compiled
     count, row = len(payloads), place % len(payloads)
     sequences = np.arange(count, dtype=np.uint64) + np.uint64((after + 1) % 2**64)
     times = np.arange(count, dtype=np.int64)
-    data, sizes = plain.encode_messages(b"foo", sequences, times, None, payloads, function)
+    data, sizes = oracle.encode_messages(b"foo", sequences, times, None, payloads, function)
     starts = (sizes + np.int64(8)).cumsum() - sizes + before
     buffer = bytearray(bytes(before) + data + b"behind")
     if change == "sequence":
@@ -335,14 +336,14 @@ def test_twins_that_index_runs(
     elif change == "end":
         del buffer[int(starts[-1]) + int(sizes[-1]) - 1 :]
     arguments = (buffer, starts, sizes, sequences, times, offset, after, function)
-    found = plain.index_run(*arguments)
-    assert native.index_run(*arguments) == found
+    found = oracle.index_run(*arguments)
+    assert compiled.index_run(*arguments) == found
     if change != "nothing" or after > 2**64 - 1 - count:
         assert found is None
     else:
         one = int(sequences[row]), int(starts[row]) - 8 - before + offset, int(times[row]), int(sizes[row]), function
-        assert native.index_record(*one) == plain.index_record(*one) == found[0][32 * row : 32 * row + 32]
-        expected = plain.encode_index(sequences, starts - 8 - before + offset, times, sizes, function)
+        assert compiled.index_record(*one) == oracle.index_record(*one) == found[0][32 * row : 32 * row + 32]
+        expected = oracle.encode_index(sequences, starts - 8 - before + offset, times, sizes, function)
         assert found == (expected, before, before + len(data))
 
 
@@ -364,7 +365,7 @@ def rules(payload: bytes) -> tuple[Any, ...] | None:
 @example(payload=bytes.fromhex("3880808080f0ffffffff01"))
 @settings(max_examples=500)
 def test_decodes_as_the_general_decoder(payload: bytes) -> None:
-    for kernel in TWINS.built:
+    for kernel in KERNELS.both:
         decodes_as_the_general_decoder(kernel, payload)
 
 
@@ -384,7 +385,7 @@ def decodes_as_the_general_decoder(kernel: ModuleType, payload: bytes) -> None:
 @given(payload=payloads(), kind=st.sampled_from([3, 4, 5]))
 @settings(max_examples=200)
 def test_decodes_updates_as_the_general_decoder(payload: bytes, kind: int) -> None:
-    for kernel in TWINS.built:
+    for kernel in KERNELS.both:
         decodes_updates_as_the_general_decoder(kernel, payload, kind)
 
 
@@ -407,7 +408,7 @@ def decodes_updates_as_the_general_decoder(kernel: ModuleType, payload: bytes, k
 
 @pytest.mark.golden
 def test_twins_on_golden_stores() -> None:
-    native = TWINS.native
+    compiled = KERNELS.compiled
     seen = set()
     for path in sorted(GOLDEN.glob("*/datastore/**/*")):
         if path.suffix not in (".dat", ".idx") or not path.is_file():
@@ -421,12 +422,12 @@ def test_twins_on_golden_stores() -> None:
         for start in (0, 4, len(data) // 2):
             for used in (function, function.unchecked):
                 scan = (data, start, len(data), used)
-                assert messages(native, (*scan, channel), 500, 0) == messages(plain, (*scan, channel), 500, 0)
-                assert log(native, scan, 500, 0) == log(plain, scan, 500, 0)
-                assert native.scan_index(*scan) == plain.scan_index(*scan)
+                assert messages(compiled, (*scan, channel), 500, 0) == messages(oracle, (*scan, channel), 500, 0)
+                assert log(compiled, scan, 500, 0) == log(oracle, scan, 500, 0)
+                assert compiled.scan_index(*scan) == oracle.scan_index(*scan)
             run = (*scan, channel, None, 0, 0, 500)
-            assert native.scan_run(*run) == plain.scan_run(*run)
+            assert compiled.scan_run(*run) == oracle.scan_run(*run)
             search = (data, start, len(data), function)
-            assert native.find_record(*search, channel) == plain.find_record(*search, channel)
-            assert native.find_log_record(*search, 5) == plain.find_log_record(*search, 5)
+            assert compiled.find_record(*search, channel) == oracle.find_record(*search, channel)
+            assert compiled.find_log_record(*search, 5) == oracle.find_log_record(*search, 5)
     assert len(seen) > 300

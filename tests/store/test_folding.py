@@ -18,13 +18,12 @@ from stantools.format.layout import SubRecord
 from stantools.format.logencode import encode_flow, encode_subscription, encode_subscription_delete
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.subscribers import Subscribers
-from stantools.store import folding, sublog
-from stantools.store.folding import plain
+from stantools.store import sublog
 from stantools.store.sublog import SubsState, SubStatus, classify, read_subs, salvage_subs
 from tests.durables import write_durables
+from tests.oracles import folding as oracle
 
 CRC = Crc()
-needs_native = pytest.mark.skipif(folding.Fold is plain.Fold, reason="the compiled fold is not built")
 
 
 def random_log(seed: int, records: int, ids: int) -> bytes:
@@ -65,13 +64,12 @@ def told(state: SubsState) -> object:
     return rows, state.max_id, state.records, state.dead, state.rows, state.record_bytes, state.end, state.damages
 
 
-@needs_native
 @pytest.mark.parametrize("seed", range(12))
 def test_both_folds_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     log = memoryview(random_log(seed, 3000, 1 + 4**seed % 2000))
-    native = told(read_subs(log, CRC)), told(salvage_subs(log, CRC))
-    monkeypatch.setattr(sublog, "Fold", plain.Fold)
-    assert (told(read_subs(log, CRC)), told(salvage_subs(log, CRC))) == native
+    compiled = told(read_subs(log, CRC)), told(salvage_subs(log, CRC))
+    monkeypatch.setattr(sublog, "Fold", oracle.Fold)
+    assert (told(read_subs(log, CRC)), told(salvage_subs(log, CRC))) == compiled
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -120,7 +118,6 @@ def peak(*arguments: object) -> int:
     return int(found[1]) // 1024
 
 
-@needs_native
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel does not tell")
 @pytest.mark.parametrize("verb", ["info", "subs", "subs -o json", "forecast", "salvage --out new"])
 def test_memory_does_not_grow_with_objects(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stantools.errors import StoreChangedError, StoreUnreadableError
+from stantools.errors import StoreChangedError
 from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES
@@ -35,17 +35,6 @@ SIZE = 1 << 20
 CRC = Crc()
 
 
-def guarded() -> bool:
-    try:
-        import stantools.store._native  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-needs_guard = pytest.mark.skipif(not guarded(), reason="the handler of SIGBUS is not compiled")
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "file"
@@ -53,7 +42,6 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@needs_guard
 @pytest.mark.parametrize("size", [0, 1, 4096, 100_000, SIZE - 1])
 def test_what_is_gone_reads_as_zeros_and_the_end_says_so(file: Path, size: int) -> None:
     with pytest.raises(StoreChangedError, match=f"had {SIZE} bytes and now has {size}; expected"), mapped(file) as data:
@@ -80,7 +68,6 @@ def test_an_index_is_read_from_the_file_that_is_mapped(tmp_path: Path) -> None:
         assert scan_index(data, CRC) == expected
 
 
-@needs_guard
 def test_an_index_of_which_a_part_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "msgs.1.idx"
     rows = np.arange(1, 20_000, dtype=np.uint64)
@@ -91,7 +78,6 @@ def test_an_index_of_which_a_part_is_gone(tmp_path: Path) -> None:
         assert scan_index(data, CRC)[:2] == (8192, Stop.ZEROS)
 
 
-@needs_guard
 def test_cut_and_written_again(file: Path) -> None:
     with (
         pytest.raises(StoreChangedError, match="cannot be read from byte 1044480 on, though it has"),
@@ -133,7 +119,6 @@ def test_a_window_stops_at_once(file: Path) -> None:
     assert reached < SIZE // 2 + (1 << 16)
 
 
-@needs_guard
 def test_the_cut_counts_and_not_what_came_of_it(file: Path) -> None:
     with pytest.raises(StoreChangedError) as caught, mapped(file) as data:
         os.truncate(file, 0)
@@ -145,7 +130,6 @@ def test_the_cut_counts_and_not_what_came_of_it(file: Path) -> None:
         raise KeyboardInterrupt
 
 
-@needs_guard
 def test_views_that_outlive_the_block(file: Path) -> None:
     """Their mapping stays, and so does the guard; the addresses of those that went are nobody's."""
     with mapped(file) as data:
@@ -157,7 +141,6 @@ def test_views_that_outlive_the_block(file: Path) -> None:
         window.check()
 
 
-@needs_guard
 def test_many_threads(tmp_path: Path) -> None:
     """Each learns of its own file, whatever others map, cut and let go meanwhile."""
     ready = threading.Barrier(8)
@@ -193,7 +176,6 @@ with mapped(path) as guarded, path.open("rb") as file:
 """
 
 
-@needs_guard
 @pytest.mark.parametrize("faulthandler", ["", "1"])
 def test_other_mappings_are_not_ours(file: Path, faulthandler: str) -> None:
     environment = os.environ | {"PYTHONFAULTHANDLER": faulthandler}
@@ -205,28 +187,16 @@ def test_other_mappings_are_not_ours(file: Path, faulthandler: str) -> None:
     assert ("Fatal Python error: Bus error" in done.stderr) == bool(faulthandler)
 
 
-@needs_guard
 def test_a_signal_from_outside_ends_the_process(file: Path) -> None:
     code = _ELSEWHERE.partition("    other")[0] + f"    os.kill(os.getpid(), {int(signal.SIGBUS)})"
     done = subprocess.run([sys.executable, "-c", code, str(file)], check=False)
     assert done.returncode == -signal.SIGBUS
 
 
-def test_without_the_handler(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no compiler a cut is told if no page that is gone was touched."""
-    monkeypatch.setitem(sys.modules, "stantools.store._native", None)
-    with pytest.raises(StoreChangedError, match="now has 4096"), mapped(file) as data:
-        os.truncate(file, 4096)
-        assert data[0] == ord("x")
-    with pytest.raises(StoreUnreadableError), mapped(file.with_name("missing")):
-        pass
-
-
-@needs_guard
 def test_only_large_files_load_the_handler(tmp_path: Path, file: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from stantools.store.mapping import mapped\n"
-        "def look(path):\n    with mapped(Path(path)): pass\n    print('stantools.store._native' in sys.modules)\n"
+        "def look(path):\n    with mapped(Path(path)): pass\n    print('stantools.store.guard' in sys.modules)\n"
         "for path in sys.argv[1:]: look(path)"
     )
     (tmp_path / "small").write_bytes(b"x")
@@ -234,7 +204,6 @@ def test_only_large_files_load_the_handler(tmp_path: Path, file: Path) -> None:
     assert done.stdout.split() == [b"False", b"True"]
 
 
-@needs_guard
 @pytest.mark.parametrize("size", [0, 12_345_678])
 def test_a_table_whose_log_is_cut(tmp_path: Path, size: int) -> None:
     """A large table reads its log long after it was folded."""

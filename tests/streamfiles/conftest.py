@@ -7,19 +7,31 @@ from types import ModuleType
 import pytest
 
 from stantools.streamfiles import kernels
-from tests.twins import Twins
+from tests.kernelpairs import KernelPair
+from tests.oracles import streamfiles as oracle
 
-FUNCTIONS = tuple(kernels.__all__)
+FUNCTIONS = (
+    "crc32c",
+    "decode_record",
+    "direct_answer",
+    "encode_record",
+    "encode_records",
+    "encode_skips",
+    "find_messages",
+    "frame",
+    "hash64",
+    "scan_records",
+)
 
 
-TWINS = Twins("stantools.streamfiles")
-kernel = TWINS.fixture()
+KERNELS = KernelPair(kernels, oracle)
+kernel = KERNELS.fixture()
 
 
 @pytest.fixture
-def native() -> ModuleType:
+def compiled() -> ModuleType:
     """The compiled kernels."""
-    return TWINS.native
+    return KERNELS.compiled
 
 
 @pytest.fixture

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 
-from stantools.errors import UsageError
-from stantools.format.choice import VARIABLE, use
-from stantools.streamfiles import plain
 from stantools.streamfiles.layout import Flaw, OpenBlock, RecordColumns, Stop
 from tests.fences import fenced
 from tests.streamfiles.making import TIME, Item, batch
@@ -25,77 +19,58 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="protects pages 
 
 
 @pytest.mark.parametrize("at_end", [False, True])
-def test_hashing(native: ModuleType, at_end: bool) -> None:
+def test_hashing(compiled: ModuleType, at_end: bool) -> None:
     for size in range(100):
         with fenced(bytes(range(size)), at_end=at_end) as view:
             for portable in (False, True):
-                assert native.hash64(view, KEY, portable) == native.hash64(bytes(range(size)), KEY, portable)
-            assert native.crc32c(view) == native.crc32c(bytes(range(size)))
+                assert compiled.hash64(view, KEY, portable) == compiled.hash64(bytes(range(size)), KEY, portable)
+            assert compiled.crc32c(view) == compiled.crc32c(bytes(range(size)))
 
 
 @pytest.mark.parametrize("at_end", [False, True])
-def test_reading(native: ModuleType, at_end: bool) -> None:
+def test_reading(compiled: ModuleType, at_end: bool) -> None:
     """Damage that claims to be longer than it is included."""
     columns = RecordColumns(9)
     block = RECORD_5 + RECORD_6 + SKIP_7
     with fenced(block, at_end=at_end) as view:
-        assert native.scan_records(view, 0, KEY, columns) == (3, 133, Flaw.NONE)
+        assert compiled.scan_records(view, 0, KEY, columns) == (3, 133, Flaw.NONE)
     blocks = [block[:size] for size in range(len(block))]
     for place in (0, 1, 2, 3, 20, 21, 42, 45, 62, 63, 71, 72, 73, 74, 103, 106, 123, 124):
         for value in (0, 1, 0x20, 0x7F, 0x80, 0x82, 0xFF):
             blocks.append(block[:place] + bytes([value]) + block[place + 1 :])
     for bad in blocks:
         with fenced(bad, at_end=at_end) as view:
-            rows, position, flaw = native.scan_records(view, 0, KEY, columns)
-            assert (rows, position, flaw) == native.scan_records(bad, 0, KEY, columns)
+            rows, position, flaw = compiled.scan_records(view, 0, KEY, columns)
+            assert (rows, position, flaw) == compiled.scan_records(bad, 0, KEY, columns)
 
 
 @pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize("origin", [False, True])
-def test_writing(native: ModuleType, at_end: bool, origin: bool) -> None:
+def test_writing(compiled: ModuleType, at_end: bool, origin: bool) -> None:
     """Source and block are exactly as large as they must be."""
     of = batch([Item(3, TIME, b"a", b"reply"), Item(6, -TIME, b"b" * 77), Item(7, 0, b"", b"r")])
     whole = OpenBlock(np.zeros(10_000 + 60, np.uint8), 10_000, KEY)
-    row, live, stop = native.encode_records(of, 0, whole, origin)
+    row, live, stop = compiled.encode_records(of, 0, whole, origin)
     end = whole.position
     assert (row, stop) == (3, Stop.DONE)
     with fenced(bytes(of.buffer), at_end=at_end) as source, fenced(bytes(end), at_end=at_end) as content:
         of, target = replace(of, buffer=source), np.frombuffer(content, np.uint8)
         block = OpenBlock(target, 10_000, KEY)
-        assert native.encode_records(of, 0, block, origin) == (row, live, stop)
+        assert compiled.encode_records(of, 0, block, origin) == (row, live, stop)
         assert block.position == end
         assert target.tobytes() == whole.content[:end].tobytes()
         for room in range(30, end):
             with suppress(ValueError):  # the skip records do not fit
-                assert native.encode_records(of, 0, OpenBlock(target[:room], 10_000, KEY), origin)[2] is Stop.FULL
+                assert compiled.encode_records(of, 0, OpenBlock(target[:room], 10_000, KEY), origin)[2] is Stop.FULL
                 behind = whole.content[room:end].tobytes()
                 assert target[room:].tobytes() == behind, "something was written behind the end"
         del block, target, of
     with fenced(bytes(300), at_end=at_end) as content:
         block = OpenBlock(np.frombuffer(content, np.uint8), 300, KEY)
-        native.encode_skips(block, 1, 10, 0)
+        compiled.encode_skips(block, 1, 10, 0)
         assert block.position == 300
         del block
     with fenced(b"hello" * 20_000, at_end=at_end) as data, fenced(bytes(100_016), at_end=at_end) as block:
         target = np.frombuffer(block, np.uint8)
-        assert native.frame(data, target, 0) == 100_016
+        assert compiled.frame(data, target, 0) == 100_016
         del target
-
-
-class TestChoice:
-    @pytest.mark.parametrize(("variable", "name"), [("plain", "plain"), ("native", "native"), ("", "native")])
-    def test_variable(self, native: ModuleType, variable: str, name: str) -> None:
-        code = "from stantools.streamfiles import kernels; print(kernels.NAME)"
-        environment = {**os.environ, "STANTOOLS_KERNELS": variable}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == name
-
-    def test_not_built(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "stantools.streamfiles._native", None)
-        for wanted in ("", "plain"):
-            monkeypatch.setenv(VARIABLE, wanted)
-            found: dict[str, Any] = {}
-            assert use("stantools.streamfiles", found, ["frame"]) == "plain" and found["frame"] is plain.frame
-        monkeypatch.setenv(VARIABLE, "native")
-        with pytest.raises(UsageError, match="not built"):
-            use("stantools.streamfiles", {}, ["frame"])

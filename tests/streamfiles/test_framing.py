@@ -47,10 +47,10 @@ class TestFrame:
         assert len(second) == size + 8 * chunks
         assert len(first) == len(second) + 10
 
-    def test_kernels_write_the_same(self, native: ModuleType, kernel: ModuleType) -> None:
+    def test_kernels_write_the_same(self, compiled: ModuleType, kernel: ModuleType) -> None:
         data = random.Random(1).randbytes(150_000)
         out, expected = np.zeros(200_000, np.uint8), np.zeros(200_000, np.uint8)
-        assert kernel.frame(data, out, 9) == native.frame(data, expected, 9) == 9 + 150_000 + 24
+        assert kernel.frame(data, out, 9) == compiled.frame(data, expected, 9) == 9 + 150_000 + 24
         assert out.tobytes() == expected.tobytes()
 
     def test_no_room(self, kernel: ModuleType) -> None:

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stantools.streamfiles import highway, plain
-from tests.streamfiles.conftest import TWINS
+from stantools.streamfiles import highway
+from tests.oracles import highway as oracle_highway
+from tests.oracles import streamfiles as oracle
+from tests.streamfiles.conftest import KERNELS
 
 KEY = bytes(range(32))
 #: Section 16: data 00, 01, 02, …
@@ -38,8 +40,8 @@ def test_vectors(kernel: ModuleType, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", VECTORS)
-def test_vectors_without_avx2(native: ModuleType, size: int) -> None:
-    assert native.hash64(bytes(range(size)), KEY, True).to_bytes(8, "little").hex() == VECTORS[size]
+def test_vectors_without_avx2(compiled: ModuleType, size: int) -> None:
+    assert compiled.hash64(bytes(range(size)), KEY, True).to_bytes(8, "little").hex() == VECTORS[size]
 
 
 def test_vectors_side_by_side() -> None:
@@ -49,19 +51,19 @@ def test_vectors_side_by_side() -> None:
     packets = np.zeros((int(rows.sum()), 32), np.uint8)
     for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
         packets.reshape(-1)[32 * start : 32 * start + size] = np.arange(size)
-    found = highway.hash_padded(packets.view("<u8"), starts, sizes, KEY)
+    found = oracle_highway.hash_padded(packets.view("<u8"), starts, sizes, KEY)
     assert [int(value).to_bytes(8, "little").hex() for value in found] == list(VECTORS.values())
 
 
 def test_more_texts_than_are_hashed_side_by_side() -> None:
-    sizes = np.arange(2 * highway.SIDE_BY_SIDE + 100) % 70
+    sizes = np.arange(2 * oracle_highway.SIDE_BY_SIDE + 100) % 70
     rows = -(-sizes // 32)
     starts = np.cumsum(rows) - rows
     flat = np.zeros(32 * int(rows.sum()), np.uint8)
     for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
         flat[32 * start : 32 * start + size] = np.arange(size)
-    found = highway.hash_padded(flat.view("<u8").reshape(-1, 4), starts, sizes, KEY)
-    alone = {size: plain.hash64(bytes(range(size)), KEY) for size in range(70)}
+    found = oracle_highway.hash_padded(flat.view("<u8").reshape(-1, 4), starts, sizes, KEY)
+    alone = {size: oracle.hash64(bytes(range(size)), KEY) for size in range(70)}
     assert found.tolist() == [alone[size] for size in sizes.tolist()]
 
 
@@ -83,10 +85,10 @@ def test_a_key_of_another_size_is_wrong_use(kernel: ModuleType, size: int) -> No
 )
 @given(data=st.binary(max_size=200), key=st.binary(min_size=32, max_size=32), cuts=st.lists(st.integers(0, 200)))
 def test_all_agree(data: bytes, key: bytes, cuts: list[int]) -> None:
-    native = TWINS.native
-    expected = plain.hash64(data, key)
+    compiled = KERNELS.compiled
+    expected = oracle.hash64(data, key)
     places = [0, *sorted(min(cut, len(data)) for cut in cuts[:15]), len(data)]
     parts = [data[begin:end] for begin, end in pairwise(places)]
     for portable in (False, True):
-        assert native.hash64(data, key, portable) == expected
-        assert native.hash_parts(parts, key, portable) == expected
+        assert compiled.hash64(data, key, portable) == expected
+        assert compiled.hash_parts(parts, key, portable) == expected

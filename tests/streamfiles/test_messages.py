@@ -14,8 +14,8 @@ from stantools.notation import format_moment
 from stantools.streamfiles import highway
 from stantools.streamfiles.headers import located
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, SKIPPED, Places
-from stantools.streamfiles.plain import decode_record, encode_record
-from tests.streamfiles.conftest import TWINS
+from tests.oracles.streamfiles import decode_record, encode_record
+from tests.streamfiles.conftest import KERNELS
 
 KEY = highway.block_key("ORDERS", 1)
 TIME = 1_600_000_000_000_000_001
@@ -41,7 +41,7 @@ def test_records_are_found_where_they_were_put(of: list[tuple[bytes, bytes, byte
     records = b"".join(expected)
     sizes = np.array([len(each) for each in expected], np.uint32)
     starts = (np.cumsum(sizes) - sizes).astype(np.uint32)
-    for kernel in TWINS.built:
+    for kernel in KERNELS.both:
         assert [kernel.encode_record(first + row, TIME, *each, KEY) for row, each in enumerate(of)] == expected
         assert [kernel.decode_record(each, KEY) for each in expected] == of
         found = table(len(of))
@@ -71,12 +71,12 @@ def test_a_damaged_record_ends_the_search(of: Any, damages: Any, shifts: Any) ->
     good = 0
     for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
         record = block[start : start + size]
-        assert len({kernel.decode_record(record, KEY) for kernel in TWINS.built}) == 1
+        assert len({kernel.decode_record(record, KEY) for kernel in KERNELS.both}) == 1
         if start + size > len(block) or decode_record(block[start : start + size], KEY) is None:
             break
         good += 1
     results = []
-    for kernel in TWINS.built:
+    for kernel in KERNELS.both:
         found = table(len(of))
         assert kernel.find_messages(block, starts, sizes, KEY, found) == good
         results.append([column.tolist() for column in found])
@@ -98,7 +98,7 @@ def test_a_record_answers_a_direct_get(subject: bytes, header: bytes, payload: b
     record = encode_record(sequence, time, subject, header, payload, KEY)
     block = located(header, b"ORDERS", subject, sequence & ~SKIPPED, time)
     expected = (block + payload, len(block))
-    for kernel in TWINS.built:
+    for kernel in KERNELS.both:
         assert kernel.direct_answer(record, KEY, b"ORDERS") == expected
         assert kernel.direct_answer(record[:-1], KEY, b"ORDERS") is None
         assert kernel.direct_answer(record[:-1] + bytes([record[-1] ^ 1]), KEY, b"ORDERS") is None

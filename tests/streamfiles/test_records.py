@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from stantools.streamfiles import highway, plain
+from stantools.streamfiles import highway
 from stantools.streamfiles.batch import Batch
 from stantools.streamfiles.layout import (
     MAX_RECORD_SIZE,
@@ -24,7 +24,8 @@ from stantools.streamfiles.layout import (
     RecordColumns,
     Stop,
 )
-from tests.streamfiles.conftest import TWINS
+from tests.oracles import streamfiles as oracle
+from tests.streamfiles.conftest import KERNELS
 from tests.streamfiles.making import TIME, Item, batch, numbered, record_content
 
 KEY = highway.block_key("ORDERS", 1)
@@ -166,9 +167,9 @@ class TestLimits:
         assert encode(kernel, of, room=MAX_RECORD_SIZE + 100)[:4] == (1, 37, 37, Stop.TOO_LARGE)
         assert encode(kernel, of, first=1, room=MAX_RECORD_SIZE + 100)[:4] == (1, 0, 0, Stop.TOO_LARGE)
 
-    def test_largest_record(self, native: ModuleType) -> None:
+    def test_largest_record(self, compiled: ModuleType) -> None:
         of = batch([Item(1, data=bytes(MAX_RECORD_SIZE - 37))])
-        found = encode(native, of, size=MAX_RECORD_SIZE)
+        found = encode(compiled, of, size=MAX_RECORD_SIZE)
         assert found[:4] == (1, MAX_RECORD_SIZE, MAX_RECORD_SIZE, Stop.DONE)
 
     @pytest.mark.parametrize(
@@ -316,23 +317,23 @@ quick = settings(
 @quick
 @given(batches(), st.booleans(), st.integers(30, 4000), st.binary(min_size=32, max_size=32), st.data())
 def test_both_write_the_same(of: Batch, origin: bool, room: int, key: bytes, data: st.DataObject) -> None:
-    native = TWINS.native
+    compiled = KERNELS.compiled
     first = data.draw(st.integers(0, len(of)))
     where: dict[str, Any] = {"first": first, "origin": origin, "key": key, "room": room, "size": room + 20000}
     where["position"] = data.draw(st.integers(0, room))
     where["previous"] = data.draw(st.integers(0, int(of.sequence[first]) if first < len(of) else 9))
     where["time"] = data.draw(times)
-    assert encode(plain, of, **where) == encode(native, of, **where)
+    assert encode(oracle, of, **where) == encode(compiled, of, **where)
 
 
 @quick
 @given(batches(), st.booleans())
 def test_what_is_written_is_read(of: Batch, origin: bool) -> None:
     rows = len(of)
-    for kernel in TWINS.both:
+    for kernel in KERNELS.both:
         row, _, live, stop, block = encode(kernel, of, origin=origin)
         assert (row, stop) == (rows, Stop.DONE)
-        for reader in TWINS.both:
+        for reader in KERNELS.both:
             count, end, flaw, found = scan(reader, block)
             assert (end, flaw) == (len(block), Flaw.NONE)
             parts = []
@@ -365,8 +366,8 @@ def test_what_is_written_is_read(of: Batch, origin: bool) -> None:
 @quick
 @given(batches(), st.integers(0, 1 << 30))
 def test_both_read_damage_alike(of: Batch, seed: int) -> None:
-    native = TWINS.native
-    block = bytearray(encode(native, of)[4])
+    compiled = KERNELS.compiled
+    block = bytearray(encode(compiled, of)[4])
     chance = random.Random(seed)
     for _ in range(chance.randrange(4)):
         if block:
@@ -374,12 +375,12 @@ def test_both_read_damage_alike(of: Batch, seed: int) -> None:
             block[place] = chance.choice([0, 0xFF, 0x80, block[place] ^ 1, chance.randrange(256)])
     cut = bytes(block[: chance.randrange(len(block) + 1)]) if chance.random() < 0.3 else bytes(block)
     capacity = chance.choice([0, 1, 3, 5000])
-    assert scan(plain, cut, capacity=capacity) == scan(native, cut, capacity=capacity)
+    assert scan(oracle, cut, capacity=capacity) == scan(compiled, cut, capacity=capacity)
 
 
 @quick
 @given(st.binary(max_size=200), st.integers(0, 200))
 def test_both_read_anything_alike(block: bytes, position: int) -> None:
-    native = TWINS.native
+    compiled = KERNELS.compiled
     start = min(position, len(block))
-    assert scan(plain, block, position=start) == scan(native, block, position=start)
+    assert scan(oracle, block, position=start) == scan(compiled, block, position=start)

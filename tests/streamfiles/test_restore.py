@@ -17,7 +17,6 @@ from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.errors import ServerError
 
-from stantools.streamfiles import kernels
 from stantools.streamfiles.headers import header_block
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SKIPS
 from stantools.streamfiles.meta import CONSUMER_FIELDS, STREAM_FIELDS, ConsumerState
@@ -64,8 +63,8 @@ def some(sequences: Sequence[int]) -> list[Item]:
     ]
 
 
-#: More than a block, and all that a record can have. The plain kernels are slow with messages like that.
-LARGE, LARGEST = (100_000, 200_000) if kernels.NAME == "plain" else (9_000_000, MAX_RECORD_SIZE)
+#: More than a block, and all that a record can have.
+LARGE, LARGEST = 9_000_000, MAX_RECORD_SIZE
 PENDING = {4: (4, NOW - 3600 * 10**9), 9: (9, NOW - 3600 * 10**9)}
 CASES = [
     Case("plain", some(range(1, 400)), 399),

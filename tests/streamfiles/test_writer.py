@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, UsageError
 from stantools.format.columns import MessageColumns
-from stantools.streamfiles import writer
 from stantools.streamfiles.batch import Batch
 from stantools.streamfiles.framing import unframe
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SEQUENCE, MAX_SKIPS
 from stantools.streamfiles.meta import ConsumerState
 from stantools.streamfiles.reader import ArchiveReader
 from stantools.streamfiles.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
+from tests.streamfiles.conftest import KERNELS
 from tests.streamfiles.making import TIME, Item, batch, contents, numbered, record_content
 
 CREATED = 1_500_000_000_000_000_001
@@ -161,7 +161,7 @@ class TestBlocksAndGaps:
         assert list(blocks) == list(range(1, len(blocks) + 1))
 
     def test_large_messages(self, used_kernel: ModuleType) -> None:
-        sizes = [10, 5000, 70_000, 1, 70_001, 3_000_000 if used_kernel.NAME == "native" else 10]
+        sizes = [10, 5000, 70_000, 1, 70_001, 3_000_000 if used_kernel is KERNELS.compiled else 10]
         check([Item(2 * n, TIME, bytes([n]) * size) for n, size in enumerate(sizes, 1)], 20, block_bytes=1000)
 
     @pytest.mark.parametrize("block_bytes", [60, 8_000_000])
@@ -243,8 +243,6 @@ class TestPieces:
                 yield Batch(b"c", b"c", buffer, columns, columns.sequence)
 
         of = archive(block_bytes=2_000_000)
-        if writer.kernels.NAME == "plain":
-            pytest.skip("the plain kernels need more, and are slow")
         tracemalloc.start()
         try:
             total = sum(len(piece) for piece in of.pieces(many(), list, 20_000))

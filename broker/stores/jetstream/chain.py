@@ -25,7 +25,8 @@ from stantools.nats.columns import FrameColumns
 from stantools.nats.errors import WRONG_LAST, ApiError, NatsError, NobodyListensError
 from stantools.nats.jetstream import read_answer
 from stantools.nats.kernels import read_deliveries
-from stantools.nats.publishing.kernels import MAX_WINDOW, check_answers, encode_publishes
+from stantools.nats.publishing.guarded import MAX_WINDOW
+from stantools.nats.publishing.kernels import check_answers, encode_publishes
 from stantools.streamfiles import headers
 
 if TYPE_CHECKING:

@@ -11,21 +11,21 @@ pending messages, of the same number, behind the same first one.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stantools.format.choice import use
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.migration.plan.model import ConsumerPlan, Position
-from stantools.migration.proof.plain import Mark
+from stantools.migration.proof.kernels import compare_messages
 from stantools.migration.stream_source import StreamSource, channel_of
 from stantools.nats.inbox import Received
 from stantools.nats.jetstream import JetStream
@@ -36,16 +36,20 @@ from stantools.store.ranges import Ranges
 from stantools.streamfiles.batch import Batch
 from stantools.streamfiles.headers import header_block
 
-if TYPE_CHECKING:
-    from stantools.migration.proof.plain import compare_messages
-
-#: Which kernel compares: "native", the compiled one, or "plain".
-KERNEL = use("stantools.migration.proof", globals(), ("compare_messages",))
-
 _EXAMPLES = 3
 _EXTRA = "extra"
 #: Sequences that are collected before they are made ranges.
 _COLLECT = 1 << 16
+
+
+class Mark(enum.IntFlag):
+    """What is wrong with a message."""
+
+    ABSENT = 1  #: the other side has no message with this sequence
+    TIME = 2
+    SUBJECT = 4
+    HEADER = 8
+    DATA = 16
 
 
 _CODES = {

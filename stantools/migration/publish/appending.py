@@ -26,7 +26,7 @@ from stantools.migration.publish.filling import Filling, probe
 from stantools.migration.publish.loader import MAX_WINDOW_BYTES, Acks, Publishing
 from stantools.migration.publish.resume import NotOursError, check_fillers, compare, extent, missing
 from stantools.migration.tasks import Retry
-from stantools.nats.publishing.kernels import MAX_WINDOW
+from stantools.nats.publishing.guarded import MAX_WINDOW
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream

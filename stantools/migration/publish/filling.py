@@ -26,7 +26,7 @@ from stantools.migration.publish.resume import (
     missing,
 )
 from stantools.nats.errors import ApiError, NatsError, PermissionDeniedError
-from stantools.nats.publishing.kernels import MAX_WINDOW
+from stantools.nats.publishing.guarded import MAX_WINDOW
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream

@@ -20,8 +20,8 @@ from stantools.migration.publish.resume import AT_ONCE, delete_fillers
 from stantools.migration.tasks import OutOfStepError
 from stantools.nats.errors import ApiError, ConnectionLostError, NatsError
 from stantools.nats.jetstream import read_answer
-from stantools.nats.publishing import plain
-from stantools.nats.publishing.kernels import MAX_WINDOW, check_answers, encode_publishes
+from stantools.nats.publishing.guarded import MAX_WINDOW, encode_fillers, encode_message
+from stantools.nats.publishing.kernels import check_answers, encode_publishes
 from stantools.nats.subjects import subject_problem
 from stantools.streamfiles import headers
 
@@ -272,7 +272,7 @@ class Loader:
             StantoolsError: It does not fit into the server.
         """
         identity = headers.identity(batch.channel, self.how.generation)
-        frame, size = plain.encode_message(batch, row, self._acks.reply, identity, self.how.origin, expected_last)
+        frame, size = encode_message(batch, row, self._acks.reply, identity, self.how.origin, expected_last)
         largest = self.js.connection.max_payload
         if size > largest:
             channel = batch.channel.decode(errors="replace")
@@ -315,7 +315,7 @@ class Loader:
             fillers, frame = False, self._frame(batch, 0, expected_last)
         else:
             fillers = True
-            frame = plain.encode_fillers(self.subject, self._acks.reply, self._shift, self._next, 1)
+            frame = encode_fillers(self.subject, self._acks.reply, self._shift, self._next, 1)
         try:
             await self._write(frame, 1, fillers=fillers)
             await self._receive_all()
@@ -330,7 +330,7 @@ class Loader:
         """Sends fillers up to before a sequence."""
         while self._next < until:
             count = min(until - self._next, self.how.window.chunk, self.how.window.messages)
-            frames = plain.encode_fillers(self.subject, self._acks.reply, self._shift, self._next, count)
+            frames = encode_fillers(self.subject, self._acks.reply, self._shift, self._next, count)
             await self._write(frames, count, fillers=True)
 
     async def _write(self, frames: bytes, messages: int, *, fillers: bool) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.twins import Twins
+from broker.streaming.hot import kernels
+from tests.kernelpairs import KernelPair
+from tests.oracles import streaming as oracle
 
-TWINS = Twins("broker.streaming.hot")
-kernel = TWINS.fixture()
+KERNELS = KernelPair(kernels, oracle)
+kernel = KERNELS.fixture()

@@ -10,15 +10,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.streaming.hot import columns, plain
+from broker.streaming.hot import columns
 from broker.streaming.hot.columns import Status, publish_table
 from stantools.format.crc import IEEE, KOOPMAN, Crc
 from stantools.format.kernels import encode_messages
 from stantools.format.proto.protocol_pb2 import Ack, PubAck, PubMsg
-from tests.broker.hot.conftest import TWINS
+from tests.broker.hot.conftest import KERNELS
 from tests.broker.hot.frames import lay_out, names_for
+from tests.oracles import streaming as oracle
 
-native = TWINS.built[-1]
+compiled = KERNELS.both[-1]
 
 NAMES = [b"", b"a", b"foo", b"foo.bar", b"x" * 40, b"foo\xff", b"ect"]
 name = st.sampled_from(NAMES)
@@ -26,14 +27,14 @@ data = st.one_of(st.binary(max_size=40), st.sampled_from([b"y" * 127, b"y" * 128
 
 
 def field(number: int, value: bytes) -> bytes:
-    return plain.encode_varint(number << 3 | 2) + plain.encode_varint(len(value)) + value
+    return oracle.encode_varint(number << 3 | 2) + oracle.encode_varint(len(value)) + value
 
 
 #: Fields of a PubMsg in any order, any number of times, and unknown ones of the simple types.
 fields = st.one_of(
     st.builds(field, st.sampled_from([1, 2, 3, 4, 5, 6, 10]), st.one_of(name, data)),
     st.builds(field, st.sampled_from([7, 15, 16, 2047]), data),
-    st.builds(lambda n: b"\x38" + plain.encode_varint(n), st.integers(0, 2**64 - 1)),
+    st.builds(lambda n: b"\x38" + oracle.encode_varint(n), st.integers(0, 2**64 - 1)),
     st.sampled_from([b"\x39abcdefgh", b"\x3dabcd"]),
 )
 usual = st.builds(
@@ -86,7 +87,7 @@ def in_plain_numbers(result: Any) -> Any:
 def test_publishes(messages: list[tuple[bytes, bytes, bytes]], known: list[bytes], capacity: int, prefix: int) -> None:
     buffer, frames = lay_out(messages)
     results = []
-    for kernel in TWINS.built:
+    for kernel in KERNELS.both:
         table = publish_table(capacity)
         found = kernel.read_publishes(buffer, frames, 0, len(frames), *tables(kernel, known), table, prefix)
         groups = [*found.groups, *((channel, np.array([row], np.int32)) for channel, row in found.lone)]
@@ -164,7 +165,7 @@ def test_messages_that_look_alike(payloads: list[bytes]) -> None:
 @given(usual)
 def test_what_libraries_send_is_taken(payload: bytes) -> None:
     buffer, frames = lay_out([(b"r", b"", payload)])
-    for kernel in TWINS.built:
+    for kernel in KERNELS.both:
         found = kernel.read_publishes(buffer, frames, 0, 1, *tables(kernel, NAMES), publish_table(1))
         assert found.count == 1
 
@@ -185,7 +186,7 @@ def test_records(messages: list[tuple[bytes, bytes]], channel: bytes, first: int
     encoded, sizes = encode_messages(
         channel, range(first, first + count), [time] * count, [m[1] for m in messages], [m[0] for m in messages], crc
     )
-    for kernel in TWINS.built:
+    for kernel in KERNELS.both:
         table = publish_table(16)
         kernel.read_publishes(buffer, frames, 0, count, *tables(kernel, [b""]), table)
         records = kernel.encode_records(buffer, table, np.arange(count, dtype=np.int32), channel, first, time, crc)
@@ -217,22 +218,22 @@ acks = st.one_of(
 @given(st.lists(acks, max_size=8), st.sampled_from([b"foo", b""]))
 def test_acks(payloads: list[bytes], channel: bytes) -> None:
     buffer, frames = lay_out([(b"", b"", payload) for payload in payloads])
-    sequences, end = plain.read_acks(buffer, frames, 0, len(frames), channel)
-    assert (sequences, end) == native.read_acks(buffer, frames, 0, len(frames), channel)
+    sequences, end = oracle.read_acks(buffer, frames, 0, len(frames), channel)
+    assert (sequences, end) == compiled.read_acks(buffer, frames, 0, len(frames), channel)
     assert end == len(sequences)
     for payload, sequence in zip(payloads, sequences, strict=False):
         message = Ack.FromString(payload)
         assert (message.subject, message.sequence) == (channel, sequence)
-    for kernel in TWINS.built:
+    for kernel in KERNELS.both:
         for row in range(len(payloads)):
-            found, _ = plain.read_acks(buffer, frames, row, row + 1, channel)
+            found, _ = oracle.read_acks(buffer, frames, row, row + 1, channel)
             assert kernel.read_lone_acks(buffer, frames, [row], [channel]) == (found or [None])
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=200))
 def test_names(steps: list[tuple[bool, int]]) -> None:
-    names, model = names_for(native), {}
+    names, model = names_for(compiled), {}
     for step, (add, number) in enumerate(steps):
         text = b"%d" % number
         if add:
@@ -243,17 +244,13 @@ def test_names(steps: list[tuple[bool, int]]) -> None:
             model.pop(text, None)
     assert len(names) == len(model)
     buffer, frames = lay_out([(b"", b"", field(1, b"%d" % number) + field(2, b"g")) for number in range(61)])
-    channels = names_for(native)
+    channels = names_for(compiled)
     channels.add(b"", 0)
     table = publish_table(1)
     for number in range(61):
         # The kernels look into the table, get() into the dictionary.
-        found = native.read_publishes(buffer, frames, number, number + 1, names, names_for(native), channels, table)
+        found = compiled.read_publishes(buffer, frames, number, number + 1, names, names_for(compiled), channels, table)
         expected = model.get(b"%d" % number, -1)
         assert names.get(b"%d" % number) == expected
         assert found.count == (expected >= 0)
         assert expected < 0 or table[0, columns.CLIENT] == expected
-
-
-def test_both_are_there() -> None:
-    assert [kernel.NAME for kernel in TWINS.both] == ["plain", "native"]

@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.stores.streams import kernels
 from broker.stores.streams.contents import Contents
 from stantools.nats.frames import Frames, frame_table
 from stantools.streamfiles import highway
 from stantools.streamfiles.layout import record_size
-from stantools.streamfiles.plain import encode_record
-from tests.twins import Twins
+from tests.kernelpairs import KernelPair
+from tests.oracles import streams as oracle
+from tests.oracles.streamfiles import encode_record
 
-TWINS = Twins("broker.stores.streams")
-kernel = TWINS.fixture()
+KERNELS = KernelPair(kernels, oracle)
+kernel = KERNELS.fixture()
 
 KEY = highway.block_key("ORDERS", 1)
 TIME = 1_600_000_000_000_000_001
@@ -79,7 +81,7 @@ def one_by_one(contents: Contents, time: int, of: list[Message], place: int, mos
 @settings(max_examples=300, deadline=None)
 @given(batches, st.integers(0, 3), st.integers(1, 1 << 61), st.lists(st.integers(0, 60), max_size=6))
 def test_messages_are_added_and_dropped_as_one_by_one(todo: Any, most: int, first: int, others: list[int]) -> None:
-    kernels = TWINS.built
+    kernels = KERNELS.both
     expected, found = Contents(first), [Contents(first) for _ in kernels]
     for number, (of, room, begins) in enumerate(todo):
         buffer, frames = laid_out(of)
@@ -123,7 +125,7 @@ def test_measures(of: list[Message]) -> None:
     bodies = [len(header) + len(payload) for _, header, payload in of]
     names = [len(subject) for subject, _, _ in of]
     headers = sum(header != b"" for _, header, _ in of)
-    for kernel in TWINS.built:
+    for kernel in KERNELS.both:
         found = kernel.measure_rows(frames, 1, 1 + len(of))
         assert found == (headers, sum(bodies), sum(names), max(bodies), max(names))
 

@@ -1,4 +1,4 @@
-"""Comparing messages: plain and native agree, and mark what differs."""
+"""Comparing messages: kernel and oracle agree, and mark what differs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stantools.format import kernels as format_kernels
-from stantools.migration.proof import stream
-from stantools.migration.proof.plain import Mark, is_extended
+from stantools.migration.proof import kernels
+from stantools.migration.proof.stream import Mark
 from stantools.nats import kernels as nats
 from stantools.nats.columns import FrameColumns
 from stantools.nats.frames import frame_table
 from stantools.streamfiles.batch import Batch
 from stantools.streamfiles.headers import header_block
+from tests.kernelpairs import KernelPair
+from tests.oracles import proof as oracle
+from tests.oracles.proof import is_extended
 from tests.streamfiles.making import Item, batch
-from tests.twins import Twins
 
-TWINS = Twins("stantools.migration.proof")
-both = pytest.mark.parametrize("kernel", TWINS.each)
+KERNELS = KernelPair(kernels, oracle)
+both = pytest.mark.parametrize("kernel", KERNELS.each)
 
 #: Stream sequence, channel sequence, time, reply, payload.
 Row = tuple[int, int, int, bytes, bytes]
@@ -60,11 +61,6 @@ def compare(
         batch, 0, data, columns, 0, origin=origin, published=published, marks=marks, other_marks=other
     )
     return (*ends, marks.tolist(), other.tolist())
-
-
-def test_which_kernel_is_used() -> None:
-    assert TWINS.native
-    assert stream.KERNEL == format_kernels.NAME
 
 
 @both
@@ -196,5 +192,5 @@ def both_sides(draw: st.DrawFn) -> tuple[list[Row], list[Frame]]:
 @given(both_sides(), st.booleans(), st.booleans())
 def test_both_kernels_agree(sides: tuple[list[Row], list[Frame]], origin: bool, published: bool) -> None:
     rows, frames = sides
-    results = [compare(k, batch_of(rows), frames, origin=origin, published=published) for k in TWINS.both]
+    results = [compare(k, batch_of(rows), frames, origin=origin, published=published) for k in KERNELS.both]
     assert results[0] == results[1]

@@ -176,7 +176,7 @@ def test_another_writer_fills_the_first_gap(start_server: Callable[..., Any], mo
             async def late(self: Any, batch: Any, expected_last: int) -> None:
                 if others and self._next == others[0]:
                     for shift in (0, FIRST.first - 1):
-                        frame = loader.plain.encode_fillers(self.subject, b"nobody.", shift, others[0], 1)
+                        frame = loader.encode_fillers(self.subject, b"nobody.", shift, others[0], 1)
                         await other.write(frame)
                     await other.flush()
                     info = await js.stream_info("orders")

@@ -14,6 +14,7 @@ import numpy as np
 
 from stantools.format.crc import CASTAGNOLI, Crc
 from stantools.streamfiles import highway
+from tests.oracles.highway import hash_padded
 from tests.streamfiles.making import STREAM_DEFAULTS
 
 _crc32c = Crc(CASTAGNOLI).function
@@ -132,7 +133,7 @@ def _block(
     rows = -(-length // 32)
     padded = b"".join((head + topic + data).ljust(rows * 32, b"\0") for head, data in zip(heads, datas, strict=True))
     packets = np.frombuffer(padded, "<u8").reshape(-1, 4)
-    hashes = highway.hash_padded(
+    hashes = hash_padded(
         packets, np.arange(count, dtype=np.int64) * rows, np.full(count, length), highway.block_key(name, index)
     )
     if corrupt is not None and begin <= corrupt < begin + count:
@@ -147,7 +148,7 @@ def _block(
 def _add_meta(tar: tarfile.TarFile, folder: str, meta: dict[str, Any], key: bytes) -> None:
     text = json.dumps(meta, separators=(",", ":")).encode()
     padded = np.frombuffer(text.ljust(-(-len(text) // 32) * 32, b"\0"), "<u8").reshape(-1, 4)
-    digest = highway.hash_padded(padded, np.zeros(1, np.int64), np.array([len(text)]), key)[0]
+    digest = hash_padded(padded, np.zeros(1, np.int64), np.array([len(text)]), key)[0]
     _add(tar, f"{folder}meta.inf", text)
     _add(tar, f"{folder}meta.sum", struct.pack("<Q", int(digest)).hex().encode())
 

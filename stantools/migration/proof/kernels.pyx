@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Comparing messages, compiled. What it does is documented in `stantools.migration.proof.plain`, its twin.
+"""Comparing messages, compiled. `kernels.pyi` says what each function promises.
 
 It releases the interpreter lock. Every place in a buffer is compared with the buffer's size before it is read.
 """
@@ -10,10 +10,9 @@ from libc.string cimport memchr, memcmp
 
 from stantools.streamfiles._headers cimport header_size as block_size, write_header
 
-NAME = "native"
 
 cdef enum:
-    # Members of plain.Mark.
+    # Members of `stream.Mark`.
     ABSENT = 1
     TIME = 2
     SUBJECT = 4
@@ -43,7 +42,7 @@ cdef inline bint begins(const uint8_t* p, const uint8_t* end, const char* text, 
 
 
 cdef bint is_added(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """Tells whether bytes are lines that publishing adds, and the empty line that ends a block (plain.ADDED_LINES)."""
+    """Tells whether bytes are lines that publishing adds, and the empty line that ends a block (`Nats-Msg-Id`, `Nats-Expected-…`)."""
     cdef const uint8_t* first = p
     cdef const uint8_t* line_end
     cdef const uint8_t* colon
@@ -94,7 +93,6 @@ def compare_messages(
     batch, int64_t row, const uint8_t[::1] received not None, columns, int64_t other_row, *, bint origin, bint published,
     uint8_t[::1] marks, uint8_t[::1] other_marks
 ):
-    """See the twin."""
     cdef const uint8_t[::1] store = batch.buffer
     cdef const uint8_t[::1] subject = batch.subject
     cdef const uint8_t[::1] channel = batch.channel

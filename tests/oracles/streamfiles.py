@@ -1,6 +1,6 @@
-"""The kernels of stream archives in Python and numpy: always there, and the reference for the compiled ones.
+"""The kernels of stream archives in Python and numpy, which the compiled ones are compared with.
 
-Use them through `stantools.streamfiles.kernels`. All work on whole batches or blocks. `ValueError` only speaks of
+All work on whole batches or blocks. `ValueError` only speaks of
 wrong use; what the bytes of an archive are is never a reason to raise.
 """
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stantools.format.crc import CASTAGNOLI, Crc
-from stantools.streamfiles import highway
 from stantools.streamfiles.headers import header_block, located
+from stantools.streamfiles.highway import KEY_SIZE
 from stantools.streamfiles.layout import (
     CHUNK_HEAD_SIZE,
     CHUNK_SIZE,
@@ -35,6 +35,7 @@ from stantools.streamfiles.layout import (
     record_size,
     record_sizes,
 )
+from tests.oracles import highway
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -93,8 +94,6 @@ def copy_pieces(
         ]
         begin = end
 
-
-NAME: Final = "plain"
 
 _STORED: Final = 1
 
@@ -557,6 +556,6 @@ def _check_places(source: NDArray[np.uint8], starts: NDArray[np.int64], sizes: N
 
 
 def _checked(key: bytes) -> bytes:
-    if len(key) != highway.KEY_SIZE:
+    if len(key) != KEY_SIZE:
         raise ValueError(f"a key of {len(key)} bytes")
     return key

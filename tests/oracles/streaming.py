@@ -1,4 +1,4 @@
-"""The kernels in Python: always there, and the reference for the compiled ones. Use them through `kernels`.
+"""The streaming kernels in Python, which the compiled ones are compared with.
 
 They take what every protobuf decoder takes for the same: fields in any order, the last value of a repeated one, unknown
 fields of the simple wire types. What decoders may disagree about is left to the caller, one frame at a time, and so is
@@ -16,19 +16,17 @@ import numpy as np
 from broker.blocks import Record, Records
 from broker.streaming.hot import columns
 from broker.streaming.hot.columns import Group, Publishes, Run, Status
-from broker.streaming.hot.decode import Pattern, Row, Span, ack_sequence, publish_fields, whole_varint
 from stantools.format.crc import Crc
 from stantools.format.fieldscan import encode_varint
 from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE
 from stantools.nats.frames import Payloads
+from tests.oracles.decode import Pattern, Row, Span, ack_sequence, publish_fields, whole_varint
 
 if TYPE_CHECKING:
     from broker.streaming.hot.columns import Rows, Table
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
-    from stantools.nats.plain import Names
-
-NAME: Final = "plain"
+    from stantools.nats.kernels import Names
 
 _MAX_UINT64: Final = (1 << 64) - 1
 

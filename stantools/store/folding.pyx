@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The fold of a subs.dat, compiled. What each function does is documented in `stantools.store.folding.plain`, its twin.
+"""The fold of a subs.dat, compiled. `folding.pyi` says what each function promises.
 
 Subscriptions are rows in the order in which they were made, found by a table of row numbers with open addressing.
 Pending sequences are pairs with the *epoch* of their subscription, in another such table. Each New record begins a new
@@ -14,11 +14,11 @@ from stantools.format._fields cimport any_varint, varint_size
 
 import os
 from array import array
+from collections import namedtuple
 
 from stantools.format.layout import SubFlag, SubRecord
-from stantools.store.folding.plain import Folded
 
-NAME = "native"
+Folded = namedtuple("Folded", ("id", "place", "last_sent", "flags", "first", "pending"), module=__name__)
 
 cdef enum:
     NEW = 1
@@ -349,7 +349,6 @@ cdef class Fold:
         return 0
 
     def apply(self, buffer, batch, int64_t row):
-        """See `stantools.store.folding.plain.Fold.apply`."""
         cdef const uint8_t[::1] data = buffer
         cdef const uint8_t[::1] kinds = batch.type
         cdef const uint64_t[::1] ids = batch.id
@@ -383,26 +382,21 @@ cdef class Fold:
         return row
 
     def put(self, int kind, uint64_t number, uint64_t last_sent, int64_t place, uint8_t flags):
-        """See `stantools.store.folding.plain.Fold.put`."""
         cdef Row new
         new.id, new.last_sent, new.place, new.flags = number, last_sent, place, flags
         self.put_row(kind, &new)
 
     def delete(self, uint64_t number):
-        """See `stantools.store.folding.plain.Fold.delete`."""
         self.delete_row(number)
 
     def flow(self, int kind, uint64_t number, uint64_t sequence):
-        """See `stantools.store.folding.plain.Fold.flow`."""
         self.flow_row(kind, number, sequence)
 
     def last_sent(self, uint64_t number):
-        """See `stantools.store.folding.plain.Fold.last_sent`."""
         cdef int64_t at = self.find(number)
         return -1 if at < 0 else self.rows[at].last_sent
 
     def finish(self):
-        """See `stantools.store.folding.plain.Fold.finish`."""
         cdef int64_t count = self.count - self.deleted, row, kept = 0
         cdef uint64_t slot, size = self.pair_mask + 1
         cdef int32_t* row_of = <int32_t*>malloc((<size_t>self.epoch + 1) * sizeof(int32_t))

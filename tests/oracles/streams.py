@@ -1,4 +1,4 @@
-"""The kernels of streams in Python: always there, and the reference for the compiled ones. Use them through `kernels`.
+"""The kernels of streams in Python, which the compiled ones are compared with.
 
 What many clients publish in a round of the event loop are a few messages for each stream, too few for numpy, and too
 many for a dozen of calls each.
@@ -7,18 +7,16 @@ many for a dozen of calls each.
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD_SIZE, SUBJECT_SIZE, WIDTH, rows
 from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
-from stantools.streamfiles.plain import encode_record
+from tests.oracles.streamfiles import encode_record
 
 if TYPE_CHECKING:
     from broker.stores.streams.contents import Contents, Segment, Subject
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
-
-NAME: Final = "plain"
 
 
 def measure_rows(frames: Frames, begin: int, end: int) -> tuple[int, int, int, int, int]:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The hot kernels, compiled. What each does is documented in `broker.streaming.hot.plain`, its twin.
+"""The hot kernels, compiled. `kernels.pyi` says what each function promises.
 
 A batch takes some microseconds, so the interpreter lock is kept. A pointer moves only after the distance to its end was
 checked, as an unsigned number; what a table says about positions is checked against the buffer before it is used.
@@ -12,7 +12,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from stantools.nats._names cimport number_of
-from stantools.nats._native cimport Names
+from stantools.nats.kernels cimport Names
 from stantools.format._bytes cimport Polynomial, crc_of, multiply_from, put_varint, store32
 from stantools.format._fields cimport same_bytes, varint_size
 
@@ -21,7 +21,6 @@ import numpy as np
 from broker.blocks import Payloads, Records
 from broker.streaming.hot.columns import Group, Publishes, Run, Status
 
-NAME = "native"
 
 cdef enum:
     # Members of columns.Status.
@@ -266,7 +265,6 @@ def read_publishes(
     table,
     int64_t prefix=-1,
 ):
-    """See the twin."""
     cdef Held held = hold_bytes(buffer)
     cdef Held held_frames = hold_frames(frames, begin, end)
     cdef Held held_table = hold_table(table, PyBUF_WRITABLE)
@@ -572,7 +570,6 @@ cdef inline void put_message(
 def encode_records(
     buffer, table, rows, bytes name not None, uint64_t first_sequence, int64_t timestamp, crc
 ):
-    """See the twin."""
     cdef Held held = hold_bytes(buffer)
     cdef Held held_table = hold_table(table, 0)
     cdef Held held_rows = hold_column(rows, 4, 0)
@@ -623,7 +620,6 @@ def encode_records(
 
 
 def encode_lone_records(buffer, table, list wanted not None, crc):
-    """See the twin."""
     cdef Held held = hold_bytes(buffer)
     cdef Held held_table = hold_table(table, 0)
     cdef const uint8_t* base = <const uint8_t*>held.buffer.buf
@@ -682,7 +678,6 @@ cdef inline bint read_ack(const uint8_t* base, const int32_t* frame, const Text*
 
 
 def read_lone_acks(buffer, frames, list rows not None, list channels not None):
-    """See the twin."""
     cdef Held held = hold_bytes(buffer)
     cdef Held held_frames = hold_table(frames, 0)
     cdef const uint8_t* base = <const uint8_t*>held.buffer.buf
@@ -705,7 +700,6 @@ def read_lone_acks(buffer, frames, list rows not None, list channels not None):
 
 
 def read_acks(buffer, frames, int64_t begin, int64_t end, bytes channel not None):
-    """See the twin."""
     cdef Held held = hold_bytes(buffer)
     cdef Held held_frames = hold_frames(frames, begin, end)
     cdef const uint8_t* base = <const uint8_t*>held.buffer.buf

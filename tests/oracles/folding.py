@@ -1,32 +1,19 @@
-"""The fold of a subs.dat (filestore.md section 4.1) in Python: always there, and the reference for the compiled one."""
+"""The fold of a subs.dat (filestore.md section 4.1) in Python, which the compiled one is compared with."""
 
 from __future__ import annotations
 
 from array import array
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from stantools.format.layout import SubFlag, SubRecord
+from stantools.store.folding import Folded
 
 if TYPE_CHECKING:
     from stantools.format.columns import LogColumns
     from stantools.format.envelope import Buffer
 
-NAME = "plain"
-
 _MSG, _ACK, _MOVED = int(SubRecord.MSG), int(SubRecord.ACK), int(SubFlag.MOVED)
-
-
-class Folded(NamedTuple):
-    """What is left of a log: one row for each subscription, in the order in which they were made."""
-
-    id: array[int]  #: subscription ids, u64
-    place: array[int]  #: where the record with its state is, as given to `put`; i64
-    last_sent: array[int]  #: highest sequence that was sent, u64
-    flags: array[int]  #: bits of `layout.SubFlag`, u8
-    #: Where the pending sequences of each row begin in `pending`, i64; one more than there are rows.
-    first: array[int]
-    pending: array[int]  #: sequences that were sent and not acknowledged, u64, ascending within each row
 
 
 class Fold:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The scan and encode kernels, compiled. What each does is documented in `stantools.format.plain`, its twin.
+"""The scan and encode kernels, compiled. `kernels.pyi` says what each function promises.
 
 Every call releases the interpreter lock while it works. Rules for reading bytes that may be hostile, and may change
 while they are read because a server writes to the file:
@@ -32,7 +32,6 @@ from stantools.format import fieldscan
 from stantools.format.layout import Stop
 from stantools.late import np
 
-NAME = "native"
 
 cdef enum:
     # The longest record of a message sent or acknowledged: a header and two fields of ten bytes, each with its tag.
@@ -252,7 +251,7 @@ cdef inline int read_message(
 def scan_messages(
     buffer, int64_t start, int64_t limit, crc, channel, columns, Py_ssize_t row=0
 ):
-    """See `stantools.format.plain.scan_messages`."""
+
     cdef Reader reader = Reader(buffer, crc)
     cdef MessageSink sink = MessageSink(columns, channel)
     cdef uint64_t end = reader.end(start, limit)
@@ -292,7 +291,7 @@ def scan_run(
     buffer, int64_t start, int64_t until, crc, bytes channel not None, index, Py_ssize_t entry, uint64_t after,
     Py_ssize_t rows
 ):
-    """See `stantools.format.plain.scan_run`."""
+
     cdef Reader reader = Reader(buffer, crc)
     cdef Reader named = None if index is None else Reader(index, crc)
     cdef Subject subject = Subject(channel)
@@ -364,7 +363,7 @@ def scan_run(
 def read_messages_at(
     buffer, int64_t limit, offsets, crc, channel, columns, uint8_t[::1] stops not None
 ):
-    """See `stantools.format.plain.read_messages_at`."""
+
     cdef Reader reader = Reader(buffer, crc)
     cdef MessageSink sink = MessageSink(columns, channel)
     cdef uint64_t end = reader.end(0, limit)
@@ -401,7 +400,7 @@ def read_messages_at(
 
 
 def gather(buffer, starts, sizes, int32_t[::1] offsets not None, uint8_t[::1] target not None):
-    """See `stantools.format.plain.gather`."""
+
     cdef Py_buffer view
     cdef const int64_t[::1] places = np.ascontiguousarray(starts, np.int64)
     cdef const uint32_t[::1] lengths = np.ascontiguousarray(sizes, np.uint32)
@@ -441,12 +440,12 @@ def gather(buffer, starts, sizes, int32_t[::1] offsets not None, uint8_t[::1] ta
 
 
 def find_record(buffer, int64_t start, int64_t limit, crc, bytes channel not None, int64_t until=-1):
-    """See `stantools.format.plain.find_record`."""
+
     return find(buffer, start, limit, crc, 0, until)
 
 
 def find_log_record(buffer, int64_t start, int64_t limit, crc, int max_type, int64_t until=-1):
-    """See `stantools.format.plain.find_log_record`."""
+
     if not 0 < max_type < 256:
         raise ValueError(f"{max_type} is not a record type")
     return find(buffer, start, limit, crc, max_type, until)
@@ -497,7 +496,7 @@ cdef int64_t find(buffer, int64_t start, int64_t limit, crc, int max_type, int64
 
 
 def scan_log(buffer, int64_t start, int64_t limit, crc, columns, Py_ssize_t row=0):
-    """See `stantools.format.plain.scan_log`."""
+
     cdef Reader reader = Reader(buffer, crc)
     cdef uint64_t end = reader.end(start, limit)
     cdef uint64_t position = <uint64_t>start
@@ -582,7 +581,7 @@ cdef int count_records(
 
 
 def scan_index(buffer, int64_t start, int64_t limit, crc):
-    """See `stantools.format.plain.scan_index`."""
+
     cdef Reader reader = Reader(buffer, crc)
     cdef uint64_t end = reader.end(start, limit)
     cdef IndexTotals totals = IndexTotals(0, 0, 0, True)
@@ -594,7 +593,7 @@ def scan_index(buffer, int64_t start, int64_t limit, crc):
 
 
 def read_index(int descriptor, int64_t start, int64_t limit, crc, size_t part=INDEX_PART):
-    """See `stantools.format.plain.read_index`."""
+
     cdef Reader reader = Reader(b"", crc)
     cdef IndexTotals totals = IndexTotals(0, 0, 0, True)
     cdef uint8_t* room
@@ -637,7 +636,7 @@ cdef tuple told(const Published* run, Py_ssize_t row):
 def scan_leaf(
     buffer, int64_t at, int64_t limit, Py_ssize_t count, bytes low not None, high, uint64_t term, uint64_t bound
 ):
-    """See `stantools.format.plain.scan_leaf`."""
+
     cdef Py_buffer view
     cdef const uint8_t* begin
     cdef const uint8_t* end
@@ -734,7 +733,7 @@ cdef const uint8_t* value_of(const Py_buffer* view, int64_t at, Py_ssize_t row, 
 
 
 def same_entries(buffer, int64_t at, Py_ssize_t row, other, int64_t other_at, Py_ssize_t other_row, Py_ssize_t count):
-    """See `stantools.format.plain.same_entries`."""
+
     cdef Py_buffer view, other_view
     cdef const uint8_t* mine
     cdef const uint8_t* theirs
@@ -777,7 +776,7 @@ cdef inline void put_index(
 
 
 def encode_index(sequence, offset, timestamp, size, crc):
-    """See `stantools.format.plain.encode_index`."""
+
     cdef const uint64_t[::1] sequences = np.ascontiguousarray(sequence, np.uint64)
     cdef const int64_t[::1] offsets = np.ascontiguousarray(offset, np.int64)
     cdef const int64_t[::1] timestamps = np.ascontiguousarray(timestamp, np.int64)
@@ -798,7 +797,7 @@ def encode_index(sequence, offset, timestamp, size, crc):
 
 
 def index_record(uint64_t sequence, int64_t offset, int64_t timestamp, uint32_t size, crc):
-    """See `stantools.format.plain.index_record`."""
+
     cdef Reader reader = reader_of(crc)
     cdef bytes encoded = PyBytes_FromStringAndSize(NULL, INDEX_SIZE)
     put_index(<uint8_t*>PyBytes_AS_STRING(encoded), sequence, offset, timestamp, size, reader.polynomial.tables)
@@ -838,7 +837,7 @@ cdef Reader reader_of(crc):
 
 
 def index_run(data, starts, sizes, sequences, timestamps, int64_t offset, uint64_t after, crc):
-    """See `stantools.format.plain.index_run`."""
+
     cdef Py_ssize_t count = len(sizes), row
     cdef Column start_column = Column(starts, 8, count)
     cdef Column size_column = Column(sizes, 4, count)
@@ -902,7 +901,7 @@ cdef tuple as_bytes(items):
 
 
 def encode_messages(bytes channel not None, sequences, timestamps, replies, payloads, crc):
-    """See `stantools.format.plain.encode_messages`."""
+
     cdef const uint64_t[::1] numbers = np.ascontiguousarray(sequences, np.uint64)
     cdef const int64_t[::1] times = np.ascontiguousarray(timestamps, np.int64)
     cdef tuple data = as_bytes(payloads)
@@ -988,7 +987,6 @@ cdef inline uint8_t* put_flow(
 
 
 def encode_flow(int kind, number, sequences, crc):
-    """See `plain.encode_flow`."""
     cdef Reader reader = reader_of(crc)
     cdef const uint32_t* table = reader.polynomial.tables
     cdef uint8_t[LONGEST_FLOW] prefix

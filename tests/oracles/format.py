@@ -1,6 +1,6 @@
-"""The scan and encode kernels in Python and numpy: always there, and the reference for the compiled ones.
+"""The scan and encode kernels in Python and numpy, which the compiled ones are compared with.
 
-Use them through `stantools.format.kernels`. All take any contiguous object with the buffer protocol and
+All take any contiguous object with the buffer protocol and
 absolute offsets, read nothing outside of it, and never raise for what the bytes are: `ValueError` only reports
 of wrong use.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from stantools.format import fieldscan, vectordecode
+from stantools.format import fieldscan
 from stantools.format.columns import FewMessages, LogColumns, MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import (
@@ -28,6 +28,7 @@ from stantools.format.layout import (
     Stop,
     SubRecord,
 )
+from tests.oracles import vectordecode
 
 if TYPE_CHECKING:
     from array import array
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from stantools.format.envelope import Buffer
-
-NAME: Final = "plain"
 
 _header = RECORD_HEADER.unpack_from
 _LOG_ROW: Final = np.dtype([(name, getattr(LogColumns(0), name).format) for name in LogColumns.__slots__])

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The work on many frames at once, compiled. What it does is documented in `stantools.nats.plain`, its twin.
+"""The work on many frames at once, compiled. `kernels.pyi` says what each function promises.
 
 A pointer moves only after the distance to its end was checked, and a size is used only after it was compared with what is
 left. Arguments are taken as plain buffers (one acquisition each): calls for a single frame are as frequent as long ones.
@@ -19,7 +19,6 @@ import os
 
 from stantools.nats.frames import Stop
 
-NAME = "native"
 
 cdef enum:
     # Members of Stop.
@@ -43,7 +42,7 @@ cdef enum:
     WIDTH = 8
 
     LONGEST_LINE = 1 << 30
-    SMALL = 64 * 1024  # as in the twin
+    SMALL = 64 * 1024
     MOST_WORDS = 5  # subject, sid, reply, size of headers, size of all
     MOST = 0x7FFFFFFF
     MOST_TOKENS = 12  # of an acknowledgement subject
@@ -70,7 +69,7 @@ cdef struct Line:
 
 
 cdef class Names:
-    """See the twin. The dictionary also keeps the names alive that the table points to."""
+    """The dictionary also keeps the names alive that the table points to."""
 
     def __cinit__(self):
         cdef bytes key = os.urandom(16)
@@ -436,14 +435,12 @@ def parse_publishes(
     Py_ssize_t max_control_line,
     Py_ssize_t max_payload,
 ):
-    """See the twin."""
     return parse(buffer, begin, end, frames, table, max_control_line, max_payload, True)
 
 
 def parse_gathered(
     buffer, list ends not None, frames, Names table not None, ranks, Py_ssize_t max_control_line, Py_ssize_t max_payload
 ):
-    """See the twin."""
     cdef Py_buffer source
     cdef Py_buffer target
     cdef Py_buffer order
@@ -570,7 +567,6 @@ cdef int sort_by_rank(int32_t* frames, Py_ssize_t rows, const uint8_t* ranks) ex
 def parse_messages(
     buffer, Py_ssize_t begin, Py_ssize_t end, frames, Py_ssize_t max_control_line, Py_ssize_t max_payload
 ):
-    """See the twin."""
     return parse(buffer, begin, end, frames, None, max_control_line, max_payload, False)
 
 
@@ -658,7 +654,6 @@ def read_deliveries(
     const uint8_t[::1] buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssize_t end, columns,
     Py_ssize_t row=0, Py_ssize_t shift=0
 ):
-    """See the twin."""
     cdef int64_t[::1] sids = columns.sid
     cdef int64_t[::1] subject_start = columns.subject_start
     cdef uint32_t[::1] subject_size = columns.subject_size
@@ -750,7 +745,6 @@ cdef inline int check(int64_t start, int64_t size, int64_t most) except -1:
 def encode_messages(
     buffer, frames, Py_ssize_t begin, Py_ssize_t end, bytes sid not None, bint headers, bytes subject=None
 ):
-    """See the twin."""
     cdef Py_buffer source
     cdef Py_buffer table
     cdef const uint8_t* base
@@ -837,7 +831,6 @@ def encode_message(
     bytes subject not None, bytes sid not None, bytes payload not None, bytes reply not None=b"",
     Py_ssize_t header_size=0
 ):
-    """See the twin."""
     return one_message(subject, sid, payload, reply, header_size)
 
 
@@ -878,7 +871,6 @@ cdef bytes one_message(bytes subject, bytes sid, bytes payload, bytes reply, Py_
 
 
 def hand_out(messages, Py_ssize_t at, dict known not None, bint patient):
-    """See the twin."""
     cdef Py_ssize_t count = len(messages), size, pending, out = 0, total = 0
     cdef list fresh = [], waiting
     cdef bytes subject, payload, sid, frame
@@ -915,7 +907,6 @@ def hand_out(messages, Py_ssize_t at, dict known not None, bint patient):
 
 
 def subject_runs(buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssize_t end):
-    """See the twin."""
     cdef const uint8_t[::1] source = buffer
     cdef const uint8_t* base = &source[0] if source.shape[0] else NULL
     cdef const int32_t* row
@@ -941,7 +932,6 @@ def encode_numbers(
     buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssize_t end, bytes head not None, int64_t first,
     bytes tail not None, int32_t[:, ::1] answers
 ):
-    """See the twin."""
     cdef const uint8_t[::1] source = buffer
     cdef const uint8_t* base = &source[0] if source.shape[0] else NULL
     cdef const int32_t* row
@@ -997,7 +987,6 @@ def put_acknowledgements(
     uint8_t[::1] buffer, Py_ssize_t at, int32_t[:, ::1] frames, bytes prefix not None, const int64_t[:] sequences,
     const int64_t[:] times, int64_t number, int64_t left
 ):
-    """See the twin."""
     cdef Py_ssize_t most = buffer.shape[0], rows = frames.shape[0], row, size, head = PyBytes_GET_SIZE(prefix)
     cdef uint8_t* to
     if not rows == sequences.shape[0] == times.shape[0] or frames.shape[1] != WIDTH:
@@ -1079,10 +1068,8 @@ cdef bytes encode(block, Py_ssize_t begin, Py_ssize_t end, bytes head):
 
 
 def encode_block(block, Py_ssize_t begin, Py_ssize_t end, bytes subject not None, bytes sid not None):
-    """See the twin."""
     return encode(block, begin, end, b"MSG %b %b " % (subject, sid))
 
 
 def encode_publishes(block, Py_ssize_t begin, Py_ssize_t end, bytes subject not None):
-    """See the twin."""
     return encode(block, begin, end, b"PUB %b " % subject)

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The kernels of stream archives, compiled. What each does is documented in `stantools.streamfiles.plain`.
+"""The kernels of stream archives, compiled. `kernels.pyi` says what each function promises.
 
 Every call releases the interpreter lock while it works. The hash of a record is made from the copy in the block: the
 source is a mapped file that a running server may write to, and a hash that does not fit its record would cut the stream
@@ -35,7 +35,6 @@ import numpy as np
 from stantools.format.crc import CASTAGNOLI, Crc
 from stantools.streamfiles import layout
 
-NAME = "native"
 
 cdef enum:
     # Members of layout.Stop.
@@ -138,7 +137,7 @@ cdef inline uint64_t hash_record(
 
 
 def hash64(data, key, bint portable=False):
-    """See `stantools.streamfiles.plain.hash64`; `portable`: as on a processor without AVX2."""
+
     cdef Bytes text = Bytes(data)
     cdef Bytes keys = checked(key)
     cdef HashPart part
@@ -166,7 +165,7 @@ def hash_parts(parts, key, bint portable=False):
 
 
 def crc32c(data):
-    """See `stantools.streamfiles.plain.crc32c`."""
+
     cdef Bytes view = Bytes(data)
     cdef uint32_t value
     with nogil:
@@ -175,7 +174,7 @@ def crc32c(data):
 
 
 def frame(data, out, int64_t position):
-    """See `stantools.streamfiles.plain.frame`."""
+
     cdef Bytes view = Bytes(data)
     cdef uint8_t[::1] target = writable(out)
     cdef uint64_t chunks = (view.size + CHUNK_SIZE - 1) // CHUNK_SIZE
@@ -214,7 +213,7 @@ cdef inline uint8_t* write_skip(
 
 
 def encode_skips(block, uint64_t sequence, uint64_t count, int64_t timestamp):
-    """See `stantools.streamfiles.plain.encode_skips`."""
+
     cdef uint8_t[::1] target = writable(block.content)
     cdef Bytes keys = checked(block.key)
     cdef int64_t position = block.position
@@ -242,7 +241,7 @@ cdef enum Wrong:
 
 
 def encode_records(batch, Py_ssize_t first, block, bint origin):
-    """See `stantools.streamfiles.plain.encode_records`."""
+
     columns = batch.columns
     cdef bytes channel = batch.channel, subject = batch.subject
     cdef Bytes source = Bytes(batch.buffer)
@@ -344,7 +343,7 @@ def encode_records(batch, Py_ssize_t first, block, bint origin):
 
 
 def scan_records(block, int64_t position, key, columns):
-    """See `stantools.streamfiles.plain.scan_records`."""
+
     cdef Bytes view = Bytes(block)
     cdef Bytes keys = checked(key)
     cdef uint64_t[::1] numbers = columns.sequence
@@ -490,7 +489,7 @@ def encode_record(
     uint64_t sequence, int64_t time, bytes subject not None, bytes header not None, bytes payload not None,
     bytes key not None
 ):
-    """See `stantools.streamfiles.plain.encode_record`."""
+
     cdef const uint8_t* keys = key_of(key)
     cdef size_t subject_size = PyBytes_GET_SIZE(subject), header_size = PyBytes_GET_SIZE(header)
     cdef size_t payload_size = PyBytes_GET_SIZE(payload)
@@ -508,7 +507,7 @@ def encode_record(
 
 
 def decode_record(bytes data not None, bytes key not None):
-    """See `stantools.streamfiles.plain.decode_record`."""
+
     cdef const uint8_t* keys = key_of(key)
     cdef const char* p = PyBytes_AS_STRING(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
@@ -567,7 +566,7 @@ cdef uint8_t* put_time(uint8_t* to, int64_t time) noexcept nogil:
 
 
 def direct_answer(bytes data not None, bytes key not None, bytes stream not None):
-    """See `stantools.streamfiles.plain.direct_answer`."""
+
     cdef const uint8_t* keys = key_of(key)
     cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef const uint8_t* own = <const uint8_t*>b"NATS/1.0"
@@ -604,7 +603,7 @@ def direct_answer(bytes data not None, bytes key not None, bytes stream not None
 
 
 def find_messages(block, const uint32_t[:] starts, const uint32_t[:] sizes, key, places):
-    """See `stantools.streamfiles.plain.find_messages`."""
+
     cdef Bytes view = Bytes(block)
     cdef Bytes keys = checked(key)
     cdef int32_t[:] subjects = places.subject

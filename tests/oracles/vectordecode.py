@@ -1,4 +1,4 @@
-"""Decodes many message records at once with numpy: the plain kernels' short path.
+"""Decodes many message records at once with numpy.
 
 Messages of the shape that the server writes are decoded in columns, field by field; whatever differs in any way (order,
 padding, unknown fields) goes to `fieldscan.message`, one by one.

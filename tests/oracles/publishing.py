@@ -1,13 +1,11 @@
-"""The publishing kernels in Python: always there, and the reference for the compiled ones.
-
-Use them through `stantools.nats.publishing.kernels`. `ValueError` only means wrong use.
-"""
+"""The publishing kernels in Python, which the compiled ones are compared with. `ValueError` only means wrong use."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final
 
+from stantools.nats.publishing.guarded import encode_message
 from stantools.streamfiles import headers
 
 if TYPE_CHECKING:
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
 
     from stantools.nats.columns import FrameColumns
     from stantools.streamfiles.batch import Batch
-
-NAME: Final = "plain"
 
 _GOOD_START: Final = b'{"stream":"'
 _SEQUENCE: Final = b'"seq":'
@@ -74,47 +70,6 @@ def encode_publishes(
         at += len(frame)
         done += 1
     return done, at
-
-
-def encode_message(
-    batch: Batch, row: int, reply: bytes, identity: bytes, origin: bool, expected_last: int
-) -> tuple[bytes, int]:
-    """Returns the frame of one message, and the bytes of its header block and payload together.
-
-    Args:
-        batch: As for `encode_publishes`, like the rest.
-        row: Which message.
-        reply: What its reply subject begins with.
-        identity: What its id begins with.
-        origin: Write channel, sequence and time as headers.
-        expected_last: The stream's last sequence before it.
-
-    Raises:
-        ValueError: The row points out of the buffer.
-    """
-    columns = batch.columns
-    parts = []
-    for start, size in ((columns.data_start, columns.data_size), (columns.reply_start, columns.reply_size)):
-        begin, end = int(start[row]), int(start[row]) + int(size[row])
-        if begin < 0 or end > len(batch.buffer):
-            raise ValueError(f"row {row} points out of the buffer")
-        parts.append(bytes(batch.buffer[begin:end]))
-    data, answer = parts
-    own = int(columns.sequence[row])
-    block = headers.header_block(batch.channel, own, int(columns.timestamp[row]), answer, origin=origin)
-    block = headers.guarded(block, identity, own, expected_last)
-    total = len(block) + len(data)
-    head = b"HPUB %b %b%d %d %d\r\n" % (batch.subject, reply, int(batch.sequence[row]), len(block), total)
-    return b"%b%b%b\r\n" % (head, block, data), total
-
-
-def encode_fillers(subject: bytes, reply: bytes, shift: int, first: int, count: int) -> bytes:
-    """Returns the frames of fillers at `count` sequences of the stream from `first` on; arguments as above."""
-    frames = []
-    for sequence in range(first, first + count):
-        block = headers.filler(sequence - 1 - shift)
-        frames.append(b"HPUB %b %b%d %d %d\r\n%b\r\n" % (subject, reply, sequence, len(block), len(block), block))
-    return b"".join(frames)
 
 
 def read_origins(

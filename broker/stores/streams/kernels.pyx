@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The kernels of streams, compiled. What each does is documented in `broker.stores.streams.plain`, its twin.
+"""The kernels of streams, compiled. `kernels.pyi` says what each function promises.
 
 A batch takes some microseconds, so the interpreter lock is kept. What a table says about positions is checked against
 the buffer before it is used, and before anything is changed.
@@ -12,9 +12,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from stantools.streamfiles._native cimport key_of, put_record, refuse
+from stantools.streamfiles.kernels cimport key_of, put_record, refuse
 
-NAME = "native"
 
 cdef enum:
     # Columns of the table of frames.
@@ -54,7 +53,6 @@ cdef const int32_t* rows_of(Held table, Py_ssize_t begin, Py_ssize_t end) except
 
 
 def measure_rows(frames, Py_ssize_t begin, Py_ssize_t end):
-    """See the twin."""
     cdef Held table = Held(frames, PyBUF_ND)
     cdef const int32_t* row = rows_of(table, begin, end)
     cdef int64_t headers = 0, payloads = 0, subjects = 0, largest = 0, longest = 0
@@ -95,7 +93,6 @@ def enter_rows(
     contents, buffer, frames, Py_ssize_t begin, Py_ssize_t end, int64_t time, bytes key not None, int64_t place,
     int64_t room, int64_t most
 ):
-    """See the twin."""
     cdef Held table = Held(frames, PyBUF_ND)
     cdef Held source = Held(buffer, PyBUF_SIMPLE)
     cdef const int32_t* head = rows_of(table, begin, end)
@@ -240,7 +237,6 @@ cdef class Losses:
 
 
 def drop_firsts(contents, list over not None, int64_t most):
-    """See the twin."""
     cdef list gone = [], touched = []
     cdef list segments = contents.segments
     # Mostly it is the last one that loses them.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from broker.nats.client import Counters
 from stantools.nats import encoding
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD_SIZE, ROUTE, Payloads, frame_table
-from tests.nats.conftest import TWINS
+from tests.nats.conftest import KERNELS
 from tests.nats.feeding import Feeder
 
 SUBJECTS = st.sampled_from([b"foo", b"bar", b"foo.bar", b"x", b"_INBOX.abc", b"1", b"a" * 60])
@@ -84,7 +84,7 @@ def streams(draw: st.DrawFn, one: st.SearchStrategy[bytes] = PUBLISHES) -> bytes
 @example(b"", 0, 0, 0, 0)
 def test_publishes(data: bytes, rows: int, limit: int, most: int, cut: int) -> None:
     results: list[Any] = []
-    for kernels in TWINS.both:
+    for kernels in KERNELS.both:
         routes = kernels.Names()
         for route, subject in enumerate((b"foo", b"bar", b"foo.bar")):
             routes.add(subject, route // 2)
@@ -110,7 +110,7 @@ def test_gathered(pieces: list[bytes], rows: int, ranks: bytes, limit: int, most
     data = b"".join(pieces)
     ends = np.cumsum([len(piece) for piece in pieces]).tolist()
     results: list[Any] = []
-    for kernels in TWINS.both:
+    for kernels in KERNELS.both:
         routes = kernels.Names()
         for route, subject in enumerate((b"foo", b"bar", b"foo.bar", b"x")):
             routes.add(subject, route + 1)
@@ -145,7 +145,7 @@ def test_gathered(pieces: list[bytes], rows: int, ranks: bytes, limit: int, most
     st.integers(0, 110),
 )
 def test_one_message(subject: bytes, sid: bytes, payload: bytes, reply: bytes, size: int) -> None:
-    for kernels in TWINS.both:
+    for kernels in KERNELS.both:
         assert kernels.encode_message(subject, sid, payload) == encoding.message(subject, sid, payload)
         if size > len(payload):
             with pytest.raises(ValueError, match=f"headers of {size} bytes in {len(payload)}"):
@@ -159,7 +159,7 @@ def test_one_message(subject: bytes, sid: bytes, payload: bytes, reply: bytes, s
 @given(streams(MESSAGES), st.integers(0, 5), st.integers(0, 80), st.integers(-1, 40))
 def test_messages(data: bytes, rows: int, limit: int, most: int) -> None:
     results: list[Any] = []
-    for kernels in TWINS.both:
+    for kernels in KERNELS.both:
         table = frame_table(rows)
         result = kernels.parse_messages(data, 0, len(data), table, limit, most)
         results.append((result, table[: result[0]].tolist()))
@@ -182,7 +182,7 @@ def test_in_pieces(kernels: ModuleType, choice: st.DataObject, data: bytes) -> N
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=80) | st.text('PUBHSNICOEM+-ERKT \t\r\n0123{}"fo.', max_size=60).map(str.encode))
 def test_any_bytes(data: bytes) -> None:
-    feeders = [Feeder(kernels) for kernels in TWINS.both]
+    feeders = [Feeder(kernels) for kernels in KERNELS.both]
     for feeder in feeders:
         feeder.feed(data)
     assert feeders[0].events == feeders[1].events
@@ -195,7 +195,7 @@ def test_blocks(pieces: list[tuple[int, int]], begin: int, end: int) -> None:
     starts = np.array([start for start, _ in pieces], np.int64)
     payloads = Payloads(bytes(range(40)), starts, np.array([size for _, size in pieces], np.uint32))
     results: list[object] = []
-    for kernels in TWINS.both:
+    for kernels in KERNELS.both:
         try:
             results.append(kernels.encode_block(payloads, begin, end, b"in.box", b"12"))
         except ValueError as problem:
@@ -211,7 +211,7 @@ def test_blocks(pieces: list[tuple[int, int]], begin: int, end: int) -> None:
     )
 )
 def test_names(steps: list[tuple[str, int, int]]) -> None:
-    tables = [kernels.Names() for kernels in TWINS.both]
+    tables = [kernels.Names() for kernels in KERNELS.both]
     for step, number, route in steps:
         name = b"subject.of.a.certain.length.%d" % number
         for table in tables:
@@ -240,7 +240,7 @@ def test_names_by_how_they_begin(heads: set[bytes], pieces: list[list[bytes]], k
     numbers = {head: 7 + number for number, head in enumerate(sorted(heads))}
     data = b"".join(b"PUB %b 0\r\n\r\n" % name for name in names if name)
     found = []
-    for kernels in TWINS.both:
+    for kernels in KERNELS.both:
         table, frames = kernels.Names(), frame_table(16)
         for name in known:
             table.add(name, numbers.get(name[:2], 3))
@@ -272,7 +272,7 @@ def test_runs_and_answers(pieces: list[Any], begin: int, end: int, first: int) -
     for row, (subject, reply) in enumerate(pieces):
         table[row] = (*subject, *reply, 0, 0, 0, -1)
     results: list[Any] = []
-    for kernels in TWINS.both:
+    for kernels in KERNELS.both:
         results.append([])
         answers = frame_table(8)
         try:
@@ -295,7 +295,7 @@ NUMBERS = st.integers(-(1 << 62), 1 << 62) | st.integers(-2, 200)
 def test_acknowledgements(pieces: list[tuple[int, int]], at: int, room: int, number: int, left: int) -> None:
     sequences, times = (np.array([each[i] for each in pieces], np.int64) for i in (0, 1))
     results: list[Any] = []
-    for kernels in TWINS.both:
+    for kernels in KERNELS.both:
         buffer, table = bytearray(room), frame_table(len(pieces))
         try:
             end = kernels.put_acknowledgements(buffer, at, table, b"$JS.ACK.S.c.", sequences, times, number, left)
@@ -370,7 +370,7 @@ def test_handing_out(
 ) -> None:
     messages = [(b"to.%d" % to, bytes(size)) for to, size in sent]
     results: list[Any] = []
-    for kernels in TWINS.both:
+    for kernels in KERNELS.both:
         known = {b"to.%d" % number: Receiver(*each) for number, each in enumerate(receivers)}
         every = list(known.values())
         at, taken = 0, []

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The publishing kernels, compiled. What each does is documented in `stantools.nats.publishing.plain`, its twin.
+"""The publishing kernels, compiled. `kernels.pyi` says what each function promises.
 
 Every call releases the interpreter lock while it works. What a row points to is checked against the buffer, and what a
 frame takes against the room there is, before a byte moves.
@@ -11,7 +11,6 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from stantools.streamfiles._headers cimport header_size, unsigned_decimal_size, write_header, write_unsigned_decimal
 
-NAME = "native"
 
 cdef bytes VERSION = b"NATS/1.0\r\n"
 cdef bytes ID = b"Nats-Msg-Id: "
@@ -57,7 +56,6 @@ cdef class Held:
 def encode_publishes(
     batch, int64_t row, int64_t rows, bytes reply, bytes identity, bint origin, uint64_t shift, uint64_t largest, out
 ):
-    """See the twin."""
     columns = batch.columns
     cdef const uint64_t[:] sequences = batch.sequence
     cdef const uint64_t[:] own = columns.sequence
@@ -150,7 +148,6 @@ cdef inline uint8_t* put_frame_line(
 
 
 def read_origins(buffer, frames, int64_t[:] times, int64_t[:] reply_starts, uint32_t[:] reply_sizes):
-    """See the twin."""
     cdef const int64_t[:] starts = frames.header_start
     cdef const uint32_t[:] sizes = frames.header_size
     cdef int64_t length = starts.shape[0], row = 0, replies = 0
@@ -228,7 +225,6 @@ cdef inline int64_t decimal(const uint8_t* p, const uint8_t* end) noexcept nogil
 
 
 def check_answers(buffer, frames, int64_t row, bytes reply, uint64_t expected):
-    """See the twin."""
     cdef const int64_t[:] starts = frames.subject_start
     cdef const uint32_t[:] sizes = frames.subject_size
     cdef const uint32_t[:] header_sizes = frames.header_size

@@ -1,6 +1,6 @@
-"""The work on many frames at once, in Python: always there, and the reference for the compiled twin.
+"""The kernels of NATS frames in Python, which the compiled ones are compared with.
 
-Use it through `stantools.nats.kernels`. Whatever the bytes are, parsing raises nothing and reads nothing outside them.
+Whatever the bytes are, parsing raises nothing and reads nothing outside them.
 
 A control line ends with CR LF or LF; its words are separated by blanks and tabs; operations are read without regard to
 case. A line is too long if what follows the operation and its blanks is, or if those blanks alone are. One thing is
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
     from stantools.nats.columns import FrameColumns
     from stantools.nats.frames import Frames, Payloads
-
-NAME: Final = "plain"
 
 _BLANKS: Final = b" \t"
 _BLANK: Final = ord(" ")

@@ -1,16 +1,13 @@
-"""Comparing messages of a store with messages that a server delivered, in Python.
-
-Always there, and the reference for the compiled kernel. Use it through `stantools.migration.proof.stream`.
-"""
+"""Comparing messages in Python, which the compiled kernel is compared with."""
 
 from __future__ import annotations
 
-import enum
 import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from stantools.migration.proof.stream import Mark
 from stantools.streamfiles.headers import END_LINE, VERSION_LINE, header_block
 
 if TYPE_CHECKING:
@@ -19,18 +16,6 @@ if TYPE_CHECKING:
 
     from stantools.nats.columns import FrameColumns
     from stantools.streamfiles.batch import Batch
-
-NAME: Final = "plain"
-
-
-class Mark(enum.IntFlag):
-    """What is wrong with a message."""
-
-    ABSENT = 1  #: the other side has no message with this sequence
-    TIME = 2
-    SUBJECT = 4
-    HEADER = 8
-    DATA = 16
 
 
 #: What publishing adds behind the lines of `header_block`.

@@ -1,0 +1,80 @@
+"""The build backend (PEP 517): setuptools', which compiles the kernels with Zig where the machine has no C compiler.
+
+The package `ziglang` carries a whole C compiler. It is asked for only where no other one is found.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from setuptools import build_meta
+from setuptools.build_meta import (
+    build_sdist,
+    get_requires_for_build_sdist,
+    prepare_metadata_for_build_editable,
+    prepare_metadata_for_build_wheel,
+)
+
+__all__ = [
+    "build_editable",
+    "build_sdist",
+    "build_wheel",
+    "get_requires_for_build_editable",
+    "get_requires_for_build_sdist",
+    "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
+]
+
+#: For every processor of its kind, as other compilers do; and without checks of undefined behaviour.
+ZIG = f"{shlex.quote(sys.executable)} -m ziglang cc -mcpu=baseline -fno-sanitize=undefined"
+
+
+def find_compiler() -> str | None:
+    """Returns the command of the machine's C compiler."""
+    commands = (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang")
+    return next((command for command in commands if command and shutil.which(shlex.split(command)[0])), None)
+
+
+def _choose_compiler() -> None:
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").exists():
+        sys.exit(f"stantools is compiled, and Python.h is missing in {headers}: install Python's headers (python3-dev)")
+    compiler = find_compiler()
+    if compiler is None:
+        if importlib.util.find_spec("ziglang") is None:
+            sys.exit(
+                "stantools is compiled, and neither a C compiler (cc, gcc, clang) nor the package ziglang is there"
+            )
+        compiler = ZIG
+    os.environ["CC"] = compiler
+    os.environ.setdefault("LDSHARED", f"{compiler} -shared")
+
+
+def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
+    return [*build_meta.get_requires_for_build_wheel(config_settings), *_zig()]
+
+
+def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
+    return [*build_meta.get_requires_for_build_editable(config_settings), *_zig()]
+
+
+def _zig() -> list[str]:
+    return [] if find_compiler() else ["ziglang>=0.13,<1"]
+
+
+def build_wheel(directory: str, config_settings: Any = None, metadata: str | None = None) -> str:
+    _choose_compiler()
+    return build_meta.build_wheel(directory, config_settings, metadata)
+
+
+def build_editable(directory: str, config_settings: Any = None, metadata: str | None = None) -> str:
+    _choose_compiler()
+    return build_meta.build_editable(directory, config_settings, metadata)
