@@ -182,6 +182,10 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Returns where the next bytes go."""
+        if self.state is CLOSED:
+            # TLS may still read when it is told to close, whatever happens at the moment.
+            return memoryview(bytearray(LARGE))
+        assert self.intake.may_read(), "a connection is read while a batch is applied"
         if self.waits:
             self.intake.run()
         if self._gathered:
@@ -257,9 +261,8 @@ class Connection(Session, asyncio.BufferedProtocol):
     def become(self, identity: Identity) -> None:
         """Grants the client the rights of a user."""
         Session.become(self, identity)
-        if self.permit is not None:
-            # What is gathered is published without a look at rights.
-            self._gathered = False
+        # What is gathered is published without a look at rights, and without an answer.
+        self._gathered = False
 
     def _queue(self) -> None:
         """Waits for the next turn, if there is something left to do and nothing else to wait for."""
@@ -293,11 +296,17 @@ class Connection(Session, asyncio.BufferedProtocol):
         self.close(Reason.PARSE_ERROR)
 
     def _handle(self, data: Buffer, end: int) -> None:
+        intake = self.intake
+        # What others have sent before.
+        intake.run()
+        intake.begin()
         try:
             at, need = self._parse(data, end)
         except Exception as problem:
             self._failed(problem)
             return
+        finally:
+            intake.end()
         if at == end or self.state is CLOSED:
             return
         self._gathered = False

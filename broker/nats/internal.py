@@ -195,7 +195,7 @@ class InternalClient(Client):
             self.subscribe(self._inbox + b"*", self._answered)
         reply = secrets.token_hex(4).encode()
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(timeout_seconds, self._finish, reply, None, False)
+        timer = loop.call_later(timeout_seconds, self._time_out, reply)
         self._requests[reply] = _Request(callback, timer)
         if not self.publish(subject, payload, self._inbox + reply):
             self.mailbox.put(lambda: self._finish(reply, None, True))
@@ -208,6 +208,10 @@ class InternalClient(Client):
             nobody = not payload and bytes(view[at : at + min(header, 12)]) == b"NATS/1.0 503"
             self._finish(reply, None if nobody else payload, nobody)
 
+    def _time_out(self, reply: bytes) -> None:
+        self.server.take_in()
+        self._finish(reply, None, False)
+
     def _finish(self, reply: bytes, payload: bytes | None, nobody: bool) -> None:
         request = self._requests.pop(reply, None)
         if request is not None:
@@ -216,8 +220,7 @@ class InternalClient(Client):
 
     def barrier(self, done: Callable[[], None]) -> None:
         """Calls `done` when all that was published before, by whomever in this process, was handed over."""
-        self.server.take_in()
-        if self.mailbox:
+        if self.server.behind:
             self.mailbox.put(done)
         else:
             done()

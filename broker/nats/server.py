@@ -89,9 +89,9 @@ class NatsServer:
         self._dirty: deque[Connection] = deque()
         self._flushing: asyncio.Handle | None = None
         self._held_back = False
-        self.turns = Turns()  #: who has the event loop
-        self.intake = Intake(self)  #: what many connections have sent, to be handed over together
+        self.intake = Intake(self)  #: what many connections have sent, to be applied together
         self.take_in: Final = self.intake.run
+        self.turns = Turns(self.take_in)  #: who has the event loop
         self.slow_checks = SlowChecks()  #: hashed passwords that are being checked
         self._mailbox = Mailbox(self.turns)
         self.drain: Final = self._mailbox.drain  #: hands over what parts of this process have sent each other
@@ -306,6 +306,8 @@ class NatsServer:
             ReloadError: Something else differs; nothing was changed.
             TLSError: The new TLS options cannot be used; nothing was changed.
         """
+        # What was read is applied with the options that were in force then.
+        self.take_in()
         before = self.options
         lines, recheck = reload_changes(before, options)
         if options.tls is not None:
@@ -496,5 +498,5 @@ class NatsServer:
 
     @property
     def behind(self) -> bool:
-        """Something that was sent within this process still waits."""
-        return bool(self._mailbox)
+        """Something that was sent before still waits to be handed over."""
+        return bool(self._mailbox or self.intake)
