@@ -183,5 +183,7 @@ def _by_answer(frames: list[Frame]) -> list[object]:
             parts += [messages, frame[0]]
             messages = {}
         else:
-            messages.setdefault(frame[1], []).append(frame[2:])
+            # That nobody is there may be said to any of the subscriptions.
+            sid = b"nobody" if frame[4] == NO_RESPONDERS else frame[1]
+            messages.setdefault(sid, []).append(frame[2:])
     return [*parts, messages]

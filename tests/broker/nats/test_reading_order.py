@@ -103,9 +103,11 @@ class Simulation:
         match random.randint(0, 19):
             case 0 | 1:
                 queue = random.choice([b"", b"", b"", b"q ", b"r "])
-                # Which subscriptions of groups there are is the model's to know: their names are not used again.
-                name = b"g%d" % self._tags if queue else b"%d" % sid
-                peer.send(b"SUB %b %b%b\r\n" % (random.choice(PATTERNS), queue, name))
+                pattern = random.choice(PATTERNS)
+                # No limit for those of which it cannot be told what is their last message: members of a group, and
+                # those who get a request as well as its answer.
+                name = b"n%d" % self._tags if queue or pattern == b">" else b"%d" % sid
+                peer.send(b"SUB %b %b%b\r\n" % (pattern, queue, name))
             case 2:
                 peer.send(b"UNSUB %d%b\r\n" % (sid, random.choice([b"", b" 3", b" 1", b" 40"])))
             case 3 | 4:
