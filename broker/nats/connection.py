@@ -125,10 +125,14 @@ class Connection(Session, asyncio.BufferedProtocol):
         """Cleans up after a connection that ended."""
         if self.waits:
             self.intake.run()
+        if problem is None:
+            # The client has sent all of that before it went.
+            for _ in self._further_turns():
+                pass
         self._end(Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR)
         self.release_stalled()
         # Monitoring keeps closed connections for a while: they are to be small, and to go at once when it forgets them.
-        self.out, self._left, self._large, self._work, self.tls = [], b"", None, None, None
+        self.out, self._left, self._large, self.tls = [], b"", None, None
         self._replies.clear()
         self.identity, self.credentials = Identity(), Credentials()
         del self._transport
@@ -174,6 +178,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         self.stop_timer()
+        self._queue()
         self.server.ended(self)
         NATS.debug("%s - Client connection closed: %s", self, reason)
         return True
@@ -264,15 +269,25 @@ class Connection(Session, asyncio.BufferedProtocol):
         # What is gathered is published without a look at rights, and without an answer.
         self._gathered = False
 
+    @property
+    def _has_more(self) -> bool:
+        """Whether there is something left to do, and nothing to wait for but the next turn.
+
+        Others get what the client has published before it ended.
+        """
+        if self.state is CLOSED:
+            return self._work is not None
+        return self._unfinished and self._stall_timer is None
+
     def _queue(self) -> None:
-        """Waits for the next turn, if there is something left to do and nothing else to wait for."""
-        if self._unfinished and not self._queued and not self.closed and self._stall_timer is None:
+        """Waits for the next turn, if there is more to do."""
+        if not self._queued and self._has_more:
             self._queued = True
             self.server.turns.add(self._further_turns())
 
     def _further_turns(self) -> Iterator[None]:
         """Handles the rest of what came; ends early if the connection is closed or stalled."""
-        while self._unfinished and not self.closed and self._stall_timer is None:
+        while self._has_more:
             if self._work is not None:
                 try:
                     yield from self._work

@@ -185,9 +185,9 @@ class Peer:
         self.open = False
         self.connection.connection_lost(None)
 
-    def look(self) -> list[Frame]:
-        """Returns the frames that have come since the last look."""
-        data, at, count = self.wire.written, self._seen, len(self.frames)
+    def look(self) -> None:
+        """Takes apart what has come since the last look."""
+        data, at = self.wire.written, self._seen
         while (line := data.find(b"\r\n", at)) >= 0:
             words = data[at:line].split(b" ")
             at = line + 2
@@ -203,7 +203,6 @@ class Peer:
                 self.frames.append((data[self._line(at) : at - 2],))
         assert at == len(data), data[at:]
         self._seen = at
-        return self.frames[count:]
 
     def _line(self, end: int) -> int:
         return self.wire.written.rfind(b"\n", 0, end - 2) + 1
