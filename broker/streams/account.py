@@ -135,8 +135,6 @@ class Account:
         self._check_others(config)
         self._check_reservation(config, max(old.max_bytes, 0))
         try:
-            if any(_wider(getattr(old, name), getattr(config, name)) for name in _LIMITS):
-                stream.store.settle()
             stream.store.configure(config.as_json(), stream.created)
         except StorageError as error:
             raise store_failed(error.message) from error
@@ -304,10 +302,3 @@ class Account:
             "streams": len(self.streams),
         }
 
-
-_LIMITS: Final = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
-
-
-def _wider(old: int, new: int) -> bool:
-    """Returns whether a limit becomes wider; 0 and less is none."""
-    return old > 0 and (new <= 0 or new > old)

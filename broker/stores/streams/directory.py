@@ -155,11 +155,11 @@ class StreamsDirectory:
 def _sync(paths: list[Path]) -> None:
     for path in paths:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            continue  # the block is gone meanwhile
+            continue  # it is gone meanwhile
         try:
-            os.fdatasync(descriptor)
+            os.fsync(descriptor)
         except OSError as error:
             NATS.error("%s cannot be synced: %s", path, error.strerror)
         finally:
