@@ -44,11 +44,7 @@ class Account:
         self.streams: dict[str, Stream] = {}  #: streams by name
 
     def load(self) -> None:
-        """Opens the streams that are there.
-
-        Raises:
-            StorageError: One of them cannot be opened.
-        """
+        """Opens the streams that are there, as far as they can be opened."""
         for values, created in self._place.streams():
             try:
                 config = StreamConfig.read(values)
@@ -56,7 +52,10 @@ class Account:
             except ApiError as error:
                 NATS.error("  Stream %r is left alone: %s", values.get("name"), error.text)
                 continue
-            self._opened(config, created, self._place.open(config.name))
+            try:
+                self._opened(config, created, self._place.open(config.name))
+            except StorageError as error:
+                NATS.error("  Stream %r is left alone: %s", config.name, error.message)
 
     def find(self, name: str) -> Stream:
         """Returns a stream.
@@ -301,4 +300,3 @@ class Account:
             "reserved_storage": self.reserved("file"),
             "streams": len(self.streams),
         }
-

@@ -70,22 +70,23 @@ def read_index(data: bytes, key: bytes) -> KnownStream:
     return known
 
 
-def read_old_index(data: bytes, tail: bytes) -> KnownBlock:
-    """Reads an index of a block.
+def read_old_index(data: bytes) -> tuple[KnownBlock, bytes]:
+    """Reads an index of a block. Returns what it says, and the hash of the block's last record.
 
     Raises:
-        ArchiveError: It is damaged, of another kind, or older than the block.
+        ArchiveError: It is damaged, or of another kind.
     """
     if data[:1] != b"\x16" or data[1:2] not in (b"\x01", b"\x02"):
         raise ArchiveError("it is of another version")
     numbers = Numbers(data, 2)
     messages, _, first, _, last, _, deleted = (numbers.take() for _ in range(7))
-    if (numbers.raw(HASH_SIZE) != tail and tail) or messages != last - first + 1 - deleted:
-        raise ArchiveError("it is older than the block")
+    tail = numbers.raw(HASH_SIZE)
+    if messages != last - first + 1 - deleted:
+        raise ArchiveError("its numbers contradict each other")
     known = KnownBlock(first, last)
     if deleted:
         known.deleted = _deleted(numbers) if data[1] == 2 else {first + numbers.take() for _ in range(deleted)}
-    return known
+    return known, tail
 
 
 def _deleted(numbers: Numbers) -> set[int]:

@@ -87,7 +87,6 @@ class FileStream(KeptConsumers):
 
     def _open(self) -> None:
         try:
-            self._messages.mkdir(mode=0o700, parents=True, exist_ok=True)
             recovery = Recovery(self._directory, self._name, self._files, self.contents, self._blocks)
             recovery.read()
             for number in recovery.repeated:

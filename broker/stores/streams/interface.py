@@ -184,6 +184,14 @@ class StreamStore(ABC):
             StorageError: One cannot be read.
         """
 
+    def kept_state(self, name: str) -> ConsumerState | None:
+        """Returns the state of a consumer that is kept; None if there is none.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        return None
+
     @abstractmethod
     def keep_consumer(self, name: str, config: Mapping[str, Any], created: int) -> None:
         """Keeps the configuration of a consumer.

@@ -80,6 +80,11 @@ class KeptConsumers(StreamStore, ABC):
                 continue
             found = read_meta(directory, highway.consumer_key(self._name, directory.name))
             if found is None:
+                # A position that is lost is worse than a letter that is wrong: servers do not look at the hash.
+                found = _decoded(_read_small(directory / META))
+                if found is not None:
+                    NATS.warning("%s has another hash than %s: it is used as it is", directory / META, META_SUM)
+            if found is None:
                 text = "%s has no valid %s: the consumer is not served; its state is used when it is made again"
                 NATS.warning(text, directory, META)
                 continue
@@ -96,7 +101,7 @@ class KeptConsumers(StreamStore, ABC):
         directory = self._directory / CONSUMERS / name
         for path in (directory / STATE, directory / OLD_STATE):
             try:
-                return self._possible(path, decode_consumer(path.read_bytes()))
+                return self._possible(name, path, decode_consumer(path.read_bytes()))
             except FileNotFoundError:
                 continue
             except ArchiveError as error:
@@ -105,7 +110,7 @@ class KeptConsumers(StreamStore, ABC):
                 raise StorageError(f"{path} cannot be read: {error.strerror}") from error
         return None
 
-    def _possible(self, path: Path, state: ConsumerState) -> ConsumerState:
+    def _possible(self, name: str, path: Path, state: ConsumerState) -> ConsumerState:
         """Returns a state without what is beyond the end of the stream."""
         last = self.contents.last
         number, delivered = state.delivered
@@ -116,7 +121,9 @@ class KeptConsumers(StreamStore, ABC):
         pending = {each: place for each, place in state.pending.items() if each <= last}
         again = {each: count for each, count in state.redelivered.items() if each <= last}
         floor = (state.ack_floor[0], min(state.ack_floor[1], last))
-        return ConsumerState(floor, (number, last), pending, again)
+        state = ConsumerState(floor, (number, last), pending, again)
+        self.keep_state(name, state)
+        return state
 
     def keep_consumer(self, name: str, config: Mapping[str, Any], created: int) -> None:
         """Writes the configuration of a consumer.
@@ -238,6 +245,9 @@ def read_meta(directory: Path, key: bytes) -> tuple[dict[str, Any], int] | None:
     """
     data, checksum = _read_small(directory / META), _read_small(directory / META_SUM).strip()
     following = _read_small(directory / NEXT_META)
+    if not checksum.strip(b"\0") and not following and _decoded(data) is not None:
+        NATS.warning("%s is missing or empty; %s is complete, and is used", directory / META_SUM, META)
+        checksum = meta_sum(data, key)
     if meta_sum(data, key) != checksum:
         checksum, data = following[: len(meta_sum(b"", key))], following[len(meta_sum(b"", key)) :]
         if not data or meta_sum(data, key) != checksum:
@@ -249,12 +259,15 @@ def read_meta(directory: Path, key: bytes) -> tuple[dict[str, Any], int] | None:
             raise StorageError(f"{directory / META} cannot be written: {error}") from error
     elif following:
         (directory / NEXT_META).unlink(missing_ok=True)
+    return _decoded(data)
+
+
+def _decoded(data: bytes) -> tuple[dict[str, Any], int] | None:
     try:
         values = json.loads(data)
-        created = parse_moment(values.pop("Created"))
+        return values, parse_moment(values.pop("Created"))
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return None
-    return values, created
 
 
 def _read_small(path: Path) -> bytes:

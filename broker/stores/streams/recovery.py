@@ -41,7 +41,9 @@ MESSAGES: Final = "msgs"
 CONSUMERS: Final = "obs"
 STATE: Final = "o.dat"
 _BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk")
-_LEFT: Final = re.compile(r"\..*|.*\.tmp|[0-9]+\.new|[0-9]+\.key\.tmp")
+#: A block that a server was writing anew, and other files that are not complete.
+_NEW_BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk\.tmp|([1-9][0-9]{0,9})\.new")
+_LEFT: Final = re.compile(r"\..*|.*\.tmp")
 _INDEX: Final = "index.db"
 #: Other files of servers that say again what is in the blocks.
 _OTHERS: Final = re.compile(r"index\.db|thw\.db|sched\.db|[0-9]+\.(idx|fss)")
@@ -84,7 +86,8 @@ class Recovery:
         self._tails: dict[int, bytes] = {}
         self._mended: set[int] = set()
         self._index: KnownStream | None = None
-        self._current = False  # the index goes with the last block
+        self._current: set[int] = set()  # blocks that an index goes with exactly
+        self._complete = False  # the last sequence is known for sure
         self._lost = False  # the index knows of more than there is
         self.repeated: set[int] = set()
 
@@ -100,7 +103,9 @@ class Recovery:
         self._end_purge()
         self._messages.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in list(self._messages.iterdir()):
-            if _LEFT.fullmatch(path.name):
+            if found := _NEW_BLOCK.fullmatch(path.name):
+                self._end_rewrite(path, int(found[1] or found[2]))
+            elif _LEFT.fullmatch(path.name):
                 path.unlink(missing_ok=True)
         graves: dict[int, int] = {}
         for number in self._placed(self._numbers()):
@@ -126,10 +131,24 @@ class Recovery:
         if new.is_dir() and any(_BLOCK.fullmatch(path.name) for path in new.iterdir()):
             aside = move_aside(self._messages, self._directory) if self._messages.exists() else None
             new.rename(self._messages)
-            NATS.warning("%s: a purge was interrupted, it is completed; the messages as they were: %s", old.parent, aside)
+            NATS.warning(
+                "%s: a purge was interrupted, it is completed; the messages as they were: %s", old.parent, aside
+            )
         elif old.is_dir() and not self._messages.exists():
             old.rename(self._messages)
             NATS.warning("%s: a purge was interrupted, it is undone: the messages are there again", old.parent)
+
+    def _end_rewrite(self, path: Path, number: int) -> None:
+        """Uses a block that was being written anew if the block itself is damaged."""
+        block, key = self._messages / f"{number}.blk", highway.block_key(self._stream, number)
+        if block.is_file() and scan_block(block.read_bytes(), key)[2] is Flaw.NONE and block.stat().st_size:
+            path.unlink()
+        elif scan_block(path.read_bytes(), key)[2] is not Flaw.NONE:
+            NATS.warning("%s is not complete: moved to %s", path, move_aside(path, self._directory))
+        else:
+            aside = move_aside(block, self._directory) if block.exists() else "missing"
+            path.rename(block)
+            NATS.warning("%s is damaged, %s takes its place; the file as it was: %s", block, path.name, aside)
 
     def _numbers(self) -> list[int]:
         names = (path.name for path in self._messages.iterdir() if path.is_file())
@@ -186,6 +205,7 @@ class Recovery:
             problem = error.message
         plain = b"".join(parts)
         if problem:
+            self._mended.add(block.number)
             aside = copy_aside(block.path, self._directory)
             text = "%s cannot be decompressed beyond byte %d of its records: %s; the file as it was: %s"
             NATS.error(text, block.path, len(plain), problem, aside)
@@ -201,8 +221,8 @@ class Recovery:
             batches, position, _ = scan_block(data, block.key)
         block.size = position
         contents = self._contents
-        if not data and not self._mended:
-            NATS.warning("%s is empty", block.path)
+        if not data and block.number not in self._mended and len(self._blocks) > 1:
+            NATS.warning("%s is empty: what was there is lost", block.path)
         begun, place = False, 0
         for columns in batches:
             for sequence, flags, time, size, start, length in _rows(columns):
@@ -223,12 +243,13 @@ class Recovery:
     def _mend(self, block: Block, data: bytes) -> bytes:
         """Writes a block anew without what is no record. Returns its bytes."""
         good, gaps = intact_records(data, block.key)
-        aside = copy_aside(block.path, self._directory)
         for gap in gaps[:_MOST_LINES]:
             NATS.error("%s: %s", block.path, _described(gap))
         if len(gaps) > _MOST_LINES:
             NATS.error("%s: the same at %d more places", block.path, len(gaps) - _MOST_LINES)
-        NATS.error("%s: its good records are kept, the file as it was: %s", block.path, aside)
+        if block.number not in self._mended:
+            aside = copy_aside(block.path, self._directory)
+            NATS.error("%s: its good records are kept, the file as it was: %s", block.path, aside)
         replace_file(block.path, good, mode=0o600)
         self._mended.add(block.number)
         return good
@@ -247,52 +268,54 @@ class Recovery:
             NATS.warning("%s is not used: %s; moved to %s", path, problem, aside)
             return
         last = max(self._tails, default=0)
-        self._current = known.last_block == last and known.last_hash == self._tails.get(last)
-        self._lost = known.last > contents.last
+        if known.last_block == last and known.last_hash == self._tails.get(last):
+            self._current, self._complete = set(self._tails), True
+        behind = self._lost = known.last > contents.last
         for number, block in known.blocks.items():
-            self._compare(number, block.messages, block.first, block.last)
-        if self._lost:
+            if number not in self._blocks:
+                how, lost = "is missing", block.messages
+            elif (self._complete or behind) and number not in self._mended:
+                how, lost = "is incomplete", block.messages - self._held(number, block.first, block.last)
+            else:
+                continue
+            if lost > 0:
+                self._lost = True
+                what = f"{lost} messages, of sequences {block.first} to {block.last}, are lost"
+                if not self._complete and not behind:
+                    what += f", or were removed after {_INDEX} was written"
+                NATS.error("%s/%d.blk %s: %s", self._messages, number, how, what)
+        if behind:
             text = "%s: the messages end at sequence %d, %s knows of %d: the next one gets %d"
             NATS.warning(text, self._messages, contents.last, _INDEX, known.last, known.last + 1)
-
-    def _compare(self, number: int, expected: int, first: int, last: int) -> None:
-        """Logs what an index knows of a block, and is not there."""
-        path, known = self._messages / f"{number}.blk", self._index
-        if number not in self._blocks:
-            lost = expected
-            how = "is missing"
-        elif not self._current and not self._lost:
-            return
-        else:
-            lost = expected - self._held(number, first, last)
-            how = "is incomplete"
-        if lost <= 0 or known is None or number in self._mended:
-            return
-        self._lost = True
-        what = f"{lost} messages, of sequences {first} to {last}"
-        if self._current or known.last > self._contents.last:
-            NATS.error("%s %s: %s, are lost", path, how, what)
-        else:
-            NATS.error("%s %s: %s, were removed after %s was written, or are lost", path, how, what, _INDEX)
 
     def _held(self, number: int, first: int, last: int) -> int:
         segments = (segment for segment in self._contents.segments if segment.block == number)
         return sum(
-            int(np.count_nonzero(np.frombuffer(each.sizes, np.uint32)[max(first - each.first, 0) : max(last + 1 - each.first, 0)]))
+            int(
+                np.count_nonzero(
+                    np.frombuffer(each.sizes, np.uint32)[max(first - each.first, 0) : max(last + 1 - each.first, 0)]
+                )
+            )
             for each in segments
         )
 
-    def _old_indexes(self) -> KnownStream | None:
+    def _old_indexes(self) -> KnownStream:
         """Reads those of servers before 2.10, one for each block."""
         known = KnownStream(0, 0, self._contents.last_time, {})
         for number, tail in self._tails.items():
             try:
-                known.blocks[number] = read_old_index((self._messages / f"{number}.idx").read_bytes(), tail)
+                block, last_hash = read_old_index((self._messages / f"{number}.idx").read_bytes())
             except (OSError, ArchiveError):
                 continue
+            known.blocks[number] = block
+            if last_hash == tail or not tail:
+                self._current.add(number)
+            elif block.last > self._contents.last:
+                self._lost = True
+                text = "%s: the messages end at sequence %d, %d.idx knows of %d: the next one gets %d"
+                NATS.warning(text, self._messages, self._contents.last, number, block.last, block.last + 1)
         # An emptied stream has its last sequence there only.
         known.last = max((each.last for each in known.blocks.values()), default=0)
-        self._current = True
         return known
 
     def gone(self) -> list[tuple[Segment, NDArray[np.int64]]]:
@@ -304,11 +327,12 @@ class Recovery:
             gone = sequences < known.first
             if block is not None:
                 gone |= sequences < block.first
-                if self._current:
+                if segment.block in self._current:
                     gone |= sequences > block.last
                 if block.deleted:
                     gone |= np.isin(sequences, np.fromiter(block.deleted, np.int64, len(block.deleted)))
-            gone &= sequences <= known.last
+            if segment.block not in self._current:
+                gone &= sequences <= (known.last if block is None else max(block.last, known.last))
             if gone.any():
                 found.append((segment, rows[gone]))
         self._contents.drop_rows(found)
@@ -319,17 +343,22 @@ class Recovery:
         known = self._index
         last, time = (known.last, known.last_time) if known is not None else (0, 0)
         reached = max(last, self._contents.last)
-        folder = self._directory / CONSUMERS
-        for path in sorted(folder.glob(f"*/{STATE}")):
-            try:
-                delivered = decode_consumer(path.read_bytes()).delivered[1]
-            except (OSError, ArchiveError):
-                continue  # it is logged where consumers are opened
-            if reached < delivered <= reached + _MOST_AHEAD:
-                text = "%s: message %d was delivered, the stream ends at %d: the next message gets %d"
-                NATS.warning(text, path, delivered, reached, delivered + 1)
-                last = max(last, delivered)
+        if self._complete:
+            return last, time
+        delivered = {path: self._delivered(path) for path in (self._directory / CONSUMERS).glob(f"*/{STATE}")}
+        path, ahead = max(delivered.items(), key=lambda each: each[1], default=(Path(), 0))
+        if reached < ahead <= reached + _MOST_AHEAD:
+            text = "%s: message %d was delivered, the stream ends at %d: the next message gets %d"
+            NATS.warning(text, path, ahead, reached, ahead + 1)
+            last = ahead
         return last, time
+
+    @staticmethod
+    def _delivered(path: Path) -> int:
+        try:
+            return decode_consumer(path.read_bytes()).delivered[1]
+        except (OSError, ArchiveError):
+            return 0  # it is logged where consumers are opened
 
     def settle(self) -> None:
         """Removes the indexes: what they know is in the blocks now, and they will not be right any more."""
