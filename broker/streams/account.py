@@ -44,11 +44,7 @@ class Account:
         self.streams: dict[str, Stream] = {}  #: streams by name
 
     def load(self) -> None:
-        """Opens the streams that are there.
-
-        Raises:
-            StorageError: One of them cannot be opened.
-        """
+        """Opens the streams that are there, as far as they can be opened."""
         for values, created in self._place.streams():
             try:
                 config = StreamConfig.read(values)
@@ -56,7 +52,10 @@ class Account:
             except ApiError as error:
                 NATS.error("  Stream %r is left alone: %s", values.get("name"), error.text)
                 continue
-            self._opened(config, created, self._place.open(config.name))
+            try:
+                self._opened(config, created, self._place.open(config.name))
+            except StorageError as error:
+                NATS.error("  Stream %r is left alone: %s", config.name, error.message)
 
     def find(self, name: str) -> Stream:
         """Returns a stream.
@@ -135,8 +134,6 @@ class Account:
         self._check_others(config)
         self._check_reservation(config, max(old.max_bytes, 0))
         try:
-            if any(_wider(getattr(old, name), getattr(config, name)) for name in _LIMITS):
-                stream.store.settle()
             stream.store.configure(config.as_json(), stream.created)
         except StorageError as error:
             raise store_failed(error.message) from error
@@ -303,11 +300,3 @@ class Account:
             "reserved_storage": self.reserved("file"),
             "streams": len(self.streams),
         }
-
-
-_LIMITS: Final = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
-
-
-def _wider(old: int, new: int) -> bool:
-    """Returns whether a limit becomes wider; 0 and less is none."""
-    return old > 0 and (new <= 0 or new > old)

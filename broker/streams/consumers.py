@@ -127,6 +127,10 @@ class Consumers:
         consumer = self._add(stream, config, self._clock.wall())
         try:
             if not config.mem_storage:
+                # Its configuration may have been damaged: then it is where it was.
+                state = stream.store.kept_state(config.name)
+                if state is not None:
+                    consumer.restore(state)
                 stream.store.keep_consumer(config.name, config.as_json(), consumer.created)
         except StorageError as error:
             self.remove(consumer)

@@ -391,7 +391,7 @@ class Stream:
                 while contents.first < sequence and contents.messages:
                     self._drop(contents.first)
             else:
-                store.drop_below(sequence)
+                store.purge_below(sequence)
                 self._shrunk()
         self.count()
 
@@ -413,7 +413,7 @@ class Stream:
             if self._lives.forever:
                 self._expire_others(end)
             else:
-                self.store.drop_below(end)
+                self.store.purge_below(end)
             self._shrunk()
         life = config.subject_delete_marker_ttl
         for subject in dict.fromkeys(gone) if life else ():
@@ -430,7 +430,7 @@ class Stream:
             if message.sequence >= end:
                 break
             if message.sequence not in kept:
-                self.store.drop(message.sequence)
+                self.store.remove(message.sequence)
 
     @property
     def ages(self) -> bool:
@@ -472,10 +472,10 @@ class Stream:
     def _drop(self, sequence: int) -> None:
         """Takes out a message that is over a limit."""
         if not self.followers:
-            self.store.drop(sequence)
+            self.store.remove(sequence)
             return
         number = self._number(sequence)
-        self.store.drop(sequence)
+        self.store.remove(sequence)
         for follower in self.followers:
             follower.removed(sequence, number)
 

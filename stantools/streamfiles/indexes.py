@@ -1,7 +1,6 @@
-"""What the indexes of a real server say of message blocks (jetstream-server.md section 20).
+"""What the indexes of a server say of message blocks (jetstream-server.md section 20).
 
-`msgs/index.db` of servers from 2.10 on is for all blocks, `msgs/N.idx` of older ones for one. They are believed if the
-hash of the last record in them is that of the block.
+`msgs/index.db` of servers from 2.10 on is for all blocks, `msgs/N.idx` of older ones for one.
 """
 
 from __future__ import annotations
@@ -21,62 +20,73 @@ class KnownBlock:
     last: int
     deleted: set[int] = field(default_factory=set)
 
+    @property
+    def messages(self) -> int:
+        """How many messages it has."""
+        return self.last - self.first + 1 - len(self.deleted)
 
-def read_index(data: bytes, key: bytes, tails: dict[int, bytes]) -> tuple[int, dict[int, KnownBlock]]:
+
+@dataclass(slots=True)
+class KnownStream:
+    """What an index says of a stream."""
+
+    first: int  #: sequence of the first message
+    last: int  #: the last sequence that was used
+    last_time: int  #: the time that goes with it, nanoseconds since 1970
+    blocks: dict[int, KnownBlock]  #: its blocks, by number
+    last_block: int = 0  #: number of the last block
+    last_hash: bytes = b""  #: hash of the last record in it
+
+
+def read_index(data: bytes, key: bytes) -> KnownStream:
     """Reads `index.db`.
 
     Raises:
-        ArchiveError: It is damaged, of another kind, or older than the blocks.
+        ArchiveError: It is damaged, or of another kind.
     """
-    if len(data) < 2 + 2 * HASH_SIZE or data[0] != 11 or not 1 <= data[1] <= 4:
-        raise ArchiveError("it is of another version")
+    if len(data) < 2 + 2 * HASH_SIZE:
+        raise ArchiveError(f"it has {len(data)} bytes, too few for an index")
     if kernels.hash64(data[:-HASH_SIZE], key) != int.from_bytes(data[-HASH_SIZE:], "little"):
-        raise ArchiveError("its hash is another one")
+        raise ArchiveError("its hash is another one: it is damaged, or of another stream")
+    if data[0] != 11 or not 1 <= data[1] <= 4:
+        raise ArchiveError(f"it is of version {data[1]}, known are 1 to 4")
     version = data[1]
     numbers = Numbers(data[:-HASH_SIZE], 2)
-    numbers.take()
-    numbers.take()
-    begin = numbers.take()
-    numbers.take()
-    numbers.take()
-    numbers.take()
-    for _ in range(numbers.take()):
+    _messages, _bytes, first, _first_time, last = (numbers.take() for _ in range(5))
+    known = KnownStream(first, last, numbers.signed(), {})
+    for _ in range(numbers.bounded(numbers.take(), 3)):
         numbers.raw(numbers.take())
         count = numbers.take()
         numbers.take()
         if count > 1 or version >= 4:
             numbers.take()
-    known: dict[int, KnownBlock] = {}
-    for _ in range(numbers.take()):
+    for _ in range(numbers.bounded(numbers.take(), 7)):
         number, _ = numbers.take(), numbers.take()
-        first, _, last, _, deleted = (numbers.take() for _ in range(5))
+        block_first, _, block_last, _, deleted = (numbers.take() for _ in range(5))
         for _ in range(version - 1 if version < 4 else 2):
             numbers.take()
-        known[number] = KnownBlock(first, last)
-        if deleted:
-            known[number].deleted = _deleted(numbers)
-    last_block = numbers.take()
-    if last_block != max(tails, default=0) or numbers.raw(HASH_SIZE) != tails.get(last_block):
-        raise ArchiveError("it is older than the blocks")
-    return begin, known
+        known.blocks[number] = KnownBlock(block_first, block_last, _deleted(numbers) if deleted else set())
+    known.last_block, known.last_hash = numbers.take(), numbers.raw(HASH_SIZE)
+    return known
 
 
-def read_old_index(data: bytes, tail: bytes) -> KnownBlock:
-    """Reads an index of a block.
+def read_old_index(data: bytes) -> tuple[KnownBlock, bytes]:
+    """Reads an index of a block. Returns what it says, and the hash of the block's last record.
 
     Raises:
-        ArchiveError: It is damaged, of another kind, or older than the block.
+        ArchiveError: It is damaged, or of another kind.
     """
     if data[:1] != b"\x16" or data[1:2] not in (b"\x01", b"\x02"):
         raise ArchiveError("it is of another version")
     numbers = Numbers(data, 2)
     messages, _, first, _, last, _, deleted = (numbers.take() for _ in range(7))
-    if (numbers.raw(HASH_SIZE) != tail and tail) or messages != last - first + 1 - deleted:
-        raise ArchiveError("it is older than the block")
+    tail = numbers.raw(HASH_SIZE)
+    if messages != last - first + 1 - deleted:
+        raise ArchiveError("its numbers contradict each other")
     known = KnownBlock(first, last)
     if deleted:
         known.deleted = _deleted(numbers) if data[1] == 2 else {first + numbers.take() for _ in range(deleted)}
-    return known
+    return known, tail
 
 
 def _deleted(numbers: Numbers) -> set[int]:

@@ -15,7 +15,7 @@ from broker.stores.interface import StorageError
 from broker.stores.streams.metafiles import CONSUMERS, META, META_SUM, STATE
 from stantools.errors import StantoolsError
 from stantools.notation import parse_moment
-from stantools.store.durable import fsync_directory
+from stantools.store.durable import fsync_directory, sync_tree
 from stantools.streamfiles.framing import (
     END,
     STORED,
@@ -167,6 +167,7 @@ class Coming:
                     raise ArchiveError(f"{file.name!r} does not belong into an archive")
             values = json.loads((self._hidden / META).read_bytes())
             self.created = parse_moment(values["Created"])
+            sync_tree(self._hidden)
             return "" if values["name"] == self._directory.name else "stream names do not match"
         except StantoolsError as error:
             return error.message

@@ -57,10 +57,9 @@ class Block:
 
     Attributes:
         unsynced: Something was written since it was last synced.
-        damaged: Behind `size` the file has something that is not a record: nothing is added to it.
     """
 
-    __slots__ = ("_files", "_name", "damaged", "graves", "key", "number", "path", "size", "unsynced", "waiting")
+    __slots__ = ("_files", "_name", "graves", "key", "number", "path", "size", "unsynced", "waiting")
 
     def __init__(self, directory: Path, stream: str, number: int, files: Descriptors) -> None:
         self.number = number  #: its number, in its name and in the hashes of its records
@@ -70,7 +69,7 @@ class Block:
         self.size = 0  #: bytes that are in the file
         self.waiting = bytearray()  #: bytes that are still to be written to its end
         self.graves = array("Q")  #: sequences that its tombstones take out
-        self.unsynced = self.damaged = False
+        self.unsynced = False
         self._files = files
 
     @property
@@ -96,6 +95,13 @@ class Block:
         self.size += written
         data.clear()
         self.unsynced = True
+
+    def take(self) -> bytes:
+        """Returns what waits, which the caller writes."""
+        data = bytes(self.waiting)
+        self.size += len(data)
+        self.waiting.clear()
+        return data
 
     def overwrite(self, place: int, data: bytes) -> None:
         """Writes over a record.

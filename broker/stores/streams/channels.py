@@ -161,7 +161,7 @@ class ChannelStream(Unkept):
     def _read_only(self, *_: Any, **__: Any) -> NoReturn:
         raise StorageError(f"channel {self._said()} is written by its own clients only")
 
-    append = remove = drop = drop_below = purge_below = purge_matching = purge_all = _read_only
+    append = remove = purge_below = purge_matching = purge_all = _read_only
 
     def close(self) -> None:
         """Leaves the channel to its own server."""

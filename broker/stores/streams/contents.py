@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -162,7 +162,9 @@ class Contents:
             return
         if count <= _CHUNK and self.segments and self.segments[-1].end == self.last + 1:
             segment = self.segments[-1]
-            for column in (segment.times, segment.subjects, segment.sizes):
+            # Searches by time go by the last row, too.
+            segment.times.extend(array("q", (time,)) * count)
+            for column in (segment.subjects, segment.sizes):
                 column.frombytes(bytes(count * column.itemsize))
             segment.places.frombytes(b"\xff" * (count * segment.places.itemsize))
             if segment.records:
@@ -231,9 +233,10 @@ class Contents:
                 self._drop(segment, slice(0, rows))
         self.advance()
 
-    def drop_all(self, segment: Segment, rows: NDArray[np.int64]) -> None:
+    def drop_rows(self, gone: Iterable[tuple[Segment, NDArray[np.int64]]]) -> None:
         """Takes out the messages of some rows."""
-        self._drop(segment, rows)
+        for segment, rows in gone:
+            self._drop(segment, rows)
         self.advance()
 
     def _drop(self, segment: Segment, rows: slice | NDArray[np.int64]) -> None:

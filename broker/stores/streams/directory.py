@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
@@ -25,27 +26,29 @@ from stantools.streamfiles import highway
 
 _ACCOUNT: Final = "$G"
 _LOCK: Final = "streams.lock"
+#: Streams that were being deleted, made, restored or read when the broker was killed.
+_OWN_LEFT: Final = re.compile(r"\.((restore|snapshot)-)?[0-9a-f]{8}")
 
 
 class StreamsDirectory:
     """Where streams are kept; those in memory are kept nowhere.
 
     Args:
-        store_dir: The directory as configured; `jetstream` is added.
+        store_dir: The directory as configured; `jetstream` is added, unless it is that folder itself.
 
     Raises:
         StorageError: It cannot be made, or another server uses it.
     """
 
     def __init__(self, store_dir: Path) -> None:
-        self.path = store_dir / "jetstream"
+        self.path = _folder(store_dir)
         self._streams = self.path / _ACCOUNT / "streams"
         self._files = Descriptors()
         self._open: dict[str, FileStream] = {}
         self._syncing: threading.Thread | None = None
         try:
             self._streams.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(store_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(self.path.parent / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StorageError(f"{self._streams} cannot be used: {error.strerror}") from error
         try:
@@ -77,10 +80,13 @@ class StreamsDirectory:
             StorageError: One of them is encrypted, or cannot be read.
         """
         for directory in sorted(self._streams.iterdir()):
+            if _OWN_LEFT.fullmatch(directory.name):
+                shutil.rmtree(directory, ignore_errors=True)
             if directory.name.startswith(".") or not directory.is_dir():
                 continue
             if (directory / "meta.key").exists():
-                raise StorageError(f"{directory} is encrypted by its server", "restore the stream from a backup")
+                NATS.error("  %s is encrypted by its server, it is left alone: restore it from a backup", directory)
+                continue
             found = read_meta(directory, highway.stream_key(directory.name))
             if found is None or found[0].get("name") != directory.name:
                 NATS.warning("  %s has no valid %s, it is left alone", directory, META)
@@ -152,14 +158,47 @@ class StreamsDirectory:
         os.close(self._lock)
 
 
+def _folder(store_dir: Path) -> Path:
+    """Returns the folder of all accounts, whichever of the folders around it is given.
+
+    Raises:
+        StorageError: A folder within it is given, or the one above.
+    """
+    folder = store_dir / "jetstream"
+    if _has_streams(folder / _ACCOUNT):
+        if _has_streams(store_dir / _ACCOUNT):
+            NATS.warning("%s holds streams that are not served: those of %s are", store_dir / _ACCOUNT, folder)
+    elif _has_streams(store_dir / _ACCOUNT):
+        NATS.warning("%s is the folder `jetstream` itself; give %s", store_dir, store_dir.parent)
+        return store_dir
+    elif _has_streams(folder / "jetstream" / _ACCOUNT):
+        raise StorageError(f"{folder} has no streams, {folder / 'jetstream'} has", f"give {folder} as store_dir")
+    elif _has_streams(store_dir):
+        above = store_dir.absolute().parent
+        raise StorageError(f"{store_dir} is the folder of one account", f"give {above.parent} as store_dir")
+    elif (store_dir / META).is_file() and (store_dir / "msgs").is_dir():
+        above = store_dir.absolute().parents
+        raise StorageError(
+            f"{store_dir} is the folder of one stream", f"give {above[min(3, len(above) - 1)]} as store_dir"
+        )
+    for other in folder.glob("*") if folder.is_dir() else ():
+        if other.name not in (_ACCOUNT, "$SYS") and _has_streams(other):
+            NATS.warning("%s: the streams of this account are not served, only those of %s", other, _ACCOUNT)
+    return folder
+
+
+def _has_streams(account: Path) -> bool:
+    return any((account / "streams").glob(f"*/{META}"))
+
+
 def _sync(paths: list[Path]) -> None:
     for path in paths:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            continue  # the block is gone meanwhile
+            continue  # it is gone meanwhile
         try:
-            os.fdatasync(descriptor)
+            os.fsync(descriptor)
         except OSError as error:
             NATS.error("%s cannot be synced: %s", path, error.strerror)
         finally:
