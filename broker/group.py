@@ -286,7 +286,7 @@ class Group:
             if not outcome.done():
                 outcome.set_result(answer)
 
-        self._term.bus.request(Role.GENERAL, self._subject, b"", round(_ANSWERED * _SECOND), answered)
+        self._term.bus.request(Role.GENERAL, self._subject, b"", round(_ANSWERED * _SECOND), answered, to_servers=True)
         heard = await outcome
         if heard.outcome is Outcome.REPLY:
             self._term.store.heard(heard.payload)

@@ -131,7 +131,7 @@ class _Process:
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         parts, options = self._parts, self._parts.options
-        cluster_id = options.streaming.cluster_id
+        cluster_id, prefix = options.streaming.cluster_id, options.streaming.discover_prefix
         self._introduce()
         if options.failure:
             raise StartError(options.failure)
@@ -157,7 +157,7 @@ class _Process:
         if options.connection.urls:
             from broker.bus.external import ExternalBus
 
-            external = ExternalBus(options.connection, cluster_id, roles=roles)
+            external = ExternalBus(options.connection, cluster_id, roles=roles, discover_prefix=prefix)
             driver.rounds.hold_back, driver.rounds.let_go = external.hold_back, external.let_go
             server = parts.streaming(store, external, driver, lock=lock)
             external.on_discovered(server.servers_discovered)
@@ -174,7 +174,11 @@ class _Process:
             for line in options.nats_warnings:
                 NATS.warning("%s", line)
             bus = EmbeddedBus(
-                nats, cluster_id, roles=roles, credentials=credentials_of(options.connection, options.nats.tls)
+                nats,
+                cluster_id,
+                roles=roles,
+                credentials=credentials_of(options.connection, options.nats.tls),
+                discover_prefix=prefix,
             )
             stack.push_async_callback(nats.stop)
             audience = None
@@ -240,7 +244,8 @@ class _Process:
 
         def make(over: Callable[[str], None]) -> Term:
             driver = LoopDriver(loop, self._fatal)
-            bus = ExternalBus(options.connection, options.streaming.cluster_id)
+            prefix = options.streaming.discover_prefix
+            bus = ExternalBus(options.connection, options.streaming.cluster_id, discover_prefix=prefix)
             driver.rounds.hold_back, driver.rounds.let_go = bus.hold_back, bus.let_go
             store = parts.store(Backing(link, names, over, group.node_id, node.lease, durable))
             server = parts.streaming(store, bus, driver, member=group)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.bus.embedded import ROLES, client_name, is_subject
+from broker.bus.embedded import ROLES, client_name
 from broker.log import NATS, STREAMING
+from broker.reserved import ReservedSubjects
 from broker.streaming.ports import Answer, Outcome, Role
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.nats import encoding
@@ -169,9 +170,6 @@ class Link(Client):
         If it cannot be sent, the time runs out: nobody knows whether somebody is there.
         """
         loop = asyncio.get_running_loop()
-        if not is_subject(subject):
-            loop.call_soon(answer, Answer(Outcome.NO_RESPONDERS))
-            return
 
         def answered(message: Message) -> None:
             timer.cancel()
@@ -225,12 +223,21 @@ class ExternalBus:
         options: Where and as whom to connect.
         cluster_id: Names the connections.
         roles: The connections, in the order in which they are opened.
+        discover_prefix: Prefix of the subject for connect requests.
 
     Raises:
         StantoolsError: A URL is malformed, or a file cannot be read.
     """
 
-    def __init__(self, options: ConnectionOptions, cluster_id: bytes, *, roles: Iterable[Role] = ROLES) -> None:
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        cluster_id: bytes,
+        *,
+        roles: Iterable[Role] = ROLES,
+        discover_prefix: bytes = b"",
+    ) -> None:
+        self._is_inbox: Final = ReservedSubjects(discover_prefix).is_inbox
         places, manners = servers(options), _manners(options)
         self._links = {role: Link(places, replace(manners, name=client_name(cluster_id, role))) for role in roles}
         self._pause: asyncio.TimerHandle | None = None
@@ -271,13 +278,15 @@ class ExternalBus:
         """Bytes that a message of ours may have."""
         return self._links[Role.SEND].max_payload
 
-    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
+    def publish(
+        self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"", *, to_servers: bool = False
+    ) -> bool:
         """Publishes one message. An inbox that is not a subject is as good as one where nobody listens."""
-        return not is_subject(subject) or self._links[role].publish(subject, payload, reply)
+        return not (to_servers or self._is_inbox(subject)) or self._links[role].publish(subject, payload, reply)
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         """Publishes rows of a block, one message each, in one write."""
-        return not is_subject(subject) or self._links[role].publish_block(subject, block, begin, end)
+        return not self._is_inbox(subject) or self._links[role].publish_block(subject, block, begin, end)
 
     def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
         """Publishes rows of a block to several subjects."""
@@ -310,9 +319,19 @@ class ExternalBus:
             self._links[Role.GENERAL].resume()
 
     def request(
-        self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
+        self,
+        role: Role,
+        subject: bytes,
+        payload: bytes,
+        timeout: int,
+        answer: Callable[[Answer], None],
+        *,
+        to_servers: bool = False,
     ) -> None:
         """Publishes with a reply subject of its own and reports what comes of it, later than this call."""
+        if not (to_servers or self._is_inbox(subject)):
+            asyncio.get_running_loop().call_soon(answer, Answer(Outcome.NO_RESPONDERS))
+            return
         self._links[role].request(subject, payload, timeout, answer)
 
     def listen(

@@ -25,6 +25,7 @@ from broker.nats.options import VERSION, reload_changes
 from broker.nats.router import Router
 from broker.nats.subscriptions import Subscriptions
 from broker.nats.turns import Mailbox, Turns
+from broker.reserved import ReservedSubjects
 from stantools.nats import encoding
 from stantools.nats.frames import frame_table
 
@@ -487,10 +488,10 @@ class NatsServer:
         self._clients[client.cid] = client
         return client
 
-    def system_client(self, name: str) -> SystemClient:
-        """Returns a client that is the server itself."""
+    def system_client(self, name: str, reserved: ReservedSubjects) -> SystemClient:
+        """Returns a client that is the server itself, and publishes nothing to reserved subjects."""
         self._cid += 1
-        return SystemClient(self._cid, name, server=self, mailbox=self._mailbox)
+        return SystemClient(self._cid, name, server=self, mailbox=self._mailbox, reserved=reserved)
 
     def forget(self, client: Client) -> None:
         """A part of this process has disconnected."""

@@ -59,8 +59,13 @@ class Bus(Protocol):
     def deliverable(self) -> int:
         """Bytes that a message of ours may have: what is larger is never sent."""
 
-    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
-        """Publishes. Returns False if it could not be sent (not connected); an empty subject is dropped silently."""
+    def publish(
+        self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"", *, to_servers: bool = False
+    ) -> bool:
+        """Publishes. Returns False if it could not be sent (not connected).
+
+        An empty subject is dropped silently, and so is a reserved one (`broker.reserved`) unless it is `to_servers`.
+        """
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         """Publishes rows `begin` to `end`, one message each. Nothing refers to the block after the call."""
@@ -89,11 +94,18 @@ class Bus(Protocol):
         """Reads from all as fast as they send."""
 
     def request(
-        self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
+        self,
+        role: Role,
+        subject: bytes,
+        payload: bytes,
+        timeout: int,
+        answer: Callable[[Answer], None],
+        *,
+        to_servers: bool = False,
     ) -> None:
         """Publishes with a reply subject of its own and reports the first answer, or its absence after `timeout` ns.
 
-        `answer` is never called from within this call.
+        Nobody answers on a reserved subject unless it is `to_servers`. `answer` is never called from within this call.
         """
 
     def listen(

@@ -48,7 +48,7 @@ class Account:
         for values, created in self._place.streams():
             try:
                 config = StreamConfig.read(values)
-                config.check()
+                config.check(stored=True)
             except ApiError as error:
                 NATS.error("  Stream %r is left alone: %s", values.get("name"), error.text)
                 continue

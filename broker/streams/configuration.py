@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
+from broker.reserved import RESERVED
 from broker.streams.errors import ApiError, adjusted, invalid_config, invalid_mapping
 from broker.streams.mapping import FUNCTION, MappingError, SubjectMapping
 from broker.streams.origins import MAPPING, Origin, read_origin
@@ -195,8 +196,11 @@ class StreamConfig:
         if self.republish and not sent["republish"].get("src"):
             raise adjusted("republish source can not be empty")
 
-    def check(self) -> None:
+    def check(self, *, stored: bool = False) -> None:
         """Checks what the configuration says by itself.
+
+        Args:
+            stored: It is that of a stream on disk: destinations that get nothing in any case do not matter.
 
         Raises:
             ApiError: What is wrong first.
@@ -218,6 +222,9 @@ class StreamConfig:
         self._check_origins()
         self._check_subjects()
         self._check_mappings()
+        # What a mapping makes of a subject is known when it is published; it goes nowhere then.
+        if self.republish and self.republish["dest"].encode() in RESERVED and not stored:
+            raise invalid_config("stream configuration for republish destination is a subject of servers")
 
     def _problems(self) -> Iterator[str]:
         if self.max_age < 0:

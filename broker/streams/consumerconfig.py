@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
+from broker.reserved import RESERVED
 from broker.streams.configuration import StreamConfig
 from broker.streams.errors import ApiError, adjusted
 from broker.streams.requests import BOOL, INT, INTS, MAP, STRING, STRINGS, TIME, UINT, members, time_text
@@ -272,6 +273,8 @@ class ConsumerConfig:
             yield 10079, "consumer deliver subject has wildcards"
         if not valid_pattern(subject):
             yield 10112, "invalid push consumer deliver subject"
+        if subject in RESERVED:
+            yield 10112, "invalid push consumer deliver subject: servers listen there"
         if any(overlap(self.deliver_subject, each) for each in stream.subjects):
             yield 10081, "consumer deliver subject forms a cycle"
         if self.max_waiting:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.log import NATS
+from broker.reserved import RESERVED
 from broker.stores.interface import StorageError
 from broker.streams.configuration import StreamConfig
 from broker.streams.errors import ApiError, bad_request, name_mismatch
@@ -75,7 +76,7 @@ class Transfers:
         if not wanted.get("deliver_subject"):
             raise bad_request()
         to = wanted["deliver_subject"].encode()
-        if not valid_pattern(to) or not is_literal(to):
+        if not valid_pattern(to) or not is_literal(to) or to in RESERVED:
             raise ApiError(400, 10015, "deliver subject not valid")
         if stream.borrowed or stream.config.storage != "file":
             raise ApiError(500, 10064, "snapshot failed: no impl")

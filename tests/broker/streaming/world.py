@@ -127,7 +127,9 @@ class Bus:
         self.slowed = False
 
     # The side of the server.
-    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
+    def publish(
+        self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"", *, to_servers: bool = False
+    ) -> bool:
         if not self.connected:
             return False
         assert len(payload) <= self.deliverable
@@ -161,7 +163,14 @@ class Bus:
         self.slowed = False
 
     def request(
-        self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
+        self,
+        role: Role,
+        subject: bytes,
+        payload: bytes,
+        timeout: int,
+        answer: Callable[[Answer], None],
+        *,
+        to_servers: bool = False,
     ) -> None:
         self.requests.append((self._time.now, subject))
         reply = b"_INBOX.request.%d" % next(self._numbers)

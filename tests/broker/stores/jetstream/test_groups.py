@@ -106,13 +106,22 @@ class Wire(LoopBus):
         if not self.closed:
             self.feed(messages)
 
-    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
+    def publish(
+        self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"", *, to_servers: bool = False
+    ) -> bool:
         if self.node.apart or self.closed:
             return False
         return super().publish(role, subject, payload, reply)
 
     def request(
-        self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answered], None]
+        self,
+        role: Role,
+        subject: bytes,
+        payload: bytes,
+        timeout: int,
+        answer: Callable[[Answered], None],
+        *,
+        to_servers: bool = False,
     ) -> None:
         if subject != LEADING:
             super().request(role, subject, payload, timeout, answer)
