@@ -59,7 +59,7 @@ def command(
 
         report, result = node_overview(node, reading, patterns=channels, limits=limits, free_pages=True)
         return _print(result, limits is not None, slices, report)
-    opened = open_store(store, reading)
+    opened = open_store(store, reading, channels)
     opened.chosen(channels)
     with Progress("info") as shown:
         result = overview(

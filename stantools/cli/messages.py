@@ -82,7 +82,7 @@ def command(store: Path, channel: str, choosing: Choosing, reading: ReadOptions)
     from stantools.inspection.messages import MessageReader, Selection, follow
     from stantools.store.directory import ChannelFiles
 
-    opened = open_store(store, reading)
+    opened = open_store(store, reading, [channel])
     files = open_channel(opened, channel)
     first, last = choosing.sequences or (None, None)
     selection = Selection(first, last, choosing.since, choosing.until, choosing.tail, choosing.pattern())

@@ -62,7 +62,7 @@ def command(
     from stantools.store.locks import check_not_in_use
 
     check_out(out, dry_run=dry_run)
-    opened = open_store(store, reading)
+    opened = open_store(store, reading, options.patterns)
     names = opened.chosen(options.patterns)
     for use in check_not_in_use(store, force=force or dry_run):
         console.warning(f"{use.detail}: what is being written may look damaged")

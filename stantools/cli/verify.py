@@ -59,7 +59,7 @@ def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadO
         with Progress("verify") as shown:
             verdict = verify_node(node, reading, patterns=channels, workers=workers, on_finding=shown.found)
         return _print(verdict, node=True)
-    opened = open_store(store, reading)
+    opened = open_store(store, reading, channels)
     names = opened.chosen(channels)
     with Progress("verify", lambda: opened.data_size(names)) as shown:
         verdict = verify(

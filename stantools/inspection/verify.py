@@ -221,6 +221,8 @@ def channel_verdict(survey: ChannelSurvey) -> ChannelVerdict:
 
 def store_findings(store: Datastore) -> Iterator[Finding]:
     """Iterates over the findings that the names in the root directory tell."""
+    for name in store.system_names:
+        yield finding("foreign-directory", "belongs to the operating system; it is not a channel", file=name)
     for path in store.leftovers:
         yield finding("leftover-file", "left by an interrupted compaction", file=path.name)
     for path in store.foreign:

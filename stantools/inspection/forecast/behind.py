@@ -184,7 +184,7 @@ def destroyed(recovery: Recovery, store: Datastore, start: Start) -> list[Loss]:
         losses += _given_again(recovery, channel)
         losses += _positions_lost(channel, forecast.clients)
     # Channels that the server does not see start over as soon as somebody publishes.
-    unseen = [path.name for path in store.symlinks] if forecast.recovered else store.channel_names
+    unseen = [path.name for path in store.symlinks] if forecast.recovered else store.server_channel_names
     for name in unseen:
         held = _held(recovery, store.path / name)
         if held:

@@ -172,7 +172,7 @@ _Part = tuple[RecoveredChannel, SliceOutcome | LogOutcome[SubsState]]
 
 def recover_channels(recovery: Recovery, store: Datastore) -> Iterator[RecoveredChannel]:
     """Forecasts the recovery of all channels, in the server's order; one with an error is the last one."""
-    tasks = (task for name in store.channel_names for task in _tasks(recovery, store, name))
+    tasks = (task for name in store.server_channel_names for task in _tasks(recovery, store, name))
     for channel, part in Threads(recovery.options.workers).tasks(tasks):
         if isinstance(part, SliceOutcome):
             channel.add(part)

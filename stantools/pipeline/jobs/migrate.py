@@ -89,7 +89,7 @@ class StoresMigration:
     @functools.cached_property
     def _files(self) -> dict[str, Path]:
         """The plan file of each store; where directories have the same name, with digits of their paths."""
-        names = [Path(store.root).name for store in self.stores]
+        names = [Path(store.root).name.lstrip(".-") or "store" for store in self.stores]
         files = {}
         for store, name in zip(self.stores, names, strict=True):
             apart = f"-{digits(store.root)}" if names.count(name) > 1 else ""

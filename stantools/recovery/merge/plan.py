@@ -94,6 +94,9 @@ class _Merge:
         self._options = options
         reports = [examine(each, reading) if each.raft else None for each in files]
         self._stores = [open_datastore(each.data) if each.data else None for each in files]
+        for store in filter(None, self._stores):
+            if not reading.accept_unreadable:
+                store.check_permitted(store.channel_names)
         polynomials = {resolve_crc(store, reading).polynomial for store in self._stores if store}
         if len(polynomials) > 1:
             found = " and ".join(sorted(map(polynomial_name, polynomials)))
