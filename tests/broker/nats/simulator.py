@@ -151,6 +151,7 @@ class Peer:
         self.connection.connection_made(cast("asyncio.Transport", self.wire))
         self.open = True
         self.frames: list[Frame] = []
+        self._by_subject: dict[bytes, list[Frame]] = {}
         self._sent = bytearray()
         self._whole: tuple[int, int] = (0, 0)  # bytes that are read together
         self._read = 0
@@ -198,11 +199,18 @@ class Peer:
                 body = data[at : at + size]
                 assert data[at + size : at + size + 2] == b"\r\n"
                 at += size + 2
-                self.frames.append((b"MSG", words[2], words[1], reply, body[:header], body[header:]))
+                frame = (b"MSG", words[2], words[1], reply, body[:header], body[header:])
+                self.frames.append(frame)
+                self._by_subject.setdefault(words[1], []).append(frame)
             elif words[0] != b"INFO":
                 self.frames.append((data[self._line(at) : at - 2],))
         assert at == len(data), data[at:]
         self._seen = at
+
+    def messages(self, subject: bytes) -> list[Frame]:
+        """Returns the messages with a subject that have come so far."""
+        self.look()
+        return self._by_subject.get(subject, [])
 
     def _line(self, end: int) -> int:
         return self.wire.written.rfind(b"\n", 0, end - 2) + 1
@@ -280,9 +288,12 @@ class Network:
 
     def settle(self) -> None:
         """Has everything read and done."""
+        self._loop.settle()
         while any(peer.open and peer.unread for peer in self.peers):
             self.round()
-        self._loop.settle()
+            # Some go on reading then.
+            if not any(peer.open and peer.unread for peer in self.peers):
+                self._loop.settle()
         for peer in self.peers:
             peer.open = peer.open and not peer.wire.closing
 
