@@ -141,6 +141,7 @@ class Peer:
 
     Attributes:
         open: The server has not ended the connection, nor has the client.
+        calm: The client does mostly the same for a while, a little at a time.
         frames: What the client has got so far.
     """
 
@@ -150,6 +151,7 @@ class Peer:
         self.wire = Wire()
         self.connection.connection_made(cast("asyncio.Transport", self.wire))
         self.open = True
+        self.calm = False
         self.frames: list[Frame] = []
         self._by_subject: dict[bytes, list[Frame]] = {}
         self._sent = bytearray()
@@ -277,11 +279,11 @@ class Network:
     def round(self) -> None:
         """Does a round in which some are readable, whose bytes are cut somewhere."""
         random = self._random
-        readable = [peer for peer in self.peers if peer.open and peer.unread and random.random() < 0.7]
+        readable = [peer for peer in self.peers if peer.open and peer.unread and random.random() < 0.8]
         random.shuffle(readable)
         # Mostly all that there is comes at once.
         reads = [
-            self._reader(peer, random.randint(1, peer.unread) if random.random() < 0.3 else peer.unread)
+            self._reader(peer, random.randint(1, peer.unread) if random.random() < 0.15 else peer.unread)
             for peer in readable
         ]
         self._loop.round(reads)

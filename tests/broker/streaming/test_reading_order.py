@@ -28,7 +28,7 @@ from tests.broker.nats import model as core
 from tests.broker.nats.simulator import Errors, Loop, Network, Peer
 from tests.broker.streaming.model import Member, Model
 
-FEW, MANY = 100, 3000
+FEW, MANY = 66, 3000
 #: Clients, those of them that may go in the middle, and how often each of them sends something.
 CLIENTS, UNSTEADY, STEPS = 5, 1, 25
 CHANNELS = (b"foo", b"bar", b"foo.bar")
@@ -91,6 +91,7 @@ class Simulation:
         self.gone: set[Peer] = set()
         self._inboxes: dict[bytes, bytes] = {}  # of subscriptions, by where they are answered
         self._tags = 0
+        self._calm = random.choice([0.7, 0.98])  # how likely a calm client stays so
         self.talkers = [self._join(number) for number in range(CLIENTS)]
         self.network.settle()
 
@@ -126,7 +127,7 @@ class Simulation:
 
     def _publish(self, talker: Talker, *, random_size: bool = True) -> None:
         self._tags += 1
-        size = self.random.choice([0, 10, 10, 300, 3000]) if random_size else 5
+        size = self.random.choice([0, 10, 300] if talker.peer.calm else [0, 10, 300, 3000]) if random_size else 5
         message = protocol.PubMsg(
             client_id=talker.id,
             conn_id=talker.connection,
@@ -184,7 +185,8 @@ class Simulation:
 
     def _act(self, talker: Talker) -> None:
         random, peer = self.random, talker.peer
-        match random.randint(0, 23):
+        # Mostly one publish at a time, and sometimes anything.
+        match random.randint(5, 60) if peer.calm and talker.connected else random.randint(0, 23):
             case 0 | 1 | 2:
                 self._subscribe(talker)
             case 3 | 4:
@@ -230,8 +232,10 @@ class Simulation:
         """Lets clients do that, and compares from time to time."""
         for _ in range(STEPS):
             for talker in self.talkers:
-                for _ in range(self.random.choice([0, 1, 1, 1, 2, 4])):
-                    if talker.peer.open and talker.peer not in self.gone:
+                peer = talker.peer
+                peer.calm = self.random.random() < (self._calm if peer.calm else 0.3)
+                for _ in range(self.random.choice([0, 1, 1, 1] if peer.calm else [0, 1, 1, 1, 2, 4])):
+                    if peer.open and peer not in self.gone:
                         self._act(talker)
             for _ in range(self.random.choice([0, 1, 1, 3])):
                 self.network.round()
