@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stantools.nats.subjects import matches
+from stantools.nats import subjects
 from tests.broker.nats.simulator import Frame, Operations, Peer
+
+matches = functools.lru_cache(1 << 16)(subjects.matches)
 
 NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
 UNKNOWN = b"-ERR 'Unknown Protocol Operation'"

@@ -141,6 +141,7 @@ class Peer:
 
     Attributes:
         open: The server has not ended the connection, nor has the client.
+        calm: The client does mostly the same for a while, a little at a time.
         frames: What the client has got so far.
     """
 
@@ -150,7 +151,9 @@ class Peer:
         self.wire = Wire()
         self.connection.connection_made(cast("asyncio.Transport", self.wire))
         self.open = True
+        self.calm = False
         self.frames: list[Frame] = []
+        self._by_subject: dict[bytes, list[Frame]] = {}
         self._sent = bytearray()
         self._whole: tuple[int, int] = (0, 0)  # bytes that are read together
         self._read = 0
@@ -198,11 +201,18 @@ class Peer:
                 body = data[at : at + size]
                 assert data[at + size : at + size + 2] == b"\r\n"
                 at += size + 2
-                self.frames.append((b"MSG", words[2], words[1], reply, body[:header], body[header:]))
+                frame = (b"MSG", words[2], words[1], reply, body[:header], body[header:])
+                self.frames.append(frame)
+                self._by_subject.setdefault(words[1], []).append(frame)
             elif words[0] != b"INFO":
                 self.frames.append((data[self._line(at) : at - 2],))
         assert at == len(data), data[at:]
         self._seen = at
+
+    def messages(self, subject: bytes) -> list[Frame]:
+        """Returns the messages with a subject that have come so far."""
+        self.look()
+        return self._by_subject.get(subject, [])
 
     def _line(self, end: int) -> int:
         return self.wire.written.rfind(b"\n", 0, end - 2) + 1
@@ -269,20 +279,23 @@ class Network:
     def round(self) -> None:
         """Does a round in which some are readable, whose bytes are cut somewhere."""
         random = self._random
-        readable = [peer for peer in self.peers if peer.open and peer.unread and random.random() < 0.7]
+        readable = [peer for peer in self.peers if peer.open and peer.unread and random.random() < 0.8]
         random.shuffle(readable)
         # Mostly all that there is comes at once.
         reads = [
-            self._reader(peer, random.randint(1, peer.unread) if random.random() < 0.3 else peer.unread)
+            self._reader(peer, random.randint(1, peer.unread) if random.random() < 0.15 else peer.unread)
             for peer in readable
         ]
         self._loop.round(reads)
 
     def settle(self) -> None:
         """Has everything read and done."""
+        self._loop.settle()
         while any(peer.open and peer.unread for peer in self.peers):
             self.round()
-        self._loop.settle()
+            # Some go on reading then.
+            if not any(peer.open and peer.unread for peer in self.peers):
+                self._loop.settle()
         for peer in self.peers:
             peer.open = peer.open and not peer.wire.closing
 

@@ -21,7 +21,9 @@ FEW, MANY = 90, 4000
 #: Clients, and how often each of them sends something.
 CLIENTS, STEPS = 5, 25
 SUBJECTS = (b"c.a", b"c.b", b"c.a.x", b"c.b.y")
-PATTERNS = (b"c.a", b"c.b", b"c.*", b"c.>", b"c.a.*", b">", b"pub.>", b"c.b.y")
+PATTERNS = (b"c.a", b"c.b", b"c.*", b"c.>", b"c.a.*", b"c.b.y")
+#: What is heard by clients, too, is not gathered.
+WIDE = (b">", b"pub.>")
 
 
 class Simulation:
@@ -42,6 +44,8 @@ class Simulation:
         self.model = Model(self._inside, b"c.")
         self.network = Network(self.loop, random, self.model.read)
         self._tags = 0
+        self._calm = random.choice([0.7, 0.98])  # how likely a calm client stays so
+        self._patterns = PATTERNS + WIDE if random.random() < 0.3 else PATTERNS
         for number in range(CLIENTS):
             self._join(number)
 
@@ -93,7 +97,7 @@ class Simulation:
 
     def _payload(self, peer: Peer) -> bytes:
         self._tags += 1
-        size = self.random.choice([0, 3, 3, 20, 100, 100, 1000, 5000])
+        size = self.random.choice([0, 3, 3, 20, 100] if peer.calm else [0, 3, 20, 100, 1000, 5000])
         return b"%d %d " % (peer.number, self._tags) + b"z" * (size if self.random.random() < 0.99 else 100_000)
 
     def _act(self, peer: Peer) -> None:
@@ -103,7 +107,7 @@ class Simulation:
         match random.randint(0, 19):
             case 0 | 1:
                 queue = random.choice([b"", b"", b"", b"q ", b"r "])
-                pattern = random.choice(PATTERNS)
+                pattern = random.choice(self._patterns)
                 # No limit for those of which it cannot be told what is their last message: members of a group, and
                 # those who get a request as well as its answer.
                 name = b"n%d" % self._tags if queue or pattern == b">" else b"%d" % sid
@@ -125,8 +129,8 @@ class Simulation:
                 peer.send(b"PUB ask %b %d\r\n%b\r\n" % (own, len(payload), payload))
             case 11:
                 peer.send(b"PUB ack.%d %d\r\n%b\r\n" % (number, len(payload), payload))
-            case 12 if random.random() < 0.1:
-                self._connect(peer, verbose=random.random() < 0.5)
+            case 12 if random.random() < 0.4:
+                self._connect(peer, verbose=random.random() < 0.3)
             case 13 if random.random() < 0.05:
                 peer.send(b"NONSENSE\r\nPUB c.a 1\r\nx\r\n", whole=True)
             case 14 if random.random() < 0.1:
@@ -144,7 +148,8 @@ class Simulation:
         self.network.settle()
         for _ in range(STEPS):
             for peer in self.network.peers:
-                for _ in range(self.random.choice([0, 1, 1, 1, 2, 5])):
+                peer.calm = self.random.random() < (self._calm if peer.calm else 0.3)
+                for _ in range(self.random.choice([0, 1, 1, 1] if peer.calm else [0, 1, 1, 1, 2, 5])):
                     if peer.open:
                         self._act(peer)
             for _ in range(self.random.choice([0, 1, 1, 3])):

@@ -22,7 +22,7 @@ class Member:
     request: pb.SubscriptionRequest
     peer: Peer
     behind: int  #: new messages begin after this sequence
-    pending: set[int] = field(default_factory=set)  #: what is sent again at first
+    resumed: Member | None = None  #: the subscription that it goes on with, if it does
     acked: set[int] = field(default_factory=set)
     ack_inbox: bytes = b""  #: as its client was told
     stopped: int = -1  #: the last sequence of the channel when it ended
@@ -130,10 +130,7 @@ class Model:
             known = self._durables.get(name)
             if known is not None and known.active:
                 return errors.DUPLICATE_DURABLE
-            if known is not None:
-                sent = [sequence for sequence, _, _ in self.delivered(known)]
-                member.pending = (known.pending | set(sent)) - known.acked
-                member.behind = max([known.behind, *sent])
+            member.resumed = known
             self._durables[name] = member
         self.members.append(member)
         return b""
@@ -165,13 +162,11 @@ class Model:
     @staticmethod
     def delivered(member: Member) -> list[Delivered]:
         """Returns what a client has got on the inbox of a subscription."""
-        member.peer.look()
         found = []
-        for frame in member.peer.frames:
-            if frame[0] == b"MSG" and frame[2] == member.request.inbox:
-                message = pb.MsgProto.FromString(frame[5])
-                assert message.subject == member.request.subject
-                found.append((message.sequence, message.redelivered, message.data))
+        for frame in member.peer.messages(member.request.inbox):
+            message = pb.MsgProto.FromString(frame[5])
+            assert message.subject == member.request.subject
+            found.append((message.sequence, message.redelivered, message.data))
         return found
 
     def check(self, gone: set[Peer]) -> None:
@@ -180,14 +175,34 @@ class Model:
         Args:
             gone: Whose connections have ended: they may have got less.
         """
-        self._check_answers(gone)
+        self.check_answers(gone)
         for member in self.members:
             if member.peer not in gone and not member.request.q_group:
                 self._check_member(member)
         for (name, _), group in self._groups.items():
             self._check_group(self.channels[name], group, gone)
 
-    def _check_answers(self, gone: set[Peer]) -> None:
+    def check_stored(self, reader: Peer) -> None:
+        """Checks what a client has got that reads everything, where others may have been served in another order.
+
+        What one of them has published is there once, in this order, and all got the same messages.
+        """
+        readers = {each.request.subject: self.delivered(each) for each in self.members if each.peer is reader}
+        for name, wanted in self.channels.items():
+            assert [sequence for sequence, _, _ in readers[name]] == list(range(1, len(wanted) + 1))
+            stored = [data for _, _, data in readers[name]]
+            for origin in {_origin(data) for data in wanted}:
+                own = [[data for data in each if _origin(data) == origin] for each in (stored, wanted)]
+                assert own[0] == own[1], (name, origin)
+            self.channels[name] = stored
+        for member in self.members:
+            came = self.delivered(member)
+            stored = self.channels[member.request.subject]
+            assert [data for _, _, data in came] == [stored[sequence - 1] for sequence, _, _ in came]
+            new = [sequence for sequence, redelivered, _ in came if not redelivered]
+            assert new == sorted(set(new)), new
+
+    def check_answers(self, gone: set[Peer]) -> None:
         wanted: dict[tuple[Peer, bytes, bool], list[tuple[str, bytes, bytes]]] = {}
         got: dict[tuple[Peer, bytes, bool], list[tuple[str, bytes, bytes]]] = {}
         kinds: dict[tuple[Peer, bytes], str] = {}
@@ -201,35 +216,41 @@ class Model:
             "ping": protocol.PingResponse,
             "close": protocol.CloseResponse,
         }
-        for peer in {peer for peer, *_ in self.answers}:
-            peer.look()
-            for frame in peer.frames:
-                if frame[0] == b"MSG" and (what := kinds.get((peer, frame[2]))) is not None:
-                    answer = decoders.get(what, protocol.SubscriptionResponse).FromString(frame[5])
-                    error = answer.error.encode() if isinstance(answer.error, str) else answer.error
-                    guid = answer.guid if what == "publish" else b""
-                    got.setdefault((peer, frame[2], bool(error)), []).append((what, guid, error))
+        for (peer, reply), what in kinds.items():
+            for frame in peer.messages(reply):
+                answer = decoders.get(what, protocol.SubscriptionResponse).FromString(frame[5])
+                error = answer.error.encode() if isinstance(answer.error, str) else answer.error
+                guid = answer.guid if what == "publish" else b""
+                got.setdefault((peer, reply, bool(error)), []).append((what, guid, error))
         for key, answers in wanted.items():
             found = got.pop(key, [])
             assert found == (answers[: len(found)] if key[0] in gone else answers), key[1:]
         assert not got
 
+    def _begin(self, member: Member) -> tuple[int, set[int]]:
+        """Returns after which sequence the new messages of a subscription begin, and what it is sent again at first."""
+        if (known := member.resumed) is None:
+            return member.behind, set()
+        behind, pending = self._begin(known)
+        sent = [sequence for sequence, _, _ in self.delivered(known)]
+        return max([behind, *sent]), (pending | set(sent)) - known.acked
+
     def _check_member(self, member: Member) -> None:
         name, came = member.request.subject, self.delivered(member)
-        channel = self.channels[name]
+        channel, (behind, pending) = self.channels[name], self._begin(member)
         again = [sequence for sequence, redelivered, _ in came if redelivered]
         new = [sequence for sequence, redelivered, _ in came if not redelivered]
         assert [data for _, _, data in came] == [channel[sequence - 1] for sequence, _, _ in came]
-        assert new == list(range(member.behind + 1, member.behind + 1 + len(new))), (name, new)
-        left = (member.pending | set(new)) - member.acked
-        assert len(left) <= max(member.request.max_in_flight, len(member.pending)), "more than may be in flight"
+        assert new == list(range(behind + 1, behind + 1 + len(new))), (name, new)
+        left = (pending | set(new)) - member.acked
+        assert len(left) <= max(member.request.max_in_flight, len(pending)), "more than may be in flight"
         if member.active:
-            assert again == sorted(member.pending), (name, again)
+            assert again == sorted(pending), (name, again)
             full = len(left) >= member.request.max_in_flight
-            assert full or member.behind + len(new) == len(channel), (name, len(left), new)
+            assert full or behind + len(new) == len(channel), (name, len(left), new)
         else:
-            assert set(again) <= member.pending and len(set(again)) == len(again)
-            assert member.behind + len(new) <= member.stopped, "delivered after its end"
+            assert set(again) <= pending and len(set(again)) == len(again)
+            assert behind + len(new) <= member.stopped, "delivered after its end"
 
     def _check_group(self, channel: list[bytes], group: Group, gone: set[Peer]) -> None:
         """Each message has come to one member, and to each member in order."""
@@ -244,3 +265,8 @@ class Model:
         active = [member for member in group.members if member.active]
         if active and not any(member.peer in gone for member in group.members):
             assert sorted(all_of_them) == list(range(group.behind + 1, len(channel) + 1)), all_of_them
+
+
+def _origin(data: bytes) -> bytes:
+    """Returns who has published a message: its data begins with that."""
+    return data.partition(b" ")[0]
