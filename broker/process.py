@@ -21,6 +21,7 @@ from broker.config import logs
 from broker.config.parsing import EXIT_UNAVAILABLE
 from broker.config.values import ConfigurationError
 from broker.driver import LoopDriver, Upkeep, few_looks_at_garbage, keep_freed_memory, report_loop_error
+from broker.endings import SignalThread
 from broker.listening import reachable
 from broker.log import NATS, STREAMING
 from broker.nats import tls
@@ -64,8 +65,12 @@ def run(options: BrokerOptions, argv: Sequence[str], sockets: Sequence[socket.so
     Raises:
         ConfigurationError: The log cannot be opened.
     """
-    with logs.configured(options.logging) as log_files, asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_Process(options, argv, log_files, sockets).run())
+    with (
+        logs.configured(options.logging) as log_files,
+        SignalThread({signal.SIGINT: 0, signal.SIGTERM: EXIT_TERMINATED}) as signals,
+        asyncio.Runner(loop_factory=_loop_factory()) as runner,
+    ):
+        return runner.run(_Process(options, argv, log_files, sockets, signals).run())
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -85,10 +90,12 @@ class _Process:
         argv: Sequence[str],
         log_files: logs.LogFiles,
         sockets: Sequence[socket.socket],
+        signals: SignalThread,
     ) -> None:
         self._parts = Parts(options, self._fatal)
         self._argv = argv
         self._log_files = log_files
+        self._signals = signals
         self._sockets = sockets
         self._nats: NatsServer | None = None
         self._ended: asyncio.Future[int]
@@ -367,8 +374,7 @@ class _Process:
             signal.SIGUSR2: self._leave,
             signal.SIGHUP: self._reload,
         }
-        for number, action in actions.items():
-            loop.add_signal_handler(number, action)
+        self._signals.attach(loop, actions)
 
     def _reopen(self) -> None:
         """Opens the log files again."""

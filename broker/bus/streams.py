@@ -80,6 +80,10 @@ class StreamsBus:
         """Returns whether somebody has subscribed to a subject by itself, or in this queue group."""
         return subject not in self._reserved and self._server.subscriptions.interested(subject, group)
 
+    def reaches(self, subject: bytes) -> bool:
+        """Returns whether there is anybody, here or on another server, who gets messages of a subject."""
+        return self._server.subscriptions.reaches(subject)
+
     def congested(self, subject: bytes) -> bool:
         """Returns whether much waits for those who get messages of a subject."""
         return self._server.subscriptions.congested(subject)

@@ -3,8 +3,8 @@
 Loading aiohttp takes as long as all else that a broker does to start. So a thread loads it once the port is open, while
 clients are served already; what is asked meanwhile is answered a moment later.
 
-It runs on the broker's own loop. A request is answered from the state at one moment: documents are made at once, and
-then written down piece by piece, so that a long one does not hold up the messages.
+It runs on the broker's own loop. What a document lists is chosen at one moment; it is written down piece by piece, and
+the items of long lists are made when it is their turn, so that a long document does not hold up the messages.
 """
 
 from __future__ import annotations
@@ -213,13 +213,16 @@ class MonitoringServer:
 
 async def _written(value: Any) -> bytes:
     pieces: list[str] = []
+    parts: list[bytes] = []
     turn = time.perf_counter() + _TURN
     for piece in written(value):
         pieces.append(piece)
         if time.perf_counter() > turn:
+            parts.append("".join(pieces).encode())
+            pieces.clear()
             await asyncio.sleep(0)
             turn = time.perf_counter() + _TURN
-    return "".join(pieces).encode()
+    return b"".join([*parts, "".join(pieces).encode()])
 
 
 def _split(target: str) -> tuple[str, str, str]:

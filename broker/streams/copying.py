@@ -129,12 +129,12 @@ class Copy:
 
     def needs(self, sequence: int, number: int) -> bool:
         """Returns whether a message, whose subject has a number, is still to be copied."""
-        return sequence > self._settled and (self._filter is None or bool(self._filter.mask[number]))
+        return sequence > self._settled and (self._filter is None or self._filter.has(number))
 
     def removed(self, sequence: int, number: int) -> None:
         """A message is gone: it will not be found."""
 
-    def shrunk(self) -> None:
+    def shrunk(self, below: int) -> None:
         """Messages are gone: they will not be found."""
 
     def renew(self) -> None:

@@ -6,12 +6,12 @@ Facts: jetstream-server.md sections 5 to 8.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.stores.streams.interface import Stored
 from broker.stores.streams.kernels import measure_rows
 from broker.streams import publishing
-from broker.streams.errors import TOO_LARGE, ApiError, bad_request, no_message, sealed, store_failed
+from broker.streams.errors import TOO_LARGE, ApiError, bad_request, no_message, sealed, store_failed, stream_not_found
 from broker.streams.headers import size_line, with_lines
 from broker.streams.mapping import SubjectMapping
 from broker.streams.requests import dumps
@@ -21,16 +21,18 @@ from stantools.streamfiles.headers import located
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
+    from broker.stores.streams.contents import Filter
     from broker.stores.streams.interface import StreamStore
     from broker.streams.configuration import StreamConfig
     from broker.streams.room import Room
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
-#: Messages that are taken out one by one.
+#: Messages that are taken out one by one, and at a time.
 _FEW: Final = 16
+_PURGED: Final = 512
 _MAX_SEQUENCE: Final = (1 << 62) - 1
 
 
@@ -40,8 +42,8 @@ class Follower(Protocol):
     def removed(self, sequence: int, number: int) -> None:
         """A message, whose subject has a number, is gone."""
 
-    def shrunk(self) -> None:
-        """Many messages are gone."""
+    def shrunk(self, below: int) -> None:
+        """Many messages below a sequence are gone."""
 
     def renew(self) -> None:
         """The store is another one."""
@@ -55,6 +57,38 @@ class Copied(Protocol):
 
     def info(self, now: int) -> dict[str, Any]:
         """Returns what answers say of it."""
+
+
+class Memories(NamedTuple):
+    """What messages said about themselves: their ids as long as they count, their lifetimes."""
+
+    ids: publishing.Ids
+    lives: publishing.Lifetimes
+
+
+def memories(store: StreamStore, config: StreamConfig, now: int) -> Memories:
+    """Finds out what the messages of a store said about themselves. A thread may do it, if it alone has the store."""
+    ids, lives = publishing.Ids(), publishing.Lifetimes()
+    contents = store.contents
+    young = contents.first_since(now - config.duplicate_window)
+    for message in _messages(store, contents.first if config.allow_msg_ttl else young):
+        headers = publishing.said(message.header)
+        if message.sequence >= young:
+            ids.note(headers.get(publishing.MESSAGE_ID, b""), message.sequence, message.time)
+        if config.allow_msg_ttl and headers:
+            with contextlib.suppress(ApiError):
+                lives.note(message.sequence, message.time, publishing.lifetime(headers))
+    return Memories(ids, lives)
+
+
+def _messages(store: StreamStore, sequence: int) -> Iterator[Stored]:
+    """Iterates over the messages from a sequence on."""
+    while found := store.contents.matching(None, sequence, 256):
+        for each in found:
+            message = store.read(each)
+            if message is not None:
+                yield message
+        sequence = found[-1] + 1
 
 
 class Stream:
@@ -81,6 +115,8 @@ class Stream:
         self.json_name = dumps(config.name)  #: its name in JSON
         self.label = config.name.encode()  #: its name in headers
         self.failure = ""  #: why nothing can be stored; empty if nothing is wrong
+        self.rolling_up: Iterator[None] | None = None  #: takes out the rest of what the last message replaces
+        self.deleted = False  #: it is no more: work that was interrupted ends
         self.counted = 0  #: bytes that are counted for it
         self._ids = publishing.Ids()
         self._lives = publishing.Lifetimes()
@@ -250,6 +286,8 @@ class Stream:
             life = publishing.lifetime(headers) if config.allow_msg_ttl else 0
             replaces = publishing.rollup(headers, allowed=True) if config.allow_rollup_hdrs else ""
         self._store(subject, header, payload, time, publishing.Told(message_id, life, replaces), sequence)
+        for _ in self.rest_of_roll_up():
+            pass
 
     def _store(
         self,
@@ -277,6 +315,9 @@ class Stream:
         if sequence:
             store.skip(sequence)
         again = self._again.of(subject) if self._again is not None else None
+        if again == subject:
+            # What it would become is no subject; as it is, it would come back.
+            again = None
         last = store.contents.last_of(subject) if again else 0
         sequence = store.append(now, subject, header, payload)
         if again:
@@ -306,27 +347,12 @@ class Stream:
         self.echoes.append((to, with_lines(block, *lines), payload))
 
     def remember(self, now: int) -> None:
-        """Finds out anew what messages said about themselves: their ids as long as they count, their lifetimes."""
-        self._ids = publishing.Ids()
-        self._lives = publishing.Lifetimes()
-        contents = self.store.contents
-        young = contents.first_since(now - self.config.duplicate_window)
-        for message in self._from(contents.first if self.config.allow_msg_ttl else young):
-            headers = publishing.said(message.header)
-            if message.sequence >= young:
-                self._ids.note(headers.get(publishing.MESSAGE_ID, b""), message.sequence, message.time)
-            if self.config.allow_msg_ttl and headers:
-                with contextlib.suppress(ApiError):
-                    self._lives.note(message.sequence, message.time, publishing.lifetime(headers))
+        """Finds out anew what messages said about themselves."""
+        self.take_over(memories(self.store, self.config, now))
 
-    def _from(self, sequence: int) -> Iterator[Stored]:
-        """Iterates over the messages from a sequence on."""
-        while found := self.store.contents.matching(None, sequence, 256):
-            for each in found:
-                message = self.store.read(each)
-                if message is not None:
-                    yield message
-            sequence = found[-1] + 1
+    def take_over(self, found: Memories) -> None:
+        """Takes over what messages said about themselves."""
+        self._ids, self._lives = found
 
     def _check_full(self, subject: bytes, size: int) -> None:
         config, contents = self.config, self.store.contents
@@ -343,13 +369,30 @@ class Stream:
             raise store_failed("maximum bytes exceeded")
 
     def _roll_up(self, what: str, subject: bytes, sequence: int) -> None:
-        if what == "all":
-            self.store.purge_below(sequence)
-            self._shrunk()
-            return
-        entry = self.store.contents.subjects.get(subject)
-        while entry is not None and entry.count > 1:
-            self.take_out(self.store.contents.first_of(entry))
+        """Takes out what a message replaces: at once if that is little, else `rolling_up` does it."""
+        contents = self.store.contents
+        if what == "sub":
+            entry = contents.subjects.get(subject)
+            if entry is not None and entry.count <= _FEW:
+                while entry.count > 1:
+                    self.take_out(contents.first_of(entry))
+                return
+        wanted = contents.filter((subject,)) if what == "sub" else None
+        work = self._roll_up_all(wanted, sequence)
+        if next(work, self) is not self:
+            self.rolling_up = work
+
+    def _roll_up_all(self, wanted: Filter | None, sequence: int) -> Iterator[None]:
+        contents = self.store.contents
+        try:
+            yield from self._purge_below(wanted, sequence)
+        finally:
+            contents.release(wanted)
+
+    def rest_of_roll_up(self) -> Iterator[None]:
+        """Returns work that takes out the rest of what the last message replaces, and can be interrupted."""
+        work, self.rolling_up = self.rolling_up, None
+        return work or iter(())
 
     # Limits
 
@@ -392,7 +435,7 @@ class Stream:
                     self._drop(contents.first)
             else:
                 store.purge_below(sequence)
-                self._shrunk()
+                self._shrunk(sequence)
         self.count()
 
     def expire(self, now: int) -> None:
@@ -414,7 +457,7 @@ class Stream:
                 self._expire_others(end)
             else:
                 self.store.purge_below(end)
-            self._shrunk()
+            self._shrunk(end)
         life = config.subject_delete_marker_ttl
         for subject in dict.fromkeys(gone) if life else ():
             if subject not in contents.subjects:
@@ -426,7 +469,7 @@ class Stream:
         kept = self._lives.forever = {
             each for each in self._lives.forever if self.store.contents.locate(each) is not None
         }
-        for message in self._from(self.store.contents.first):
+        for message in _messages(self.store, self.store.contents.first):
             if message.sequence >= end:
                 break
             if message.sequence not in kept:
@@ -455,7 +498,7 @@ class Stream:
         self.store.flush()
         self.unflushed = False
         if self.store.contents.first != first:
-            self._shrunk()
+            self._shrunk(self.store.contents.first)
 
     # Removal
 
@@ -483,9 +526,9 @@ class Stream:
         found = self.store.contents.locate(sequence) if self.followers else None
         return found[0].subjects[found[1]] if found is not None else 0
 
-    def _shrunk(self) -> None:
+    def _shrunk(self, below: int) -> None:
         for follower in self.followers:
-            follower.shrunk()
+            follower.shrunk(below)
 
     def _wanted(self, sequence: int) -> bool:
         """Returns whether a consumer needs a message."""
@@ -515,8 +558,8 @@ class Stream:
             self.count()
             yield
 
-    def purge(self, patterns: Sequence[bytes], below: int, keep: int) -> int:
-        """Takes out messages.
+    def purge(self, patterns: Sequence[bytes], below: int, keep: int) -> Generator[None, None, int]:
+        """Takes out messages, as work that can be interrupted: what is stored meanwhile stays.
 
         Args:
             patterns: Only those whose subjects match one of these; none for all.
@@ -536,25 +579,48 @@ class Stream:
         if below and keep:
             raise bad_request()
         contents = self.store.contents
-        before = contents.messages
         if patterns and not all(map(valid_pattern, patterns)):
             return 0
-        wanted = contents.filter(patterns)
-        if keep:
-            below = self._keeping(wanted, keep)
-            if below <= contents.first:
-                contents.release(wanted)
-                return 0
-        if wanted is not None:
-            self.store.purge_matching(wanted, below)
+        wanted = yield from contents.make_filter(patterns)
+        try:
+            if keep:
+                below = self._keeping(wanted, keep)
+                if below <= contents.first:
+                    return 0
+            if wanted is None and (not below or below > contents.last):
+                before = contents.messages
+                self.store.purge_all(min(max(below, contents.last + 1), _MAX_SEQUENCE))
+                self._shrunk(contents.first)
+                self.count()
+                return before
+            return (yield from self._purge_below(wanted, below or contents.last + 1))
+        finally:
             contents.release(wanted)
-        elif not below or below > contents.last:
-            self.store.purge_all(min(max(below, contents.last + 1), _MAX_SEQUENCE))
-        else:
-            self.store.purge_below(below)
-        self._shrunk()
-        self.count()
-        return before - contents.messages
+
+    def _purge_below(self, wanted: Filter | None, below: int) -> Generator[None, None, int]:
+        """Takes out what matches and is below a sequence, some of it at a time. Returns how many messages went."""
+        contents = self.store.contents
+        gone, start = 0, contents.first
+        try:
+            while found := contents.matching(wanted, start, _PURGED):
+                start = found[-1] + 1
+                before, part = contents.messages, min(start, below)
+                if wanted is None:
+                    self.store.purge_below(part)
+                else:
+                    self.store.purge_matching(wanted, part)
+                gone += before - contents.messages
+                if start >= below:
+                    break
+                yield
+                self.check_there()
+                if contents is not self.store.contents:
+                    raise store_failed("the stream was opened again meanwhile")
+        finally:
+            self._shrunk(min(start, below))
+            self.count()
+            self.unflushed = True
+        return gone
 
     def _keeping(self, wanted: Any, keep: int) -> int:
         """Returns the sequence below which messages go if so many of the last ones that match stay."""
@@ -585,6 +651,15 @@ class Stream:
 
     # Reading
 
+    def check_there(self) -> None:
+        """Checks that the stream was not deleted since some work began.
+
+        Raises:
+            ApiError: It was.
+        """
+        if self.deleted:
+            raise stream_not_found()
+
     def message(self, sequence: int) -> Stored:
         """Returns a message.
 
@@ -596,15 +671,3 @@ class Stream:
         if found is None:
             raise no_message()
         return found
-
-    def last_of(self, pattern: bytes) -> int:
-        """Returns the last sequence of a subject or pattern; 0 if there is none."""
-        return self.store.contents.last_of(pattern)
-
-    def next_of(self, pattern: bytes, start: int) -> int:
-        """Returns the first sequence of a subject or pattern from some sequence on; 0 if there is none."""
-        contents = self.store.contents
-        wanted = contents.filter((pattern,))
-        found = contents.matching(wanted, start, 1)
-        contents.release(wanted)
-        return found[0] if found else 0

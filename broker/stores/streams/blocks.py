@@ -158,6 +158,10 @@ class Block:
                 raise StorageError(f"{self.path} cannot be synced: {error.strerror}") from error
             self.unsynced = False
 
+    def share(self, files: Descriptors) -> None:
+        """Has its file open among others; it is closed now."""
+        self._files = files
+
     def close(self) -> None:
         """Closes the file, if it is open."""
         self._files.close(self._name)

@@ -116,6 +116,20 @@ class StreamsDirectory:
         store = self._open[name] = FileStream(self._streams / name, name, self._files)
         return store
 
+    def open_apart(self, name: str) -> StreamStore:
+        """As `open`, in a thread: it shares nothing with other streams until `share`.
+
+        Raises:
+            StorageError: It cannot be opened.
+        """
+        return FileStream(self._streams / name, name, Descriptors())
+
+    def share(self, name: str, store: StreamStore) -> None:
+        """Makes a stream that was opened apart one of the others."""
+        assert isinstance(store, FileStream)
+        store.share(self._files)
+        self._open[name] = store
+
     def delete(self, name: str, store: StreamStore) -> None:
         """Takes a stream away.
 

@@ -106,6 +106,13 @@ class FileStream(KeptConsumers):
         except OSError as error:
             raise StorageError(f"{self._directory} cannot be opened: {error.strerror}") from error
 
+    def share(self, files: Descriptors) -> None:
+        """Has files open together with others from now on."""
+        self.abandon()
+        self._files = files
+        for block in self._blocks.values():
+            block.share(files)
+
     #: The bytes that a message counts for are those of its record.
     size_of = staticmethod(record_size)
 
