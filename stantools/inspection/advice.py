@@ -68,7 +68,11 @@ def advise(
     if _nameless(path, findings, forecast):
         salvage += ("--cluster-id", PLACEHOLDER)
         new_store += f" (with the cluster id that clients connect with in the place of {PLACEHOLDER})"
-    what_else = _what_else(start, outcomes or (start.channels if start else {}))
+    known = outcomes or (start.channels if start else {})
+    if any(each.archived & each.intact.holes() for each in known.values()):
+        salvage += ("--archived",)
+        new_store += "; --archived takes what archived slices hold between the others"
+    what_else = _what_else(start, known)
     new_store += what_else
     if (start and start.destructive) or (damaged and (forecast is None or not forecast.starts)):
         why = "what it would do cannot be determined" if forecast is None else "it would destroy data"

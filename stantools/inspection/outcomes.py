@@ -202,7 +202,9 @@ def missing_sentence(outcomes: Mapping[str, ChannelOutcome]) -> str:
     else:
         text = "there are no messages in it"
     if totals.archived:
-        text += f", {totals.archived} of them archived" if not totals.missing else f", {totals.archived} archived"
+        text += (
+            f", {totals.archived} of all are archived" if totals.missing else f", {totals.archived} of them archived"
+        )
     ends = [(name, each) for name, outcome in outcomes.items() for each in outcome.unknown]
     ends.sort(key=lambda end: not end[1].suspected)
     if ends:
