@@ -13,7 +13,6 @@ from stantools.cli.forecast import Server
 from stantools.cli.options import limit_options, options_of, reading_options, store_argument, verb
 from stantools.cli.output import show
 from stantools.errors import ExitCode, StantoolsError, StoreChangedError
-from stantools.notation import describe_ranges
 
 if TYPE_CHECKING:
     from stantools.inspection.advice import Diagnosis
@@ -60,7 +59,12 @@ def exit_code(diagnosis: Diagnosis) -> ExitCode:
 
 
 def examine(
-    store: Path, opened: Datastore, server: Server, on_survey: Callable[[ChannelSurvey], object] | None = None
+    store: Path,
+    opened: Datastore,
+    server: Server,
+    on_survey: Callable[[ChannelSurvey], object] | None = None,
+    *,
+    needs_start: bool = False,
 ) -> Diagnosis:
     """Reads everything, predicts starts, and says what that comes to; progress is shown.
 
@@ -69,6 +73,10 @@ def examine(
         opened: The store.
         server: How the server is started.
         on_survey: Called with the scan of each channel before it is let go.
+        needs_start: That a start cannot be predicted is an error.
+
+    Raises:
+        StantoolsError: A start cannot be predicted, and that is an error; or the store changed meanwhile.
     """
     from stantools.cli.progress import Progress
     from stantools.inspection.advice import diagnose
@@ -92,7 +100,10 @@ def examine(
             starts = forecast_versions(opened, options, progress=shown.advance)
         except StoreChangedError:
             raise
-        except StantoolsError as problem:  # the rest is worth knowing all the same
+        except StantoolsError as problem:
+            if needs_start:
+                raise
+            # The rest is worth knowing all the same.
             console.warning(f"what the server would do cannot be determined: {problem.message}", problem.remedy)
     return diagnose(store, found, starts, uses)
 
@@ -104,18 +115,15 @@ def print_verdict(diagnosis: Diagnosis) -> None:
 
 
 def _print(diagnosis: Diagnosis) -> None:
-    from stantools.cli.forecast import print_advice, print_starts
+    from stantools.cli.forecast import print_advice, print_outcomes, print_starts
     from stantools.inspection.findings import worst_first
 
     print_verdict(diagnosis)
     if diagnosis.starts:
         click.echo()
         print_starts(diagnosis.starts)
-    if diagnosis.lost:
-        click.echo("\nlost:")
-        for name, ranges in list(diagnosis.lost.items())[:_MANY]:
-            click.echo(console.wrapped(f"  {console.escape(name)}: {describe_ranges(ranges)}", 4))
-        console.left_out(len(diagnosis.lost) - _MANY, "channel", head="  ", tail=_ALL)
+    click.echo()
+    print_outcomes(diagnosis)
     ranked = worst_first(each for each in diagnosis.verified.findings if each.severity.value != "info")
     if ranked:
         click.echo("\nwrong:")

@@ -19,15 +19,18 @@ from stantools.notation import counted, describe_ranges
 from stantools.options import CLUSTER_ID, SIZE, WORKERS, option
 
 if TYPE_CHECKING:
-    from stantools.inspection.advice import Advice
+    from stantools.inspection.advice import Advice, Diagnosis
     from stantools.inspection.forecast import Forecast, OtherUser, ServerOptions
+    from stantools.inspection.start_verdict import StartVerdict
     from stantools.store.directory import Datastore
     from stantools.store.limits import StoreLimits
     from stantools.store.nodes import NodeFiles
     from stantools.store.options import ReadOptions
+    from stantools.store.ranges import Ranges
 
 _LOG_LINES = 12
 _LOSSES = 8
+_CHANNELS = 20
 #: Log lines that are left out of the table: informational ones, the dump of a bad record, and the error itself.
 _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(?: |$))")
 
@@ -102,10 +105,8 @@ def command(stores: tuple[Path, ...], server: Server, reading: ReadOptions) -> i
     Exit code 0: a normal start works and destroys nothing, no durable queue member is deleted, every message can be
     delivered; of a cluster: every node starts, one can lead, and none that can forgets a channel. Otherwise 1.
     """
+    from stantools.cli.doctor import examine
     from stantools.cli.opening import node_at, open_store
-    from stantools.cli.progress import Progress
-    from stantools.inspection.advice import advise, harmless
-    from stantools.inspection.forecast import forecast_versions
 
     nodes = [node for path in stores if (node := node_at(path))]
     if nodes and len(nodes) == len(stores):
@@ -113,13 +114,11 @@ def command(stores: tuple[Path, ...], server: Server, reading: ReadOptions) -> i
     if len(stores) > 1:
         raise UsageError("only nodes of a cluster are forecast together", "name one store, or directories of nodes")
     (store,) = stores
-    opened = open_store(store, reading)
-    options = server.options(opened)
-    with Progress("forecast", lambda: opened.data_size(opened.channel_names)) as shown:
-        versions = forecast_versions(opened, options, progress=shown.advance)
+    diagnosis = examine(store, open_store(store, reading), server, needs_start=True)
+    judged = list(diagnosis.starts)
     if server.server_version:
-        del versions[1:]
-    normal = versions[0][0]
+        del judged[1:]
+    versions = [(normal.forecast, truncating.forecast) for normal, truncating in judged]
     if console.output() == "json":
         described = [
             {
@@ -129,16 +128,24 @@ def command(stores: tuple[Path, ...], server: Server, reading: ReadOptions) -> i
             }
             for one, two in versions
         ]
-        print_json({**described[0], "other_versions": described[1:]})
+        start = judged[0][0]
+        said = {
+            "harmless": start.harmless,
+            "says": start.sentence(),
+            "flaws": [flaw.as_json() for flaw in start.flaws],
+            "messages": diagnosis.totals.as_json(),
+        }
+        print_json({**described[0], **said, "other_versions": described[1:]})
     else:
-        print_starts(versions)
-        print_advice(advise(store, None, normal))
+        print_starts(judged)
+        print_outcomes(diagnosis)
+        print_advice(diagnosis.advice)
         for one, two in versions:
             click.echo()
             _print(one, f"server {one.server_version}, normal start")
             click.echo()
             _print(two, f"server {two.server_version}, start with -file_truncate_bad_eof", beside=one)
-    return ExitCode.CLEAN if harmless(normal) else ExitCode.FINDINGS
+    return ExitCode.CLEAN if judged[0][0].harmless else ExitCode.FINDINGS
 
 
 def _forecast_cluster(files: Sequence[NodeFiles], reading: ReadOptions) -> int:
@@ -170,22 +177,48 @@ def _forecast_cluster(files: Sequence[NodeFiles], reading: ReadOptions) -> int:
     return ExitCode.CLEAN if said.harmless else ExitCode.FINDINGS
 
 
-def print_starts(versions: Sequence[tuple[Forecast, Forecast]]) -> None:
+def print_starts(versions: Sequence[tuple[StartVerdict, StartVerdict]]) -> None:
     """Prints what starts come to and what they destroy."""
-    from stantools.inspection.advice import harmless, sentence
-
     (normal, truncating), *others = versions
     said = [("", normal)]
-    if (truncating.starts, truncating.destroys) != (normal.starts, normal.destroys):
+    one, two = normal.forecast, truncating.forecast
+    if (two.starts, two.destroys) != (one.starts, one.destroys):
         said.append(("With -file_truncate_bad_eof ", truncating))
-    said += [(f"As version {one.server_version} ", one) for one, _ in others]
-    for label, one in said:
-        color = "green" if harmless(one) else "red"
-        text = label + sentence(one).removeprefix("Started now, ") if label else sentence(one)
+    said += [(f"As version {each.forecast.server_version} ", each) for each, _ in others]
+    for label, start in said:
+        color = "green" if start.harmless else "red"
+        text = f"{label}the server would {start.outlook()}" if label else start.sentence()
         click.echo(console.paint(console.wrapped(text, 2), color, err=False))
-        for loss in one.destroys[:_LOSSES]:
+        losses = start.forecast.destroys
+        for loss in losses[:_LOSSES]:
             click.echo(console.wrapped(f"  destroys  {loss.sentence()}", 12))
-        console.left_out(len(one.destroys) - _LOSSES, head="  destroys  ", tail=": see -o json")
+        console.left_out(len(losses) - _LOSSES, head="  destroys  ", tail=": see -o json")
+
+
+def print_outcomes(diagnosis: Diagnosis) -> None:
+    """Prints what became of the messages: the numbers, then the channels in which it is not simply well."""
+    click.echo(f"messages: {diagnosis.totals.sentence()}")
+    rows = [
+        (
+            each.name,
+            each.count,
+            describe_ranges(each.readable or (), 4) if each.readable is not None else None,
+            _described(each.recoverable, *each.older),
+            _described(each.archived),
+            _described(each.missing),
+            ", ".join(unknown.sequences for unknown in each.unknown) or None,
+        )
+        for each in diagnosis.outcomes.values()
+        if each.recoverable or each.older or each.archived or each.missing or each.unknown
+    ]
+    if rows:
+        headers = ("channel", "intact", "readable now", "recoverable", "archived", "missing before", "unknown")
+        click.echo(table_text(headers, rows[:_CHANNELS], right=("intact",), indent=2), nl=False)
+    console.left_out(len(rows) - _CHANNELS, "channel", head="  ", tail=": see -o json")
+
+
+def _described(*sets: Ranges) -> str | None:
+    return "; ".join(describe_ranges(each, 4) for each in sets if each) or None
 
 
 def print_advice(advice: Advice) -> None:

@@ -52,8 +52,9 @@ def command(
     rewritten, durables keep their position. The new directory appears when it is complete; it is then verified
     and a start is forecast. A file stantools-salvage.json in it says what was kept, moved and left behind.
 
-    Exit code 0: everything was kept. 5: done, and something was lost before (the plan names it). With --dry-run the
-    latter is 1.
+    The plan says which messages are intact, which were missing before, and which are lost by this step; what an empty
+    slice held is unknown. Exit code 0: everything was kept, and nothing was missing. 5: done, and something was missing
+    before, or is left out (the plan names it). With --dry-run the latter is 1.
     """
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
@@ -193,17 +194,23 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
         click.echo(f"changed: {console.escape_line(change)}")
     console.left_out(len(plan.changes) - _MANY, "change")
     for dropped in plan.dropped[:_MANY]:
-        what = console.paint("lost", "red", err=False) if dropped.loss else "left out"
+        what = console.paint(dropped.fate.value, "red", err=False) if dropped.loss else dropped.fate.value
         length = counted(dropped.length, "byte") if dropped.length else ""
         offset = dropped.offset if dropped.offset >= 0 else None
         click.echo(f"{what}: {place_text(dropped.file, offset, length, dropped.reason, dropped.sequences)}")
     console.left_out(len(plan.dropped) - _MANY, "place")
+    suspected = {dropped.reason for dropped in plan.dropped}
+    for channel in plan.channels:
+        for end in channel.unknown:
+            if end in suspected:
+                continue
+            click.echo(console.wrapped(f"unknown: {console.escape_line(end)}", 2))
     kept = f"{counted(plan.messages, 'message')} in {counted(len(plan.channels), 'channel')}, {format_size(plan.bytes)}"
-    lost = f"; {counted(plan.lost, 'message', 'is/are')} known to be lost" if plan.lost else ""
+    click.echo(f"messages: {plan.outcome.sentence()}")
     if result is None:
-        click.echo(f"would keep {kept}{lost}; nothing was written")
+        click.echo(f"would keep {kept}; nothing was written")
         return
-    click.echo(f"kept {kept}{lost}")
+    click.echo(f"kept {kept}")
     click.echo(f"new store: {console.escape(str(result.path))} (what was done: {console.escape(result.manifest.name)})")
     if check:
         says = "verify is clean and the server would start" if check.good else "verify or forecast found a problem"
@@ -250,16 +257,28 @@ def _server_key() -> tuple[str, str]:
 
 
 def _print_stores(result: SalvageJobResult, *, dry_run: bool) -> None:
-    headers = ("store", "name", "channels", "messages", "bytes", "filled", "subs", "lost", "")
+    headers = (
+        "store",
+        "name",
+        "channels",
+        "messages",
+        "bytes",
+        "filled",
+        "subs",
+        "missing before",
+        "lost by this step",
+        "",
+    )
     if result.stores:
-        click.echo(table_text(headers, map(_line, result.stores), right=headers[2:8]))
+        click.echo(table_text(headers, map(_line, result.stores), right=headers[2:9]))
     lossy = [store for store in result.stores if store.report["summary"]["lossy"]]
     for store in lossy[: pipeline.NAMED]:
         pipeline.print_heading(store.root)
         lost = [each for each in store.report["dropped"] if each["loss"]]
         for each in lost[: pipeline.NAMED]:
             length = f"{each['length']} bytes" if each["length"] else ""
-            click.echo(f"  lost: {place_text(each['file'], each['offset'], length, each['reason'], each['sequences'])}")
+            place = place_text(each["file"], each["offset"], length, each["reason"], each["sequences"])
+            click.echo(f"  {each['fate']}: {place}")
         console.left_out(len(lost) - pipeline.NAMED, "place", head="  ")
     console.left_out(len(lossy) - pipeline.NAMED, "store", tail=" with losses: see -o json")
     click.echo(_conclusion(result, dry_run=dry_run))
@@ -281,16 +300,19 @@ def _line(store: SalvagedStore) -> tuple[Any, ...]:
         summary["bytes"],
         summary["filled"] or None,
         summary["subscriptions"] or None,
-        summary["lost"] or ("yes" if summary["lossy"] else None),
+        summary["missing_before"] or None,
+        summary["lost_by_this_step"] or ("perhaps" if summary["lossy"] and not summary["missing_before"] else None),
         state,
     )
 
 
 def _conclusion(result: SalvageJobResult, *, dry_run: bool) -> str:
     summaries = [store.report["summary"] for store in result.stores]
-    messages, size, lost = (sum(each[name] for each in summaries) for name in ("messages", "bytes", "lost"))
+    names = ("messages", "bytes", "missing_before", "lost_by_this_step")
+    messages, size, missing, lost = (sum(each[name] for each in summaries) for name in names)
     text = f"{counted(messages, 'message')} in {counted(len(summaries), 'store')}, {format_size(size)}"
-    text += f"; {counted(lost, 'message')} known to be lost" if lost else ""
+    text += f"; {missing} missing before" if missing else ""
+    text += f"; {lost} lost by this step" if lost else ""
     text += f"; {counted(len(result.failed), 'store')} failed" if result.failed else ""
     if dry_run:
         return f"would keep {text}; nothing was written"

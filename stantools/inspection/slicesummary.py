@@ -19,6 +19,7 @@ from stantools.notation import counted
 from stantools.store.directory import SliceFiles
 from stantools.store.limits import ChannelLimits
 from stantools.store.mapping import Buffer
+from stantools.store.ranges import Ranges
 from stantools.store.reading import (
     SAMPLES,
     Rows,
@@ -165,6 +166,16 @@ def totals_of(slices: Iterable[SliceSummary]) -> Totals:
     for each in slices:
         result.add(each.first_seq, each.last_seq, each.count, each.bytes)
     return result
+
+
+def held_sequences(files: SliceFiles, channel: bytes, crc: Crc) -> Ranges:
+    """Returns the sequences of the messages in a slice, from its index where that can be believed."""
+    found = summarise(files, channel, crc)
+    if not found.count:
+        return Ranges()
+    if found.last_seq - found.first_seq + 1 == found.count:
+        return Ranges.of([(found.first_seq, found.last_seq)])
+    return Ranges.from_sequences(Rows.joined(slice_rows(files, channel, crc)).sequence)
 
 
 def channel_ends(slices: Iterable[SliceFiles], channel: bytes, crc: Crc) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from stantools.progress import Progress
 from stantools.recovery.merge import plan_merge
 from stantools.recovery.options import MergeOptions
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, plan_salvage
-from stantools.recovery.salvage.model import SPLIT, ChannelPlan, Copy, Dropped, Step
+from stantools.recovery.salvage.model import SPLIT, ChannelPlan, Copy, Dropped, Fate, Step
 from stantools.store.directory import Datastore, subject_matches
 from stantools.store.nodes import NodeFiles
 from stantools.store.options import ReadOptions
@@ -86,8 +86,8 @@ class ChannelSource:
 
     @property
     def lost(self) -> Ranges:
-        """The sequences of messages that are damaged or gone, as far as that is known."""
-        return self._plan.lost
+        """The sequences of messages that were missing before: damaged or gone, as far as that is known."""
+        return self._plan.missing - self._plan.skipped
 
     @property
     def subscriptions(self) -> Sequence[StoredSubscription]:
@@ -229,7 +229,7 @@ class ChannelSource:
         """Returns the channel as if a sequence were its last one."""
         known = Ranges.of([(1, last)])
         narrowed = self.narrowed(self.sequences & known)
-        plan = replace(narrowed._plan, lost=self.lost & known, last_known=min(self.last, last))
+        plan = replace(narrowed._plan, missing=self._plan.missing & known, last_known=min(self.last, last))
         return ChannelSource(plan, self._crc, self._key)
 
     def _finisher(self) -> Finisher:
@@ -290,8 +290,8 @@ class StoreSource:
 
     @property
     def lost(self) -> int:
-        """How many messages are known to be lost."""
-        return self.plan.lost
+        """How many messages are missing, or left out although they are there."""
+        return self.plan.gone
 
     @property
     def lossy(self) -> bool:
@@ -394,7 +394,7 @@ def _chosen(store: Datastore, plan: SalvagePlan) -> list[ChannelPlan]:
             chosen.append(channel)
         else:
             reason = "messages in the directory of another channel, and their own was not chosen"
-            plan.dropped.append(Dropped(name, -1, 0, reason, channel.sequences, loss=False))
+            plan.dropped.append(Dropped(name, -1, 0, reason, channel.sequences, fate=Fate.LEFT_OUT))
     return chosen
 
 

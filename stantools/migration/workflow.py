@@ -205,7 +205,7 @@ def refuse(plan: Plan, problems: Sequence[Note], *, accept_loss: bool) -> None:
     if plan.lossy and not accept_loss:
         lost = counted(plan.lost, "message", "is/are") if plan.lost else "something is"
         raise RefusedError(
-            f"nothing was changed: the store is damaged, {lost} lost (see above)",
+            f"nothing was changed: {lost} missing in the store (see above)",
             "--accept-loss migrates what is intact; `stantools verify` says more",
         )
 

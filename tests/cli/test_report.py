@@ -42,11 +42,11 @@ def test_golden_stores(run, golden: Path, golden_copy, tmp_path: Path, case: str
     for channel in run("subs", store, "-o", "json").json()["channels"]:
         for each in channel["subscriptions"]:
             assert f" {each['id']} {each['status']} " in shown
-    for channel in verify["channels"]:
-        for what in ("intact", "damaged"):
-            if ranges := channel[what]:
+    for channel in said["channels"].values():
+        for what, words_of_it in (("intact", "intact"), ("recoverable", "recoverable"), ("missing", "missing before")):
+            if ranges := channel.get(what):
                 first, last = ranges[0]
-                assert f"{what}: {first}" + (f"-{last}" if last > first else "") in shown
+                assert f"{words_of_it}: {first}" + (f"-{last}" if last > first else "") in shown
 
 
 def test_names_are_harmless(run, golden_copy, tmp_path: Path) -> None:

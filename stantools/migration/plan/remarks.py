@@ -157,9 +157,10 @@ def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool)
     if channel.origin:
         yield Note(Level.WARNING, name, f"it is {channel.origin}: the channel's sequences began again after it")
     if lost := channel.lost:
-        yield Note(Level.WARNING, name, f"{counted(lost.count(), 'message')} damaged or gone: {describe_ranges(lost)}")
+        text = f"{counted(lost.count(), 'message')} missing before, damaged or gone: {describe_ranges(lost)}"
+        yield Note(Level.WARNING, name, text)
     if holes := channel.sequences.holes() - lost:
-        missing = f"{counted(holes.count(), 'sequence')} in between not in the store: {describe_ranges(holes)}"
+        missing = f"{counted(holes.count(), 'sequence')} in between missing before: {describe_ranges(holes)}"
         text = f"{missing}; the gaps are kept"
         yield Note(Level.WARNING, name, text, "see what `stantools verify` says: streaming itself leaves no gaps")
     if channel.last > channel.sequences.last:
