@@ -398,6 +398,7 @@ class FileSubscriptions:
         """Makes the channel now, for somebody who did not wait until it is made. Raises StorageError."""
         try:
             self._place.make()
+            self._place.name_files(sync=self._services.options.sync)
         finally:
             self._place.conclude()
             if (wake := self._services.disk.wake) is not None:

@@ -33,7 +33,7 @@ from stantools.nats.channel_streams import Names
 from stantools.nats.errors import ConnectionLostError
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.stores.jetstream.loop import Process, number, process, real_time, run
-from tests.broker.stores.jetstream.machine import Machine, on
+from tests.broker.stores.jetstream.machine import on
 from tests.broker.stores.jetstream.model import Faults, JetStream, Link
 from tests.broker.stores.jetstream.test_simulated import (
     FAULTS,
@@ -47,6 +47,7 @@ from tests.broker.stores.jetstream.test_simulated import (
     check,
     play,
 )
+from tests.broker.stores.power import Machine
 
 LIMITS = StoreLimits(channel=ChannelLimits(max_msgs=0, max_bytes=0))
 LEADING = leader_subject(b"c")
