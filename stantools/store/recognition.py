@@ -304,7 +304,7 @@ def _node(path: Path, logs: list[Path], stores: list[Path]) -> Recognised:
         remedy = f"`stantools merge {words} --out NEW` makes one store of them; `stantools info {words}` compares them"
         return Recognised(Kind.NODES, f" ({len(nodes)}: {listed})", remedy)
     word = shell_word(str(path))
-    several = f"`stantools merge {word} NODE NODE --out NEW` makes a store of all nodes"
+    several = f"`stantools merge {word} --out NEW`, with the other nodes named after it, makes one store"
     log = logs[0].relative_to(path) / RAFT_LOG_FILE
     if not stores:
         remedy = f"`stantools info {word}` shows it, {several}"
