@@ -172,15 +172,13 @@ def _folder(store_dir: Path) -> Path:
         NATS.warning("%s is the folder `jetstream` itself; give %s", store_dir, store_dir.parent)
         return store_dir
     elif _has_streams(folder / "jetstream" / _ACCOUNT):
-        raise StorageError(f"{folder} has no streams, {folder / 'jetstream'} has", f"give {folder} as store_dir")
+        raise StorageError(f"{folder} has no streams, {folder / 'jetstream'} has", f"give {folder} instead")
     elif _has_streams(store_dir):
-        above = store_dir.absolute().parent
-        raise StorageError(f"{store_dir} is the folder of one account", f"give {above.parent} as store_dir")
+        above = store_dir.absolute().parents
+        raise StorageError(f"{store_dir} is the folder of one account", f"give {above[min(1, len(above) - 1)]} instead")
     elif (store_dir / META).is_file() and (store_dir / "msgs").is_dir():
         above = store_dir.absolute().parents
-        raise StorageError(
-            f"{store_dir} is the folder of one stream", f"give {above[min(3, len(above) - 1)]} as store_dir"
-        )
+        raise StorageError(f"{store_dir} is the folder of one stream", f"give {above[min(3, len(above) - 1)]} instead")
     for other in folder.glob("*") if folder.is_dir() else ():
         if other.name not in (_ACCOUNT, "$SYS") and _has_streams(other):
             NATS.warning("%s: the streams of this account are not served, only those of %s", other, _ACCOUNT)

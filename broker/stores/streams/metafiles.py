@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 import json
-import os
 import secrets
 import shutil
 from abc import ABC
@@ -197,8 +196,8 @@ def place_directory(directory: Path, files: Mapping[str, bytes], folders: Iterab
         for folder in folders:
             (hidden / folder).mkdir(mode=0o700)
         for name, data in files.items():
-            with open(os.open(hidden / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(data)
+            (hidden / name).write_bytes(data)
+            (hidden / name).chmod(0o600)
         sync_tree(hidden)
         hidden.rename(directory)
         fsync_directory(directory.parent)

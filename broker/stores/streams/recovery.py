@@ -103,8 +103,8 @@ class Recovery:
         self._end_purge()
         self._messages.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in list(self._messages.iterdir()):
-            if found := _NEW_BLOCK.fullmatch(path.name):
-                self._end_rewrite(path, int(found[1] or found[2]))
+            if new := _NEW_BLOCK.fullmatch(path.name):
+                self._end_rewrite(path, int(new[1] or new[2]))
             elif _LEFT.fullmatch(path.name):
                 path.unlink(missing_ok=True)
         graves: dict[int, int] = {}
