@@ -21,7 +21,7 @@ from broker.stores.streams.blocks import Descriptors
 from broker.stores.streams.files import FileStream
 from broker.stores.streams.interface import StreamStore
 from broker.stores.streams.memory import MemoryStream
-from broker.stores.streams.metafiles import META, read_meta
+from broker.stores.streams.metafiles import META, make_directories, read_meta
 from stantools.streamfiles import highway
 
 _ACCOUNT: Final = "$G"
@@ -47,7 +47,7 @@ class StreamsDirectory:
         self._open: dict[str, FileStream] = {}
         self._syncing: threading.Thread | None = None
         try:
-            self._streams.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directories(self._streams)
             self._lock = os.open(self.path.parent / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StorageError(f"{self._streams} cannot be used: {error.strerror}") from error

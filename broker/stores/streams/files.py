@@ -282,15 +282,16 @@ class FileStream(KeptConsumers):
         old, time = list(self._blocks.values()), self.contents.last_time
         for block in old:
             block.waiting.clear()
-        if old or next_sequence > 1:
+        if next_sequence > 1:
             last = self._begin_block()
-            if next_sequence > 1:
-                self._bury(next_sequence - 1, time)
+            self._bury(next_sequence - 1, time)
             last.flush()
+            self._blocks = {last.number: last}
+            # How far the stream has come must not go with the old blocks.
             self.sync()
-        for block in old:
-            del self._blocks[block.number]
-            block.remove()
+            for block in old:
+                block.remove()
+            self._renamed = True
         self._untidy.clear()
         self.contents.restart(next_sequence)
 
@@ -338,6 +339,9 @@ class FileStream(KeptConsumers):
             return
         sequences, times = needed_tombstones(self.contents, block)
         if used + len(sequences) * EMPTY_RECORD_SIZE > enough > 0:
+            if not used and segments:
+                # Messages that are gone may have no tombstones if all of the block are.
+                self._rewrite(block)
             return
         if used:
             self._rewrite(block)
@@ -369,6 +373,8 @@ class FileStream(KeptConsumers):
                 record = block.read(segment.places[row], size)
                 segment.places[row] = len(data)
                 data += record
+            if not segment.live:
+                self.contents.remove_segment(segment)
         data += encode_tombstones(sequences, times, block.key)
         block.close()
         try:

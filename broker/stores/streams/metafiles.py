@@ -191,7 +191,7 @@ def place_directory(directory: Path, files: Mapping[str, bytes], folders: Iterab
     """
     hidden = directory.with_name(f".{secrets.token_hex(4)}")
     try:
-        _make_directories(directory.parent)
+        make_directories(directory.parent)
         hidden.mkdir(mode=0o700)
         for folder in folders:
             (hidden / folder).mkdir(mode=0o700)
@@ -206,9 +206,14 @@ def place_directory(directory: Path, files: Mapping[str, bytes], folders: Iterab
         raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
 
 
-def _make_directories(directory: Path) -> None:
+def make_directories(directory: Path) -> None:
+    """Makes a directory and those above it, so that they survive a loss of power.
+
+    Raises:
+        OSError: They cannot be made.
+    """
     if not directory.is_dir():
-        _make_directories(directory.parent)
+        make_directories(directory.parent)
         directory.mkdir(mode=0o700)
         fsync_directory(directory.parent)
 
