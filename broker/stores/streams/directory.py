@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
@@ -21,13 +20,11 @@ from broker.stores.streams.blocks import Descriptors
 from broker.stores.streams.files import FileStream
 from broker.stores.streams.interface import StreamStore
 from broker.stores.streams.memory import MemoryStream
-from broker.stores.streams.metafiles import META, make_directories, read_meta
+from broker.stores.streams.metafiles import META, make_directories, read_meta, remove_left
 from stantools.streamfiles import highway
 
 _ACCOUNT: Final = "$G"
 _LOCK: Final = "streams.lock"
-#: Streams that were being deleted, made, restored or read when the broker was killed.
-_OWN_LEFT: Final = re.compile(r"\.((restore|snapshot)-)?[0-9a-f]{8}")
 
 
 class StreamsDirectory:
@@ -79,9 +76,8 @@ class StreamsDirectory:
         Raises:
             StorageError: One of them is encrypted, or cannot be read.
         """
+        remove_left(self._streams)
         for directory in sorted(self._streams.iterdir()):
-            if _OWN_LEFT.fullmatch(directory.name):
-                shutil.rmtree(directory, ignore_errors=True)
             if directory.name.startswith(".") or not directory.is_dir():
                 continue
             if (directory / "meta.key").exists():

@@ -98,9 +98,13 @@ class FileStream(KeptConsumers):
                 self._begin_block()
                 self._bury(last, self.contents.last_time)
             self._untidy.update(self._blocks)
+            for block in self._blocks.values():
+                # What the process before has written may not be synced.
+                block.unsynced = True
             self.flush()
-            self.sync()
-            recovery.settle()
+            if recovery.has_index:
+                self.sync()
+                recovery.settle()
         except StantoolsError:
             raise
         except OSError as error:
@@ -347,15 +351,25 @@ class FileStream(KeptConsumers):
             self._rewrite(block)
             return
         self._bury_all(sequences, times)
-        if len(sequences):
-            # They have to stay, whatever happens, before the block goes.
-            self._write()
-            self.sync()
+        self._write()
+        # Tombstones have to be elsewhere, whatever happens, before the block goes.
+        self._secure(number, anew=len(sequences) > 0)
         for segment in segments:
             self.contents.remove_segment(segment)
         del self._blocks[number]
         self._renamed = True
         block.remove()
+
+    def _secure(self, number: int, *, anew: bool = False) -> None:
+        """Syncs the last block before an earlier one goes, unless a later one than that has been synced.
+
+        Otherwise nothing might be left that says how far the stream has come.
+        """
+        if anew or not any(each > number and block.safe for each, block in self._blocks.items()):
+            for block in self._blocks.values():
+                if block.number > number:
+                    block.sync()
+            self._sync_names()
 
     def _segments(self, number: int) -> list[Segment]:
         return [segment for segment in self.contents.segments if segment.block == number]
@@ -376,6 +390,7 @@ class FileStream(KeptConsumers):
             if not segment.live:
                 self.contents.remove_segment(segment)
         data += encode_tombstones(sequences, times, block.key)
+        self._secure(block.number)
         block.close()
         try:
             replace_file(block.path, bytes(data), mode=0o600)
@@ -420,11 +435,14 @@ class FileStream(KeptConsumers):
         for block in self._blocks.values():
             block.sync()
         if self._renamed:
-            try:
-                fsync_directory(self._messages)
-            except OSError as error:
-                raise StorageError(f"{self._messages} cannot be synced: {error.strerror}") from error
-            self._renamed = False
+            self._sync_names()
+
+    def _sync_names(self) -> None:
+        try:
+            fsync_directory(self._messages)
+        except OSError as error:
+            raise StorageError(f"{self._messages} cannot be synced: {error.strerror}") from error
+        self._renamed = False
 
     def close(self) -> None:
         """Writes what waits, and syncs."""

@@ -360,6 +360,11 @@ class Recovery:
         except (OSError, ArchiveError):
             return 0  # it is logged where consumers are opened
 
+    @property
+    def has_index(self) -> bool:
+        """Whether there is an index, or another file that is not right when something is written."""
+        return any(_OTHERS.fullmatch(path.name) for path in self._messages.iterdir())
+
     def settle(self) -> None:
         """Removes the indexes: what they know is in the blocks now, and they will not be right any more."""
         for path in list(self._messages.iterdir()):

@@ -191,7 +191,6 @@ class History:
             del self.model.states[name]
             if self.synced is not None:
                 self.synced.states.pop(name, None)
-            self.seen_states.pop(name, None)
         else:
             delivered = (chance.randint(1, 9), min(self.model.last, chance.randint(1, 90)))
             state = ConsumerState((0, 0), delivered)
