@@ -81,9 +81,9 @@ def next_record(data: bytes, position: int, key: bytes) -> int:
     view = np.frombuffer(data, np.uint8)
     for begin in range(position + 1, len(view) - EMPTY_RECORD_SIZE + 1, _CHUNK):
         part = view[begin : begin + _CHUNK + EMPTY_RECORD_SIZE - 1]
-        for offset in _plausible(part, len(view) - begin).tolist():
-            if is_record(data, begin + offset, key):
-                return begin + offset
+        for place in map(int, _plausible(part, len(view) - begin) + begin):
+            if is_record(data, place, key):
+                return place
     return len(view)
 
 

@@ -57,9 +57,10 @@ class Block:
 
     Attributes:
         unsynced: Something was written since it was last synced.
+        safe: It has been synced, if not all of it.
     """
 
-    __slots__ = ("_files", "_name", "graves", "key", "number", "path", "size", "unsynced", "waiting")
+    __slots__ = ("_files", "_name", "graves", "key", "number", "path", "safe", "size", "unsynced", "waiting")
 
     def __init__(self, directory: Path, stream: str, number: int, files: Descriptors) -> None:
         self.number = number  #: its number, in its name and in the hashes of its records
@@ -69,7 +70,7 @@ class Block:
         self.size = 0  #: bytes that are in the file
         self.waiting = bytearray()  #: bytes that are still to be written to its end
         self.graves = array("Q")  #: sequences that its tombstones take out
-        self.unsynced = False
+        self.unsynced = self.safe = False
         self._files = files
 
     @property
@@ -151,12 +152,12 @@ class Block:
         Raises:
             StorageError: It cannot be synced.
         """
-        if self.unsynced:
+        if self.unsynced or not self.safe:
             try:
                 os.fdatasync(self._files.get(self._name))
             except OSError as error:
                 raise StorageError(f"{self.path} cannot be synced: {error.strerror}") from error
-            self.unsynced = False
+            self.unsynced, self.safe = False, True
 
     def share(self, files: Descriptors) -> None:
         """Has its file open among others; it is closed now."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
@@ -21,13 +20,11 @@ from broker.stores.streams.blocks import Descriptors
 from broker.stores.streams.files import FileStream
 from broker.stores.streams.interface import StreamStore
 from broker.stores.streams.memory import MemoryStream
-from broker.stores.streams.metafiles import META, read_meta
+from broker.stores.streams.metafiles import META, make_directories, read_meta, remove_left
 from stantools.streamfiles import highway
 
 _ACCOUNT: Final = "$G"
 _LOCK: Final = "streams.lock"
-#: Streams that were being deleted, made, restored or read when the broker was killed.
-_OWN_LEFT: Final = re.compile(r"\.((restore|snapshot)-)?[0-9a-f]{8}")
 
 
 class StreamsDirectory:
@@ -47,7 +44,7 @@ class StreamsDirectory:
         self._open: dict[str, FileStream] = {}
         self._syncing: threading.Thread | None = None
         try:
-            self._streams.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directories(self._streams)
             self._lock = os.open(self.path.parent / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StorageError(f"{self._streams} cannot be used: {error.strerror}") from error
@@ -79,9 +76,8 @@ class StreamsDirectory:
         Raises:
             StorageError: One of them is encrypted, or cannot be read.
         """
+        remove_left(self._streams)
         for directory in sorted(self._streams.iterdir()):
-            if _OWN_LEFT.fullmatch(directory.name):
-                shutil.rmtree(directory, ignore_errors=True)
             if directory.name.startswith(".") or not directory.is_dir():
                 continue
             if (directory / "meta.key").exists():
@@ -186,15 +182,13 @@ def _folder(store_dir: Path) -> Path:
         NATS.warning("%s is the folder `jetstream` itself; give %s", store_dir, store_dir.parent)
         return store_dir
     elif _has_streams(folder / "jetstream" / _ACCOUNT):
-        raise StorageError(f"{folder} has no streams, {folder / 'jetstream'} has", f"give {folder} as store_dir")
+        raise StorageError(f"{folder} has no streams, {folder / 'jetstream'} has", f"give {folder} instead")
     elif _has_streams(store_dir):
-        above = store_dir.absolute().parent
-        raise StorageError(f"{store_dir} is the folder of one account", f"give {above.parent} as store_dir")
+        above = store_dir.absolute().parents
+        raise StorageError(f"{store_dir} is the folder of one account", f"give {above[min(1, len(above) - 1)]} instead")
     elif (store_dir / META).is_file() and (store_dir / "msgs").is_dir():
         above = store_dir.absolute().parents
-        raise StorageError(
-            f"{store_dir} is the folder of one stream", f"give {above[min(3, len(above) - 1)]} as store_dir"
-        )
+        raise StorageError(f"{store_dir} is the folder of one stream", f"give {above[min(3, len(above) - 1)]} instead")
     for other in folder.glob("*") if folder.is_dir() else ():
         if other.name not in (_ACCOUNT, "$SYS") and _has_streams(other):
             NATS.warning("%s: the streams of this account are not served, only those of %s", other, _ACCOUNT)

@@ -98,9 +98,13 @@ class FileStream(KeptConsumers):
                 self._begin_block()
                 self._bury(last, self.contents.last_time)
             self._untidy.update(self._blocks)
+            for block in self._blocks.values():
+                # What the process before has written may not be synced.
+                block.unsynced = True
             self.flush()
-            self.sync()
-            recovery.settle()
+            if recovery.has_index:
+                self.sync()
+                recovery.settle()
         except StantoolsError:
             raise
         except OSError as error:
@@ -289,15 +293,16 @@ class FileStream(KeptConsumers):
         old, time = list(self._blocks.values()), self.contents.last_time
         for block in old:
             block.waiting.clear()
-        if old or next_sequence > 1:
+        if next_sequence > 1:
             last = self._begin_block()
-            if next_sequence > 1:
-                self._bury(next_sequence - 1, time)
+            self._bury(next_sequence - 1, time)
             last.flush()
+            self._blocks = {last.number: last}
+            # How far the stream has come must not go with the old blocks.
             self.sync()
-        for block in old:
-            del self._blocks[block.number]
-            block.remove()
+            for block in old:
+                block.remove()
+            self._renamed = True
         self._untidy.clear()
         self.contents.restart(next_sequence)
 
@@ -345,20 +350,33 @@ class FileStream(KeptConsumers):
             return
         sequences, times = needed_tombstones(self.contents, block)
         if used + len(sequences) * EMPTY_RECORD_SIZE > enough > 0:
+            if not used and segments:
+                # Messages that are gone may have no tombstones if all of the block are.
+                self._rewrite(block)
             return
         if used:
             self._rewrite(block)
             return
         self._bury_all(sequences, times)
-        if len(sequences):
-            # They have to stay, whatever happens, before the block goes.
-            self._write()
-            self.sync()
+        self._write()
+        # Tombstones have to be elsewhere, whatever happens, before the block goes.
+        self._secure(number, anew=len(sequences) > 0)
         for segment in segments:
             self.contents.remove_segment(segment)
         del self._blocks[number]
         self._renamed = True
         block.remove()
+
+    def _secure(self, number: int, *, anew: bool = False) -> None:
+        """Syncs the last block before an earlier one goes, unless a later one than that has been synced.
+
+        Otherwise nothing might be left that says how far the stream has come.
+        """
+        if anew or not any(each > number and block.safe for each, block in self._blocks.items()):
+            for block in self._blocks.values():
+                if block.number > number:
+                    block.sync()
+            self._sync_names()
 
     def _segments(self, number: int) -> list[Segment]:
         return [segment for segment in self.contents.segments if segment.block == number]
@@ -376,7 +394,10 @@ class FileStream(KeptConsumers):
                 record = block.read(segment.places[row], size)
                 segment.places[row] = len(data)
                 data += record
+            if not segment.live:
+                self.contents.remove_segment(segment)
         data += encode_tombstones(sequences, times, block.key)
+        self._secure(block.number)
         block.close()
         try:
             replace_file(block.path, bytes(data), mode=0o600)
@@ -421,11 +442,14 @@ class FileStream(KeptConsumers):
         for block in self._blocks.values():
             block.sync()
         if self._renamed:
-            try:
-                fsync_directory(self._messages)
-            except OSError as error:
-                raise StorageError(f"{self._messages} cannot be synced: {error.strerror}") from error
-            self._renamed = False
+            self._sync_names()
+
+    def _sync_names(self) -> None:
+        try:
+            fsync_directory(self._messages)
+        except OSError as error:
+            raise StorageError(f"{self._messages} cannot be synced: {error.strerror}") from error
+        self._renamed = False
 
     def close(self) -> None:
         """Writes what waits, and syncs."""

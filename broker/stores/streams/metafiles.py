@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import json
-import os
+import re
 import secrets
 import shutil
 from abc import ABC
@@ -42,6 +42,8 @@ STATE: Final = "o.dat"
 OLD_STATE: Final = "o.old"
 #: Hash and configuration that are about to become `meta.sum` and `meta.inf`.
 NEXT_META: Final = ".meta.next"
+#: What hides what is no stream or consumer yet, or no more.
+_LEFT: Final = re.compile(r"\.((restore|snapshot)-)?[0-9a-f]{8}")
 #: More than any configuration.
 _MOST_META: Final = 16 << 20
 
@@ -63,6 +65,7 @@ class KeptConsumers(StreamStore, ABC):
 
     _directory: Path  #: of the stream
     _name: str  #: of the stream
+    _forgotten = False  #: a consumer was removed since the directory was synced
 
     @cached_property
     def _states(self) -> dict[str, StateFile]:
@@ -75,6 +78,7 @@ class KeptConsumers(StreamStore, ABC):
             StorageError: One cannot be read.
         """
         folder = self._directory / CONSUMERS
+        remove_left(folder)
         for directory in sorted(folder.iterdir()) if folder.is_dir() else ():
             if directory.name.startswith(".") or not directory.is_dir():
                 continue
@@ -163,25 +167,46 @@ class KeptConsumers(StreamStore, ABC):
         written = [name for name, state in self._states.items() if state is StateFile.WRITTEN]
         self._states.update(dict.fromkeys(written, StateFile.SYNCING))
         folders = [self._directory / CONSUMERS / name for name in written]
-        return [folder / STATE for folder in folders] + folders
+        paths = [folder / STATE for folder in folders] + folders
+        if self._forgotten:
+            paths.append(self._directory / CONSUMERS)
+            self._forgotten = False
+        return paths
 
     def forget_consumer(self, name: str) -> None:
         """Removes what is kept of a consumer."""
         self._states.pop(name, None)
-        shutil.rmtree(self._directory / CONSUMERS / name, ignore_errors=True)
+        remove_directory(self._directory / CONSUMERS / name)
+        self._forgotten = True
 
     def delete(self) -> None:
         """Takes the directory away, if there is one."""
         self.abandon()
-        # Hidden directories are rubbish to every server.
-        hidden = self._directory.with_name(f".{secrets.token_hex(4)}")
-        try:
-            self._directory.rename(hidden)
-            shutil.rmtree(hidden, ignore_errors=True)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise StorageError(f"{self._directory} cannot be removed: {error.strerror}") from error
+        remove_directory(self._directory)
+
+
+def remove_directory(directory: Path) -> None:
+    """Removes a directory, if there is one: all of it or, if that is interrupted, what is left at the next start.
+
+    Raises:
+        StorageError: It cannot be removed.
+    """
+    # Hidden directories are rubbish to every server.
+    hidden = directory.with_name(f".{secrets.token_hex(4)}")
+    try:
+        directory.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageError(f"{directory} cannot be removed: {error.strerror}") from error
+
+
+def remove_left(folder: Path) -> None:
+    """Removes the directories that were being made or removed when the broker was killed."""
+    for path in folder.glob(".*"):
+        if _LEFT.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def place_directory(directory: Path, files: Mapping[str, bytes], folders: Iterable[str] = ()) -> None:
@@ -192,13 +217,13 @@ def place_directory(directory: Path, files: Mapping[str, bytes], folders: Iterab
     """
     hidden = directory.with_name(f".{secrets.token_hex(4)}")
     try:
-        _make_directories(directory.parent)
+        make_directories(directory.parent)
         hidden.mkdir(mode=0o700)
         for folder in folders:
             (hidden / folder).mkdir(mode=0o700)
         for name, data in files.items():
-            with open(os.open(hidden / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(data)
+            (hidden / name).write_bytes(data)
+            (hidden / name).chmod(0o600)
         sync_tree(hidden)
         hidden.rename(directory)
         fsync_directory(directory.parent)
@@ -207,9 +232,14 @@ def place_directory(directory: Path, files: Mapping[str, bytes], folders: Iterab
         raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
 
 
-def _make_directories(directory: Path) -> None:
+def make_directories(directory: Path) -> None:
+    """Makes a directory and those above it, so that they survive a loss of power.
+
+    Raises:
+        OSError: They cannot be made.
+    """
     if not directory.is_dir():
-        _make_directories(directory.parent)
+        make_directories(directory.parent)
         directory.mkdir(mode=0o700)
         fsync_directory(directory.parent)
 

@@ -103,8 +103,8 @@ class Recovery:
         self._end_purge()
         self._messages.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in list(self._messages.iterdir()):
-            if found := _NEW_BLOCK.fullmatch(path.name):
-                self._end_rewrite(path, int(found[1] or found[2]))
+            if new := _NEW_BLOCK.fullmatch(path.name):
+                self._end_rewrite(path, int(new[1] or new[2]))
             elif _LEFT.fullmatch(path.name):
                 path.unlink(missing_ok=True)
         graves: dict[int, int] = {}
@@ -359,6 +359,11 @@ class Recovery:
             return decode_consumer(path.read_bytes()).delivered[1]
         except (OSError, ArchiveError):
             return 0  # it is logged where consumers are opened
+
+    @property
+    def has_index(self) -> bool:
+        """Whether there is an index, or another file that is not right when something is written."""
+        return any(_OTHERS.fullmatch(path.name) for path in self._messages.iterdir())
 
     def settle(self) -> None:
         """Removes the indexes: what they know is in the blocks now, and they will not be right any more."""
