@@ -123,8 +123,7 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     def connection_lost(self, problem: Exception | None) -> None:
         """Cleans up after a connection that ended."""
-        if self.waits:
-            self.intake.run()
+        self.intake.run()
         if problem is None:
             # The client has sent all of that before it went.
             for _ in self._further_turns():
@@ -145,7 +144,8 @@ class Connection(Session, asyncio.BufferedProtocol):
             error: Text that is sent to the client.
             abort: Do not wait until it has taken what was sent.
         """
-        if self.waits:
+        if self.intake.may_read():
+            # What was read before, by others too, comes before the end.
             self.intake.run()
         if self.closed:
             return
