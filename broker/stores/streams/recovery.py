@@ -55,6 +55,8 @@ _PURGED, _PURGING = "__msgs__", "__new_msgs__"
 _MORE_KEYS: Final = 1000
 #: How far a consumer may be beyond the stream to be believed: nothing protects its file from flipped bits.
 _MOST_AHEAD: Final = 1 << 24
+#: How far beyond the one before it the sequence of a damaged record may be to be believed.
+_MOST_CLAIMED: Final = 1 << 16
 #: Lines about one block.
 _MOST_LINES: Final = 10
 _FLAWS: Final = {
@@ -87,6 +89,7 @@ class Recovery:
         self._mended: set[int] = set()
         self._index: KnownStream | None = None
         self._current: set[int] = set()  # blocks that an index goes with exactly
+        self._claimed = 0  # the last sequence that a damaged record has
         self._complete = False  # the last sequence is known for sure
         self._lost = False  # the index knows of more than there is
         self.repeated: set[int] = set()
@@ -243,6 +246,10 @@ class Recovery:
     def _mend(self, block: Block, data: bytes) -> bytes:
         """Writes a block anew without what is no record. Returns its bytes."""
         good, gaps = intact_records(data, block.key)
+        for gap in gaps:
+            before = max(gap.before, self._contents.last, self._claimed)
+            if before < gap.claimed <= before + _MOST_CLAIMED:
+                self._claimed = gap.claimed
         for gap in gaps[:_MOST_LINES]:
             NATS.error("%s: %s", block.path, _described(gap))
         if len(gaps) > _MOST_LINES:
@@ -342,6 +349,7 @@ class Recovery:
         """Returns the last sequence that was used, as the indexes and consumers know, and its time (0: unknown)."""
         known = self._index
         last, time = (known.last, known.last_time) if known is not None else (0, 0)
+        last = max(last, self._claimed)
         reached = max(last, self._contents.last)
         if self._complete:
             return last, time
