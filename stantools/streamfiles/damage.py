@@ -42,7 +42,7 @@ class Gap:
     flaw: Flaw
     before: int  #: sequence of the last message of the block in front of it, 0 for none
     after: int = 0  #: sequence of the next message of the block, 0 for none
-    claimed: int = 0  #: sequence in the head of the damaged record if its size is right, 0 otherwise
+    claimed: int = 0  #: sequence in the head of the damaged record if its size is possible, 0 otherwise
 
 
 def scan_block(data: bytes, key: bytes, position: int = 0) -> tuple[list[RecordColumns], int, Flaw]:
@@ -85,7 +85,7 @@ def intact_records(data: bytes, key: bytes) -> tuple[bytes, list[Gap]]:
 def _claimed(record: bytes) -> int:
     size = int.from_bytes(record[:4], "little") & 0x7FFFFFFF
     sequence = int.from_bytes(record[4:_TIME_AT], "little")
-    return sequence & MAX_SEQUENCE if size == len(record) >= EMPTY_RECORD_SIZE else 0
+    return sequence & MAX_SEQUENCE if EMPTY_RECORD_SIZE <= size <= len(record) else 0
 
 
 def next_record(data: bytes, position: int, key: bytes) -> int:

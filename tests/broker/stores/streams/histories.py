@@ -140,7 +140,7 @@ class History:
         for message in messages:
             self.model.last += 1
             self.model.messages[self.model.last] = self.seen[self.model.last] = message
-            same = [number for number in self.model.of(message[1])] if self.most else []
+            same = self.model.of(message[1]) if self.most else []
             while 0 < self.most < len(same):
                 del self.model.messages[same.pop(0)]
         assert not {number for number, _ in gone} & self.model.messages.keys()
@@ -202,7 +202,6 @@ class History:
         self.store.flush()
         for _ in range(2):
             self.place.sync()
-            assert self.place._syncing is not None or True
             if self.place._syncing is not None:
                 self.place._syncing.join()
         self.is_synced()
