@@ -233,6 +233,9 @@ class Recovery:
                     block.graves.append(sequence)
                     graves[sequence] = time
                 elif sequence > contents.last:
+                    if flags:
+                        # It may be all that says how far the stream has come.
+                        block.graves.append(sequence)
                     contents.skip(sequence if flags else sequence - 1, max(time, contents.last_time))
                     if not flags:
                         if not begun:

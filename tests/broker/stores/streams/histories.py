@@ -309,7 +309,7 @@ def _table(messages: list[Message]) -> tuple[bytes, Frames]:
     return bytes(data), frames
 
 
-def play(seed: int, folder: Path, end: str, rounds: int = 4, steps: int = 25) -> None:
+def play(seed: int, folder: Path, end: str, rounds: int = 3, steps: int = 25) -> None:
     """Plays a history."""
     history = History(seed, folder)
     with mock.patch.object(files, "BLOCK_SIZE", history.block_size):
