@@ -44,7 +44,7 @@ _BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk")
 #: A block that a server was writing anew, and other files that are not complete.
 _NEW_BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk\.tmp|([1-9][0-9]{0,9})\.new")
 _LEFT: Final = re.compile(r"\..*|.*\.tmp")
-_INDEX: Final = "index.db"
+INDEX: Final = "index.db"
 #: Other files of servers that say again what is in the blocks.
 _OTHERS: Final = re.compile(r"index\.db|thw\.db|sched\.db|[0-9]+\.(idx|fss)")
 _TOMBSTONE: Final = 1
@@ -267,7 +267,7 @@ class Recovery:
     # Indexes
 
     def _read_indexes(self) -> None:
-        path, contents = self._messages / _INDEX, self._contents
+        path, contents = self._messages / INDEX, self._contents
         try:
             known = self._index = read_index(path.read_bytes(), highway.stream_key(self._stream))
         except FileNotFoundError:
@@ -292,11 +292,11 @@ class Recovery:
                 self._lost = True
                 what = f"{lost} messages, of sequences {block.first} to {block.last}, are lost"
                 if not self._complete and not behind:
-                    what += f", or were removed after {_INDEX} was written"
+                    what += f", or were removed after {INDEX} was written"
                 NATS.error("%s/%d.blk %s: %s", self._messages, number, how, what)
         if behind:
             text = "%s: the messages end at sequence %d, %s knows of %d: the next one gets %d"
-            NATS.warning(text, self._messages, contents.last, _INDEX, known.last, known.last + 1)
+            NATS.warning(text, self._messages, contents.last, INDEX, known.last, known.last + 1)
 
     def _held(self, number: int, first: int, last: int) -> int:
         segments = (segment for segment in self._contents.segments if segment.block == number)
@@ -379,7 +379,7 @@ class Recovery:
     def settle(self) -> None:
         """Removes the indexes: what they know is in the blocks now, and they will not be right any more."""
         for path in list(self._messages.iterdir()):
-            if path.name == _INDEX and self._lost:
+            if path.name == INDEX and self._lost:
                 NATS.warning("%s: moved to %s", path, move_aside(path, self._directory))
             elif _OTHERS.fullmatch(path.name):
                 path.unlink(missing_ok=True)

@@ -93,7 +93,7 @@ class History:
 
     def created(self, first: int) -> FileStream:
         store = self.place.create(NAME, "file", first)
-        store.configure({"name": NAME, "subjects": [">"]}, START)
+        store.configure({"name": NAME, "subjects": ["a", "b.*", "e.>"]}, START)
         assert isinstance(store, FileStream)
         self.is_synced()
         return store
