@@ -89,6 +89,7 @@ class Recovery:
         self._mended: set[int] = set()
         self._index: KnownStream | None = None
         self._current: set[int] = set()  # blocks that an index goes with exactly
+        self._last_number = 0
         self._claimed = 0  # the last sequence that a damaged record has
         self._complete = False  # the last sequence is known for sure
         self._lost = False  # the index knows of more than there is
@@ -111,7 +112,9 @@ class Recovery:
             elif _LEFT.fullmatch(path.name):
                 path.unlink(missing_ok=True)
         graves: dict[int, int] = {}
-        for number in self._placed(self._numbers()):
+        numbers = self._placed(self._numbers())
+        self._last_number = max(numbers, default=0)
+        for number in numbers:
             block = self._blocks[number] = Block(self._messages, self._stream, number, self._files)
             self._read(block, self._content(block), graves)
         contents = self._contents
@@ -249,12 +252,16 @@ class Recovery:
     def _mend(self, block: Block, data: bytes) -> bytes:
         """Writes a block anew without what is no record. Returns its bytes."""
         good, gaps = intact_records(data, block.key)
-        for gap in gaps:
-            before = max(gap.before, self._contents.last, self._claimed)
-            if before < gap.claimed <= before + _MOST_CLAIMED:
-                self._claimed = gap.claimed
+        reached = self._contents.last
         for gap in gaps[:_MOST_LINES]:
-            NATS.error("%s: %s", block.path, _described(gap))
+            NATS.error("%s: %s", block.path, _described(gap, gap.before or reached))
+        end = gaps[-1]
+        if (
+            block.number == self._last_number
+            and not end.after
+            and end.claimed <= (end.before or reached) + _MOST_CLAIMED
+        ):
+            self._claimed = end.claimed
         if len(gaps) > _MOST_LINES:
             NATS.error("%s: the same at %d more places", block.path, len(gaps) - _MOST_LINES)
         if block.number not in self._mended:
@@ -397,12 +404,14 @@ def _rows(columns: RecordColumns) -> Iterable[tuple[int, int, int, int, int, int
     )
 
 
-def _described(gap: Gap) -> str:
+def _described(gap: Gap, before: int) -> str:
     place = f"no good record in bytes {gap.start} to {gap.end}: {_FLAWS[gap.flaw]}"
-    if gap.after and gap.before and gap.after - gap.before == 2:
-        return f"{place}; message {gap.before + 1} is lost"
-    if gap.after and gap.after - gap.before > 1:
-        return f"{place}; what was there of messages {gap.before + 1} to {gap.after - 1} is lost"
     if not gap.after:
-        return f"{place}; what was there after message {gap.before} is lost"
-    return f"{place}; no message is lost"
+        return f"{place}; what was there after message {before} is lost"
+    match max(gap.after - before - 1, 0):
+        case 0:
+            return f"{place}; no message is lost"
+        case 1:
+            return f"{place}; message {before + 1} is lost"
+        case _:
+            return f"{place}; what was there of messages {before + 1} to {gap.after - 1} is lost"
