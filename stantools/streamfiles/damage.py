@@ -16,6 +16,7 @@ from stantools.streamfiles.layout import (
     HEADER_LENGTH_SIZE,
     MAX_RECORD_SIZE,
     MAX_SEQUENCE,
+    TOMBSTONE,
     Flaw,
     RecordColumns,
 )
@@ -85,7 +86,8 @@ def intact_records(data: bytes, key: bytes) -> tuple[bytes, list[Gap]]:
 def _claimed(record: bytes) -> int:
     size = int.from_bytes(record[:4], "little") & 0x7FFFFFFF
     sequence = int.from_bytes(record[4:_TIME_AT], "little")
-    return sequence & MAX_SEQUENCE if EMPTY_RECORD_SIZE <= size <= len(record) else 0
+    # A tombstone says nothing of how far a stream has come.
+    return 0 if sequence & TOMBSTONE or not EMPTY_RECORD_SIZE <= size <= len(record) else sequence & MAX_SEQUENCE
 
 
 def next_record(data: bytes, position: int, key: bytes) -> int:

@@ -89,7 +89,6 @@ class Recovery:
         self._mended: set[int] = set()
         self._index: KnownStream | None = None
         self._current: set[int] = set()  # blocks that an index goes with exactly
-        self._last_number = 0
         self._claimed = 0  # the last sequence that a damaged record has
         self._complete = False  # the last sequence is known for sure
         self._lost = False  # the index knows of more than there is
@@ -112,9 +111,7 @@ class Recovery:
             elif _LEFT.fullmatch(path.name):
                 path.unlink(missing_ok=True)
         graves: dict[int, int] = {}
-        numbers = self._placed(self._numbers())
-        self._last_number = max(numbers, default=0)
-        for number in numbers:
+        for number in self._placed(self._numbers()):
             block = self._blocks[number] = Block(self._messages, self._stream, number, self._files)
             self._read(block, self._content(block), graves)
         contents = self._contents
@@ -222,6 +219,9 @@ class Recovery:
 
     def _read(self, block: Block, data: bytes, graves: dict[int, int]) -> None:
         batches, position, flaw = scan_block(data, block.key)
+        if any((columns.flags == 0).any() for columns in batches):
+            # There are messages beyond a record that was damaged.
+            self._claimed = 0
         if flaw is not Flaw.NONE:
             data = self._mend(block, data)
             batches, position, _ = scan_block(data, block.key)
@@ -256,12 +256,8 @@ class Recovery:
         for gap in gaps[:_MOST_LINES]:
             NATS.error("%s: %s", block.path, _described(gap, gap.before or reached))
         end = gaps[-1]
-        if (
-            block.number == self._last_number
-            and not end.after
-            and end.claimed <= (end.before or reached) + _MOST_CLAIMED
-        ):
-            self._claimed = end.claimed
+        if not end.after and end.claimed <= (end.before or reached) + _MOST_CLAIMED:
+            self._claimed = max(self._claimed, end.claimed)
         if len(gaps) > _MOST_LINES:
             NATS.error("%s: the same at %d more places", block.path, len(gaps) - _MOST_LINES)
         if block.number not in self._mended:
@@ -407,7 +403,7 @@ def _rows(columns: RecordColumns) -> Iterable[tuple[int, int, int, int, int, int
 def _described(gap: Gap, before: int) -> str:
     place = f"no good record in bytes {gap.start} to {gap.end}: {_FLAWS[gap.flaw]}"
     if not gap.after:
-        return f"{place}; what was there after message {before} is lost"
+        return f"{place}; what was there after message {before} is lost, also which earlier ones were removed"
     match max(gap.after - before - 1, 0):
         case 0:
             return f"{place}; no message is lost"

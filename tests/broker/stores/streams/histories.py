@@ -189,6 +189,8 @@ class History:
         elif chance.random() < 0.1:
             self.store.forget_consumer(name)
             del self.model.states[name]
+            # It may come back, with or without its state.
+            self.seen_states.setdefault(name, []).append(None)
             if self.synced is not None:
                 self.synced.states.pop(name, None)
         else:
