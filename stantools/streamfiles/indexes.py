@@ -156,7 +156,7 @@ def encode_index(
 
     Args:
         stream: The stream.
-        subjects: Each subject with the number of its messages, and the numbers of the first and the last block with one.
+        subjects: Each subject, how many messages it has, and the numbers of the first and the last block with one.
         blocks: The blocks, rising.
         last_hash: Hash of the last record of the last block.
         key: Of the stream.
