@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stantools.streamfiles import kernels
-from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, MAX_RECORD_SIZE, Flaw, RecordColumns
+from stantools.streamfiles.layout import (
+    EMPTY_RECORD_SIZE,
+    HEADER_LENGTH_SIZE,
+    MAX_RECORD_SIZE,
+    MAX_SEQUENCE,
+    TOMBSTONE,
+    Flaw,
+    RecordColumns,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,6 +30,7 @@ _CHUNK: Final = 1 << 18
 #: Byte of a record with the high bits of its sequence, two of which are flags.
 _HIGH_BYTE: Final = 11
 _HIGH_BITS: Final = 0x3F
+_TIME_AT: Final = 12
 _SUBJECT_SIZE_AT: Final = 20
 
 
@@ -34,6 +43,7 @@ class Gap:
     flaw: Flaw
     before: int  #: sequence of the last message of the block in front of it, 0 for none
     after: int = 0  #: sequence of the next message of the block, 0 for none
+    claimed: int = 0  #: sequence in the head of the damaged record if its size is possible, 0 otherwise
 
 
 def scan_block(data: bytes, key: bytes, position: int = 0) -> tuple[list[RecordColumns], int, Flaw]:
@@ -69,8 +79,15 @@ def intact_records(data: bytes, key: bytes) -> tuple[bytes, list[Gap]]:
         if flaw is Flaw.NONE:
             return bytes(good), gaps
         end = next_record(data, position, key)
-        gaps.append(Gap(position, end, flaw, before))
+        gaps.append(Gap(position, end, flaw, before, claimed=_claimed(data[position:end])))
         position = end
+
+
+def _claimed(record: bytes) -> int:
+    size = int.from_bytes(record[:4], "little") & 0x7FFFFFFF
+    sequence = int.from_bytes(record[4:_TIME_AT], "little")
+    # A tombstone says nothing of how far a stream has come.
+    return 0 if sequence & TOMBSTONE or not EMPTY_RECORD_SIZE <= size <= len(record) else sequence & MAX_SEQUENCE
 
 
 def next_record(data: bytes, position: int, key: bytes) -> int:

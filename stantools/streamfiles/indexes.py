@@ -5,11 +5,22 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stantools.streamfiles import kernels
 from stantools.streamfiles.layout import HASH_SIZE, ArchiveError
-from stantools.streamfiles.varints import Numbers
+from stantools.streamfiles.varints import Numbers, put, zigzag
+
+#: Servers read their own version and those before; this one is 2.11's.
+_WRITTEN_VERSION: Final = 2
+#: Sequences in a node of a map of deleted sequences.
+_NODE_BITS: Final = 2048
 
 
 @dataclass(slots=True)
@@ -106,3 +117,101 @@ def _deleted(numbers: Numbers) -> set[int]:
             found.add(base + low.bit_length() - 1)
             bits ^= low
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEntry:
+    """A block, for an index. One without messages has the sequence after `last` as its first."""
+
+    number: int
+    bytes: int  #: of its messages
+    first: int  #: sequence of its first message
+    first_time: int  #: nanoseconds since 1970
+    last: int  #: the last sequence that it goes up to
+    last_time: int
+    deleted: NDArray[np.int64]  #: sequences between them that have no message, rising
+    lifetimes: int  #: how many messages may have one
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """A stream, for an index."""
+
+    messages: int
+    bytes: int
+    first: int
+    first_time: int
+    last: int
+    last_time: int
+
+
+def encode_index(
+    stream: StreamEntry,
+    subjects: Iterable[tuple[bytes, int, int, int]],
+    blocks: Sequence[BlockEntry],
+    last_hash: bytes,
+    key: bytes,
+) -> bytes:
+    """Returns the bytes of `index.db`, as servers from 2.11 on read it.
+
+    Args:
+        stream: The stream.
+        subjects: Each subject, how many messages it has, and the numbers of the first and the last block with one.
+        blocks: The blocks, rising.
+        last_hash: Hash of the last record of the last block.
+        key: Of the stream.
+    """
+    out = bytearray((11, _WRITTEN_VERSION))
+    for number in (stream.messages, stream.bytes, stream.first, zigzag(stream.first_time), stream.last):
+        put(out, number)
+    put(out, zigzag(stream.last_time))
+    entries, count = bytearray(), 0
+    for name, messages, first, last in subjects:
+        count += 1
+        put(entries, len(name))
+        entries += name
+        put(entries, messages)
+        put(entries, first)
+        if messages > 1:
+            put(entries, last)
+    put(out, count)
+    out += entries
+    put(out, len(blocks))
+    for block in blocks:
+        put(out, block.number)
+        put(out, block.bytes)
+        put(out, block.first)
+        put(out, zigzag(block.first_time - stream.first_time))
+        put(out, block.last)
+        put(out, zigzag(block.last_time - stream.first_time))
+        put(out, len(block.deleted))
+        put(out, block.lifetimes)
+        if len(block.deleted):
+            out += _encode_deleted(block.deleted)
+    put(out, blocks[-1].number)
+    out += last_hash
+    out += kernels.hash64(bytes(out), key).to_bytes(HASH_SIZE, "little")
+    return bytes(out)
+
+
+def _encode_deleted(sequences: NDArray[np.int64]) -> bytes:
+    """Returns a map of deleted sequences: a balanced tree of nodes with 2048 bits, parents first."""
+    bases = np.unique(sequences // _NODE_BITS).tolist()
+    out = bytearray(b"\x16\x02" + struct.pack("<II", len(bases), len(sequences)))
+
+    def add(begin: int, end: int) -> None:
+        middle = (begin + end) // 2
+        base = bases[middle] * _NODE_BITS
+        bits = np.zeros(_NODE_BITS, np.uint8)
+        low, high = np.searchsorted(sequences, (base, base + _NODE_BITS)).tolist()
+        bits[sequences[low:high] - base] = 1
+        out.extend(struct.pack("<Q", base))
+        out.extend(np.packbits(bits, bitorder="little").tobytes())
+        out.extend(struct.pack("<H", (end - begin).bit_length()))
+        if begin < middle:
+            add(begin, middle)
+        if middle + 1 < end:
+            add(middle + 1, end)
+
+    add(0, len(bases))
+    return bytes(out)

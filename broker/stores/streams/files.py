@@ -25,7 +25,8 @@ from broker.stores.streams.blocks import Block, Descriptors
 from broker.stores.streams.contents import ABSENT, Contents, Filter, Segment
 from broker.stores.streams.interface import MOST_BYTES, Stored, Table
 from broker.stores.streams.metafiles import CONSUMERS, META, META_SUM, KeptConsumers, place_directory, write_meta
-from broker.stores.streams.recovery import Recovery
+from broker.stores.streams.recovery import INDEX, Recovery
+from broker.stores.streams.summary import index_of
 from stantools.errors import StantoolsError
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE, Frames, frame_table
 from stantools.store.durable import fsync_directory, replace_file
@@ -78,6 +79,8 @@ class FileStream(KeptConsumers):
         self._files = files
         self._blocks: dict[int, Block] = {}
         self._untidy: set[int] = set()  # blocks that may have little in use
+        self._lifetimes = True  # messages may have one
+        self._abandoned = False
         self._renamed = False  # files were made or removed since the directory was synced
         self.contents = Contents(next_sequence or 1)
         if next_sequence is None:
@@ -126,6 +129,7 @@ class FileStream(KeptConsumers):
         Raises:
             StorageError: It cannot be written.
         """
+        self._lifetimes = bool(config.get("allow_msg_ttl"))
         data, key = full_stream_meta(config, created), highway.stream_key(self._name)
         if self._messages.exists():
             write_meta(self._directory, data, key)
@@ -452,13 +456,23 @@ class FileStream(KeptConsumers):
         self._renamed = False
 
     def close(self) -> None:
-        """Writes what waits, and syncs."""
+        """Writes what waits and an index, and syncs."""
+        if self._abandoned:
+            return
         self.flush()
         self.sync()
+        key = highway.stream_key(self._name)
+        index = index_of(self.contents, self._blocks, key, lifetimes=self._lifetimes)
         self.abandon()
+        if index is not None:
+            try:
+                replace_file(self._messages / INDEX, index, mode=0o600)
+            except StantoolsError as error:
+                raise StorageError(error.message) from error
 
     def abandon(self) -> None:
         """Closes the files without writing anything."""
+        self._abandoned = True
         for block in self._blocks.values():
             block.close()
 

@@ -23,7 +23,7 @@ from broker.stores.streams.aside import move_aside
 from broker.stores.streams.interface import StreamStore
 from stantools.errors import StantoolsError
 from stantools.notation import parse_moment
-from stantools.store.durable import fsync_directory, replace_file, sync_tree
+from stantools.store.durable import fsync_directory, fsync_file, replace_file, sync_tree
 from stantools.streamfiles import highway
 from stantools.streamfiles.layout import ArchiveError
 from stantools.streamfiles.meta import (
@@ -105,7 +105,13 @@ class KeptConsumers(StreamStore, ABC):
         directory = self._directory / CONSUMERS / name
         for path in (directory / STATE, directory / OLD_STATE):
             try:
-                return self._possible(name, path, decode_consumer(path.read_bytes()))
+                state = decode_consumer(path.read_bytes())
+                if path.name == STATE:
+                    # The process before may have written it just before it was killed.
+                    fsync_file(path)
+                    fsync_directory(directory)
+                    self._states[name] = StateFile.SYNCED
+                return self._possible(name, path, state)
             except FileNotFoundError:
                 continue
             except ArchiveError as error:

@@ -44,7 +44,7 @@ _BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk")
 #: A block that a server was writing anew, and other files that are not complete.
 _NEW_BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk\.tmp|([1-9][0-9]{0,9})\.new")
 _LEFT: Final = re.compile(r"\..*|.*\.tmp")
-_INDEX: Final = "index.db"
+INDEX: Final = "index.db"
 #: Other files of servers that say again what is in the blocks.
 _OTHERS: Final = re.compile(r"index\.db|thw\.db|sched\.db|[0-9]+\.(idx|fss)")
 _TOMBSTONE: Final = 1
@@ -55,6 +55,8 @@ _PURGED, _PURGING = "__msgs__", "__new_msgs__"
 _MORE_KEYS: Final = 1000
 #: How far a consumer may be beyond the stream to be believed: nothing protects its file from flipped bits.
 _MOST_AHEAD: Final = 1 << 24
+#: How far beyond the one before it the sequence of a damaged record may be to be believed.
+_MOST_CLAIMED: Final = 1 << 16
 #: Lines about one block.
 _MOST_LINES: Final = 10
 _FLAWS: Final = {
@@ -87,6 +89,7 @@ class Recovery:
         self._mended: set[int] = set()
         self._index: KnownStream | None = None
         self._current: set[int] = set()  # blocks that an index goes with exactly
+        self._claimed = 0  # the last sequence that a damaged record has
         self._complete = False  # the last sequence is known for sure
         self._lost = False  # the index knows of more than there is
         self.repeated: set[int] = set()
@@ -216,6 +219,9 @@ class Recovery:
 
     def _read(self, block: Block, data: bytes, graves: dict[int, int]) -> None:
         batches, position, flaw = scan_block(data, block.key)
+        if any((columns.flags == 0).any() for columns in batches):
+            # There are messages beyond a record that was damaged.
+            self._claimed = 0
         if flaw is not Flaw.NONE:
             data = self._mend(block, data)
             batches, position, _ = scan_block(data, block.key)
@@ -230,6 +236,9 @@ class Recovery:
                     block.graves.append(sequence)
                     graves[sequence] = time
                 elif sequence > contents.last:
+                    if flags:
+                        # It may be all that says how far the stream has come.
+                        block.graves.append(sequence)
                     contents.skip(sequence if flags else sequence - 1, max(time, contents.last_time))
                     if not flags:
                         if not begun:
@@ -243,8 +252,12 @@ class Recovery:
     def _mend(self, block: Block, data: bytes) -> bytes:
         """Writes a block anew without what is no record. Returns its bytes."""
         good, gaps = intact_records(data, block.key)
+        reached = self._contents.last
         for gap in gaps[:_MOST_LINES]:
-            NATS.error("%s: %s", block.path, _described(gap))
+            NATS.error("%s: %s", block.path, _described(gap, gap.before or reached))
+        end = gaps[-1]
+        if not end.after and end.claimed <= (end.before or reached) + _MOST_CLAIMED:
+            self._claimed = max(self._claimed, end.claimed)
         if len(gaps) > _MOST_LINES:
             NATS.error("%s: the same at %d more places", block.path, len(gaps) - _MOST_LINES)
         if block.number not in self._mended:
@@ -257,7 +270,7 @@ class Recovery:
     # Indexes
 
     def _read_indexes(self) -> None:
-        path, contents = self._messages / _INDEX, self._contents
+        path, contents = self._messages / INDEX, self._contents
         try:
             known = self._index = read_index(path.read_bytes(), highway.stream_key(self._stream))
         except FileNotFoundError:
@@ -282,11 +295,11 @@ class Recovery:
                 self._lost = True
                 what = f"{lost} messages, of sequences {block.first} to {block.last}, are lost"
                 if not self._complete and not behind:
-                    what += f", or were removed after {_INDEX} was written"
+                    what += f", or were removed after {INDEX} was written"
                 NATS.error("%s/%d.blk %s: %s", self._messages, number, how, what)
         if behind:
             text = "%s: the messages end at sequence %d, %s knows of %d: the next one gets %d"
-            NATS.warning(text, self._messages, contents.last, _INDEX, known.last, known.last + 1)
+            NATS.warning(text, self._messages, contents.last, INDEX, known.last, known.last + 1)
 
     def _held(self, number: int, first: int, last: int) -> int:
         segments = (segment for segment in self._contents.segments if segment.block == number)
@@ -342,6 +355,7 @@ class Recovery:
         """Returns the last sequence that was used, as the indexes and consumers know, and its time (0: unknown)."""
         known = self._index
         last, time = (known.last, known.last_time) if known is not None else (0, 0)
+        last = max(last, self._claimed)
         reached = max(last, self._contents.last)
         if self._complete:
             return last, time
@@ -368,7 +382,7 @@ class Recovery:
     def settle(self) -> None:
         """Removes the indexes: what they know is in the blocks now, and they will not be right any more."""
         for path in list(self._messages.iterdir()):
-            if path.name == _INDEX and self._lost:
+            if path.name == INDEX and self._lost:
                 NATS.warning("%s: moved to %s", path, move_aside(path, self._directory))
             elif _OTHERS.fullmatch(path.name):
                 path.unlink(missing_ok=True)
@@ -386,12 +400,14 @@ def _rows(columns: RecordColumns) -> Iterable[tuple[int, int, int, int, int, int
     )
 
 
-def _described(gap: Gap) -> str:
+def _described(gap: Gap, before: int) -> str:
     place = f"no good record in bytes {gap.start} to {gap.end}: {_FLAWS[gap.flaw]}"
-    if gap.after and gap.before and gap.after - gap.before == 2:
-        return f"{place}; message {gap.before + 1} is lost"
-    if gap.after and gap.after - gap.before > 1:
-        return f"{place}; what was there of messages {gap.before + 1} to {gap.after - 1} is lost"
     if not gap.after:
-        return f"{place}; what was there after message {gap.before} is lost"
-    return f"{place}; no message is lost"
+        return f"{place}; what was there after message {before} is lost, also which earlier ones were removed"
+    match max(gap.after - before - 1, 0):
+        case 0:
+            return f"{place}; no message is lost"
+        case 1:
+            return f"{place}; message {before + 1} is lost"
+        case _:
+            return f"{place}; what was there of messages {before + 1} to {gap.after - 1} is lost"

@@ -93,7 +93,7 @@ class History:
 
     def created(self, first: int) -> FileStream:
         store = self.place.create(NAME, "file", first)
-        store.configure({"name": NAME, "subjects": [">"]}, START)
+        store.configure({"name": NAME, "subjects": ["a", "b.*", "e.>"]}, START)
         assert isinstance(store, FileStream)
         self.is_synced()
         return store
@@ -140,7 +140,7 @@ class History:
         for message in messages:
             self.model.last += 1
             self.model.messages[self.model.last] = self.seen[self.model.last] = message
-            same = [number for number in self.model.of(message[1])] if self.most else []
+            same = self.model.of(message[1]) if self.most else []
             while 0 < self.most < len(same):
                 del self.model.messages[same.pop(0)]
         assert not {number for number, _ in gone} & self.model.messages.keys()
@@ -189,6 +189,8 @@ class History:
         elif chance.random() < 0.1:
             self.store.forget_consumer(name)
             del self.model.states[name]
+            # It may come back, with or without its state.
+            self.seen_states.setdefault(name, []).append(None)
             if self.synced is not None:
                 self.synced.states.pop(name, None)
         else:
@@ -202,7 +204,6 @@ class History:
         self.store.flush()
         for _ in range(2):
             self.place.sync()
-            assert self.place._syncing is not None or True
             if self.place._syncing is not None:
                 self.place._syncing.join()
         self.is_synced()
@@ -310,7 +311,7 @@ def _table(messages: list[Message]) -> tuple[bytes, Frames]:
     return bytes(data), frames
 
 
-def play(seed: int, folder: Path, end: str, rounds: int = 4, steps: int = 25) -> None:
+def play(seed: int, folder: Path, end: str, rounds: int = 3, steps: int = 25) -> None:
     """Plays a history."""
     history = History(seed, folder)
     with mock.patch.object(files, "BLOCK_SIZE", history.block_size):
@@ -328,5 +329,3 @@ def play(seed: int, folder: Path, end: str, rounds: int = 4, steps: int = 25) ->
                     history.step()
                 getattr(history, end)()
     history.place.close()
-
-

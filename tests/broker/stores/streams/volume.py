@@ -33,7 +33,6 @@ class Volume:
         self._synced: dict[int, bytes] = {}  # by inode of a file: its content when it was synced
         self._last: dict[int, bytes] = {}  # by inode: the last content that was seen
         self._real = {name: getattr(os, name) for name in (*_NAMED, *_SYNCED)}
-        self._busy = False
         self.settle()
 
     @contextmanager
@@ -53,10 +52,7 @@ class Volume:
     def _named(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **more: Any) -> Any:
             self._look()
-            try:
-                return self._real[name](*arguments, **more)
-            finally:
-                self._look()
+            return self._real[name](*arguments, **more)
 
         return call
 
@@ -81,9 +77,9 @@ class Volume:
                 inode = names[entry.name] = entry.inode()
                 if entry.is_dir(follow_symlinks=False):
                     todo.append(entry.path)
-                elif entry.stat().st_size != len(self._last.get(inode, b"-")) or entry.name.endswith(".blk"):
+                elif inode not in self._last or not entry.name.startswith("meta."):
                     self._last[inode] = Path(entry.path).read_bytes()
-            moments = self._directories.setdefault(os.stat(path).st_ino, [{}])
+            moments = self._directories.setdefault(Path(path).stat().st_ino, [{}])
             if moments[-1] != names:
                 moments.append(names)
 
@@ -96,7 +92,9 @@ class Volume:
         to.mkdir(exist_ok=earliest)
         moments = self._directories[inode]
         safe = self._safe.get(inode, 0)
-        for name, each in moments[chance.choice((safe, len(moments) - 1, chance.randint(safe, len(moments) - 1)))].items():
+        for name, each in moments[
+            chance.choice((safe, len(moments) - 1, chance.randint(safe, len(moments) - 1)))
+        ].items():
             if each in self._directories:
                 self._leave(each, chance, to / name)
             else:
