@@ -19,11 +19,12 @@ from stantools.nats import frames as tables
 from stantools.nats.subjects import valid_pattern
 from stantools.streamfiles.headers import located
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
+from stantools.streamfiles.meta import CopiedState
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-    from broker.stores.streams.contents import Filter
+    from broker.stores.streams.contents import Filter, Subject
     from broker.stores.streams.interface import StreamStore
     from broker.streams.configuration import StreamConfig
     from broker.streams.room import Room
@@ -54,6 +55,9 @@ class Follower(Protocol):
 
 class Copied(Protocol):
     """What a stream copies from another one."""
+
+    key: bytes  #: names it
+    position: int  #: everything up to this sequence of the other stream is copied, or was not wanted
 
     def info(self, now: int) -> dict[str, Any]:
         """Returns what answers say of it."""
@@ -123,6 +127,8 @@ class Stream:
         self._grown = b""  # the subject of a message for which nothing has made room yet
         self.followers: list[Follower] = []  #: its consumers
         self.copies: Sequence[Copied] = ()  #: what it copies from others
+        #: Messages that alone say, in their headers, how far that is.
+        self.marks: set[int] = set()
         self.unflushed = False  #: something was taken out since it was last flushed
         # What a message takes besides subject and payload, and more if it has headers.
         self._more = store.size_of(b"", b"", b"")
@@ -260,7 +266,7 @@ class Stream:
         named = [each for each in found if each]
         return found if len(set(named)) == len(named) else None
 
-    def copy(self, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> None:
+    def copy(self, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> int:
         """Stores a message of another stream, unless its id is known.
 
         Args:
@@ -269,6 +275,9 @@ class Stream:
             payload: The payload.
             time: When it was stored there, or is here: nanoseconds since 1970.
             sequence: The sequence that it gets; 0 for the next.
+
+        Returns:
+            Its sequence; 0 if it is not stored, as its id is known.
 
         Raises:
             ApiError: It is not stored, and why.
@@ -281,13 +290,14 @@ class Stream:
         headers = publishing.said(header)
         message_id, life, replaces = headers.get(publishing.MESSAGE_ID, b""), 0, ""
         if message_id and not sequence and self._ids.find(message_id, time - config.duplicate_window):
-            return
+            return 0
         with contextlib.suppress(ApiError):
             life = publishing.lifetime(headers) if config.allow_msg_ttl else 0
             replaces = publishing.rollup(headers, allowed=True) if config.allow_rollup_hdrs else ""
-        self._store(subject, header, payload, time, publishing.Told(message_id, life, replaces), sequence)
+        stored = self._store(subject, header, payload, time, publishing.Told(message_id, life, replaces), sequence)
         for _ in self.rest_of_roll_up():
             pass
+        return stored
 
     def _store(
         self,
@@ -423,7 +433,10 @@ class Stream:
             for entry in list(contents.subjects.values()) if not subject else () if one is None else (one,):
                 while entry.count > most:
                     self._drop(contents.first_of(entry))
-        if 0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes:
+        # A stream that refuses new messages keeps those that it has, also when its limits become lower.
+        if config.discard == "old" and (
+            0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes
+        ):
             sequence, messages, size = contents.first, contents.messages, contents.bytes
             while messages and (0 < config.max_msgs < messages or 0 < config.max_bytes < size):
                 found = contents.locate(sequence)
@@ -434,6 +447,8 @@ class Stream:
                 while contents.first < sequence and contents.messages:
                     self._drop(contents.first)
             else:
+                if self.marks:
+                    self.keep_copied()
                 store.purge_below(sequence)
                 self._shrunk(sequence)
         self.count()
@@ -452,7 +467,9 @@ class Stream:
         if config.max_age and contents.messages and contents.first_time <= now - config.max_age:
             end = contents.first_since(now - config.max_age + 1)
             if config.subject_delete_marker_ttl:
-                gone += [entry.name for entry in contents.subjects.values() if entry.last < end]
+                gone += [entry.name for entry in contents.subjects.values() if self._ends_unmarked(entry, end)]
+            if self.marks:
+                self.keep_copied()
             if self._lives.forever:
                 self._expire_others(end)
             else:
@@ -463,6 +480,11 @@ class Stream:
             if subject not in contents.subjects:
                 self._lives.note(self.store.append(now, subject, publishing.marker(life), b""), now, life)
         self.count()
+
+    def _ends_unmarked(self, entry: Subject, end: int) -> bool:
+        """Returns whether all messages of a subject are below a sequence, and the last one marks no end itself."""
+        message = self.store.read(entry.last) if entry.last < end else None
+        return message is not None and not publishing.is_marker(message.header)
 
     def _expire_others(self, end: int) -> None:
         """Takes out what is below a sequence, but for what does not go by age."""
@@ -504,6 +526,8 @@ class Stream:
 
     def take_out(self, sequence: int, *, erase: bool = False) -> bool:
         """Takes out a message for good. Returns whether it was there."""
+        if sequence in self.marks:
+            self.keep_copied()
         number = self._number(sequence)
         if not self.store.remove(sequence, erase=erase):
             return False
@@ -514,6 +538,8 @@ class Stream:
 
     def _drop(self, sequence: int) -> None:
         """Takes out a message that is over a limit."""
+        if sequence in self.marks:
+            self.keep_copied()
         if not self.followers:
             self.store.remove(sequence)
             return
@@ -521,6 +547,17 @@ class Stream:
         self.store.remove(sequence)
         for follower in self.followers:
             follower.removed(sequence, number)
+
+    def keep_copied(self) -> None:
+        """Keeps how far it is with what it copies: before messages go that say so, and at the end.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        self.marks.clear()
+        if self.copies and not self.config.mirror:
+            positions = {each.key: each.position for each in self.copies if each.position}
+            self.store.keep_copied(CopiedState(self.store.contents.last + 1, positions))
 
     def _number(self, sequence: int) -> int:
         found = self.store.contents.locate(sequence) if self.followers else None
@@ -589,6 +626,8 @@ class Stream:
                     return 0
             if wanted is None and (not below or below > contents.last):
                 before = contents.messages
+                if self.marks:
+                    self.keep_copied()
                 self.store.purge_all(min(max(below, contents.last + 1), _MAX_SEQUENCE))
                 self._shrunk(contents.first)
                 self.count()
@@ -605,6 +644,8 @@ class Stream:
             while found := contents.matching(wanted, start, _PURGED):
                 start = found[-1] + 1
                 before, part = contents.messages, min(start, below)
+                if self.marks:
+                    self.keep_copied()
                 if wanted is None:
                     self.store.purge_below(part)
                 else:
