@@ -84,6 +84,8 @@ def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, 
                 lasts[sequence] = None
                 if row % STEP == 0:
                     yield
+            if not lasts:
+                start = contents.first
     return Start(max(start, 1), lasts)
 
 
@@ -226,11 +228,6 @@ class Consumer:
         if self.config.ack_policy != "none" and self.config.max_ack_pending > 0:
             most = min(most, self.config.max_ack_pending - len(self.pending))
         return list(islice(self._ahead, most))
-
-    @property
-    def stopped(self) -> bool:
-        """Whether messages may be there that are not to be delivered now: it is full, or was paused last time."""
-        return self.full or self._paused
 
     @property
     def full(self) -> bool:

@@ -362,7 +362,7 @@ class Consumers:
         if isinstance(delivery, PullDelivery):
             delivery.ask(reply, body, self._clock.wall(), short)
             self.touch(delivery)
-        else:
+        elif not short:
             self._bus.publish(reply, b"", header=status("409 Consumer is push based"))
 
     def acknowledged(self, consumer: Consumer, verb: Verb, reply: bytes, place: Place) -> bool:
@@ -386,8 +386,8 @@ class Consumers:
                     about("nak", deliveries)
             case Kind.PROGRESS:
                 consumer.in_progress(sequence, now)
-        if verb.kind is Kind.NEXT and reply and isinstance(delivery, PullDelivery):
-            delivery.ask(reply, verb.text.encode(), now, place.short)
+        if verb.kind is Kind.NEXT and reply:
+            self.ask(consumer, reply, verb.text.encode(), place.short)
         self.touch(delivery)
         return verb.kind is not Kind.NEXT and not place.short
 

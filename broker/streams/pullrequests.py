@@ -44,6 +44,7 @@ class Request:
 
     reply: bytes  #: where they go
     batch: int = 1  #: how many are still wanted
+    short_of: int = 0  #: how many fewer were asked for, in words that make no sense: at least one is meant
     expires: int = 0  #: when (ns since 1970) it ends; 0 for never
     no_wait: bool = False  #: it ends when there is nothing more
     room: int | None = None  #: bytes that are still wanted; None for any
@@ -72,9 +73,11 @@ class Request:
         expires, heartbeat = wanted.get("expires", 0), max(wanted.get("idle_heartbeat", 0), 0)
         if heartbeat and 2 * heartbeat > expires:
             raise RefusedError("400 Bad Request - heartbeat value too large")
+        batch = wanted.get("batch", 1)
         return cls(
             reply,
-            batch=max(wanted.get("batch", 0), 0) or 1,
+            batch=max(batch, 1),
+            short_of=max(1 - batch, 0),
             # One that has expired already is answered so.
             expires=max(now + expires, 1) if expires else 0,
             no_wait=wanted.get("no_wait", False),

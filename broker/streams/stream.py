@@ -187,6 +187,7 @@ class Stream:
             subject = self._mapping.of(subject) or subject
         if config.sealed:
             raise sealed()
+        self._check_size(header, payload)
         told = publishing.PLAIN
         if header and (headers := publishing.said(header)):
             publishing.check(headers, config, subject, self.store.contents)
@@ -285,6 +286,7 @@ class Stream:
         config = self.config
         if config.sealed:
             raise sealed()
+        self._check_size(header, payload)
         if self._mapping is not None:
             subject = self._mapping.of(subject) or subject
         headers = publishing.said(header)
@@ -315,13 +317,11 @@ class Stream:
         size = store.size_of(subject, header, payload)
         if size > MAX_RECORD_SIZE or len(subject) > MAX_SUBJECT_SIZE or store.contents.last >= _MAX_SEQUENCE:
             raise store_failed("message is too large to be stored")
-        if 0 <= config.max_msg_size < len(header) + len(payload):
-            raise ApiError(400, TOO_LARGE, "message size exceeds maximum allowed")
         if len(header) > publishing.MOST_HEADERS:
             raise ApiError(400, 10097, "header size exceeds maximum allowed of 64k")
         self.room.check(config.storage, size)
-        if config.discard == "new" and not told.replaces:
-            self._check_full(subject, size)
+        if config.discard == "new":
+            self._check_full(subject, size, replaces=bool(told.replaces))
         if sequence:
             store.skip(sequence)
         again = self._again.of(subject) if self._again is not None else None
@@ -364,9 +364,13 @@ class Stream:
         """Takes over what messages said about themselves."""
         self._ids, self._lives = found
 
-    def _check_full(self, subject: bytes, size: int) -> None:
+    def _check_size(self, header: bytes, payload: bytes) -> None:
+        if 0 <= self.config.max_msg_size < len(header) + len(payload):
+            raise ApiError(400, TOO_LARGE, "message size exceeds maximum allowed")
+
+    def _check_full(self, subject: bytes, size: int, *, replaces: bool) -> None:
         config, contents = self.config, self.store.contents
-        if config.max_msgs_per_subject > 0:
+        if config.max_msgs_per_subject > 0 and not replaces:
             entry = contents.subjects.get(subject)
             if entry is not None and entry.count >= config.max_msgs_per_subject:
                 if config.discard_new_per_subject:
