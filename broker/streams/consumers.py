@@ -121,14 +121,14 @@ class Consumers:
         if not config.name:
             config = replace(config, name=self._new_name(stream))
         known = self.of(stream).get(config.name)
+        most = stream.config.max_consumers
+        if known is None and action != "update" and 0 < most <= len(self.of(stream)):
+            raise ApiError(400, 10026, "maximum consumers limit reached")
         self._check_unique(stream, config)
         if known is not None:
             return (yield from self._change(known, config, action))
         if action == "update":
             raise ApiError(400, 10149, "consumer does not exist")
-        most = stream.config.max_consumers
-        if 0 < most <= len(self.of(stream)):
-            raise ApiError(400, 10026, "maximum consumers limit reached")
         contents = None
         while contents is not stream.store.contents:
             contents = stream.store.contents
@@ -246,8 +246,10 @@ class Consumers:
         for name, other in self.of(stream).items():
             if name == config.name:
                 continue
-            if not config.filters or not other.config.filters:
+            if not config.filters:
                 raise ApiError(400, 10099, "multiple non-filtered consumers not allowed on workqueue stream")
+            if not other.config.filters:
+                raise ApiError(400, 10100, "filtered consumer not unique on workqueue stream")
             pairs = tree_of(config.filters).overlaps(tree_of(other.config.filters))
             if next((pair for pair in pairs if pair is not None), None) is not None:
                 raise ApiError(400, 10100, "filtered consumer not unique on workqueue stream")

@@ -162,6 +162,9 @@ class Copy:
     def removed(self, sequence: int, number: int) -> None:
         """A message is gone: it will not be found."""
 
+    def purged(self, pattern: bytes, first: int) -> None:
+        """Messages are gone: they will not be found."""
+
     def shrunk(self, below: int) -> None:
         """Messages are gone: they will not be found."""
 

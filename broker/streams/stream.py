@@ -43,6 +43,9 @@ class Follower(Protocol):
     def removed(self, sequence: int, number: int) -> None:
         """A message, whose subject has a number, is gone."""
 
+    def purged(self, pattern: bytes, first: int) -> None:
+        """A purge took out messages whose subjects match, or any; the first one that is left has a sequence."""
+
     def shrunk(self, below: int) -> None:
         """Many messages below a sequence are gone."""
 
@@ -390,16 +393,18 @@ class Stream:
             if entry is not None and entry.count <= _FEW:
                 while entry.count > 1:
                     self.take_out(contents.first_of(entry))
+                self._purged(subject)
                 return
         wanted = contents.filter((subject,)) if what == "sub" else None
-        work = self._roll_up_all(wanted, sequence)
+        work = self._roll_up_all(wanted, subject if what == "sub" else b"", sequence)
         if next(work, self) is not self:
             self.rolling_up = work
 
-    def _roll_up_all(self, wanted: Filter | None, sequence: int) -> Iterator[None]:
+    def _roll_up_all(self, wanted: Filter | None, pattern: bytes, sequence: int) -> Iterator[None]:
         contents = self.store.contents
         try:
             yield from self._purge_below(wanted, sequence)
+            self._purged(pattern)
         finally:
             contents.release(wanted)
 
@@ -567,6 +572,18 @@ class Stream:
         found = self.store.contents.locate(sequence) if self.followers else None
         return found[0].subjects[found[1]] if found is not None else 0
 
+    def _purged(self, pattern: bytes) -> None:
+        if not self.followers:
+            return
+        contents = self.store.contents
+        first = contents.first
+        if pattern:
+            wanted = contents.filter((pattern,))
+            first = next(iter(contents.matching(wanted, first, 1)), contents.last + 1)
+            contents.release(wanted)
+        for follower in self.followers:
+            follower.purged(pattern, first)
+
     def _shrunk(self, below: int) -> None:
         for follower in self.followers:
             follower.shrunk(below)
@@ -599,11 +616,11 @@ class Stream:
             self.count()
             yield
 
-    def purge(self, patterns: Sequence[bytes], below: int, keep: int) -> Generator[None, None, int]:
+    def purge(self, patterns: tuple[()] | tuple[bytes], below: int, keep: int) -> Generator[None, None, int]:
         """Takes out messages, as work that can be interrupted: what is stored meanwhile stays.
 
         Args:
-            patterns: Only those whose subjects match one of these; none for all.
+            patterns: Only those whose subjects match this one; none for all.
             below: Only those below this sequence; 0 for all.
             keep: So many of the last ones stay.
 
@@ -627,6 +644,7 @@ class Stream:
             if keep:
                 below = self._keeping(wanted, keep)
                 if below <= contents.first:
+                    self._purged(b"".join(patterns))
                     return 0
             if wanted is None and (not below or below > contents.last):
                 before = contents.messages
@@ -635,8 +653,10 @@ class Stream:
                 self.store.purge_all(min(max(below, contents.last + 1), _MAX_SEQUENCE))
                 self._shrunk(contents.first)
                 self.count()
-                return before
-            return (yield from self._purge_below(wanted, below or contents.last + 1))
+            else:
+                before = yield from self._purge_below(wanted, below or contents.last + 1)
+            self._purged(b"".join(patterns))
+            return before
         finally:
             contents.release(wanted)
 
@@ -686,7 +706,7 @@ class Stream:
         if self.config.deny_delete:
             raise ApiError(500, 10057, "message delete not permitted")
         contents = self.store.contents
-        if not sequence and self.config.storage == "file":
+        if sequence < contents.first and self.config.storage == "file":
             raise ApiError(500, 10057, "no message found")
         if sequence > contents.last and self.config.storage == "file":
             raise ApiError(500, 10057, "stream store EOF")

@@ -177,9 +177,7 @@ class Model:
         open_peers = {each.number for each in peers}
         for group in self._shared:
             owners = [
-                key
-                for member in group.members
-                if group.frame in got.get(key := (member.peer.number, member.sid), ())
+                key for member in group.members if group.frame in got.get(key := (member.peer.number, member.sid), ())
             ]
             least = all(member.peer.number in open_peers for member in group.members)
             assert least <= len(owners) <= 1, (group.frame, owners)

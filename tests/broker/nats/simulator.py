@@ -303,7 +303,13 @@ class Network:
 class Errors(logging.Handler):
     """Keeps what the server logs as its own mistakes."""
 
-    _OURS = ("nternal error", "Error while handling", "rror in the handler", "Error in a handler", "Unable to unmarshal")
+    _OURS = (
+        "nternal error",
+        "Error while handling",
+        "rror in the handler",
+        "Error in a handler",
+        "Unable to unmarshal",
+    )
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -169,9 +169,7 @@ class Simulation:
     def _end(self, talker: Talker) -> None:
         if members := self._known(talker):
             member = self.random.choice(members)
-            request = pb.UnsubscribeRequest(
-                client_id=talker.id, subject=member.request.subject, inbox=member.ack_inbox
-            )
+            request = pb.UnsubscribeRequest(client_id=talker.id, subject=member.request.subject, inbox=member.ack_inbox)
             self._ask(talker, self.random.choice(["unsubscribe", "sub_close"]), request.SerializeToString())
 
     def _acknowledge(self, talker: Talker) -> None:

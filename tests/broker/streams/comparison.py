@@ -27,7 +27,7 @@ _SILENCE: Final = "silence"
 _PLACES: Final = re.compile(r"\$(last|first)([+-]\d+)?")
 
 
-class Difference(Exception):
+class DifferenceError(Exception):
     """Both did not do the same.
 
     Args:
@@ -188,9 +188,7 @@ class Side:
         body = values["body"]
         wanted = body.get("batch", 1) if isinstance(body, dict) else int(body) if body.isdigit() else 1
         most = max(wanted, 1) if isinstance(wanted, int) else 1
-        # One that has a size may end with a status when all messages have come.
-        found = await self.gather(f"{API}CONSUMER.MSG.NEXT.{name}.{values['consumer']}", body, most)
-        return found
+        return await self.gather(f"{API}CONSUMER.MSG.NEXT.{name}.{values['consumer']}", body, most)
 
     async def _ack(self, name: str, values: Any) -> Any:
         held = self.held.get(f"{name}.{values['consumer']}", [])
@@ -324,7 +322,7 @@ class Comparison:
         self.history, self.sides, self.known, self._gate = history, sides, known, gate
         self.letters: list[str] = []
         self.states: dict[str, Any] = {}
-        self.difference: Difference | None = None
+        self.difference: DifferenceError | None = None
         self.slow = False
         self._begun = time.monotonic()
 
@@ -341,7 +339,7 @@ class Comparison:
             for row, step in enumerate(self.history.parts[part]):
                 await self._play(f"seed {self.history.seed}, part {part}, step {row}", step)
             await self.check(f"seed {self.history.seed}, after part {part}")
-        except Difference as difference:
+        except DifferenceError as difference:
             self.difference = difference
         except TooSlowError:
             self.slow = True
@@ -352,7 +350,7 @@ class Comparison:
         """Compares states and messages.
 
         Raises:
-            Difference: They are not the same.
+            DifferenceError: They are not the same.
         """
         for letter in self.letters:
             await self._agree(place, None, letter)
@@ -372,7 +370,7 @@ class Comparison:
         ours, theirs = await asyncio.gather(*(side.play(values) for side in self.sides))
         self._in_time()
         if ours != theirs and not self.known(step, ours, theirs):
-            raise Difference(place, values, ours, theirs)
+            raise DifferenceError(place, values, ours, theirs)
         for letter in self.letters:
             await self._agree(place, values, letter)
         self._in_time()
@@ -416,7 +414,7 @@ class Comparison:
             if ours == theirs or self.known(step, ours, theirs):
                 return ours
             if time.monotonic() > deadline:
-                raise Difference(place, step, ours, theirs)
+                raise DifferenceError(place, step, ours, theirs)
             self._in_time()
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.3)

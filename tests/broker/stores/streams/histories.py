@@ -328,5 +328,3 @@ def play(seed: int, folder: Path, end: str, rounds: int = 4, steps: int = 25) ->
                     history.step()
                 getattr(history, end)()
     history.place.close()
-
-

@@ -96,7 +96,9 @@ class Volume:
         to.mkdir(exist_ok=earliest)
         moments = self._directories[inode]
         safe = self._safe.get(inode, 0)
-        for name, each in moments[chance.choice((safe, len(moments) - 1, chance.randint(safe, len(moments) - 1)))].items():
+        for name, each in moments[
+            chance.choice((safe, len(moments) - 1, chance.randint(safe, len(moments) - 1)))
+        ].items():
             if each in self._directories:
                 self._leave(each, chance, to / name)
             else:
