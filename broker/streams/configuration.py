@@ -181,7 +181,9 @@ class StreamConfig:
         window = 0 if copies else min(age, _WINDOW) if age > 0 else _WINDOW
         found["duplicate_window"] = found.get("duplicate_window") or window
         if found.get("subject_delete_marker_ttl", 0) > 0:
-            found |= {"allow_msg_ttl": True, "allow_rollup_hdrs": True, "deny_purge": False}
+            if not found.get("allow_rollup_hdrs"):
+                found |= {"allow_rollup_hdrs": True, "deny_purge": False}
+            found["allow_msg_ttl"] = True
         return cls(**{"name": "", **found})
 
     def as_json(self) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, 
                 if row % STEP == 0:
                     yield
             if not lasts:
-                start = contents.first
+                start = contents.last_match(None) or start
     return Start(max(start, 1), lasts)
 
 
@@ -406,7 +406,7 @@ class Consumer:
     # What goes from the stream
 
     def removed(self, sequence: int, number: int) -> None:
-        """A message, whose subject has a number, is gone."""
+        """A message, whose subject has a number, is about to go."""
         if self._position <= sequence <= self._known and (self._filter is None or self._filter.has(number)):
             self._left -= 1
         self._lasts.pop(sequence, None)

@@ -374,7 +374,7 @@ class Consumers:
         about = partial(self._advisories.about_message, consumer, sequence, number)
         deliveries = consumer.repeats.get(sequence, 0) + 1
         match verb.kind:
-            case Kind.ACK | Kind.TERM | Kind.NEXT if sequence > consumer.delivered[1]:
+            case Kind.ACK | Kind.TERM if sequence > consumer.delivered[1]:
                 return False
             case Kind.ACK | Kind.NEXT:
                 self.done(consumer, sequence, number, now)

@@ -41,7 +41,7 @@ class Follower(Protocol):
     """Who learns what goes, and is asked what has to stay: a consumer."""
 
     def removed(self, sequence: int, number: int) -> None:
-        """A message, whose subject has a number, is gone."""
+        """A message, whose subject has a number, is about to go."""
 
     def purged(self, pattern: bytes, first: int) -> None:
         """A purge took out messages whose subjects match, or any; the first one that is left has a sequence."""
@@ -441,7 +441,7 @@ class Stream:
             one = contents.subjects.get(subject) if subject else None
             for entry in list(contents.subjects.values()) if not subject else () if one is None else (one,):
                 while entry.count > most:
-                    self._drop(contents.first_of(entry))
+                    self.take_out(contents.first_of(entry))
         # A stream that refuses new messages keeps those that it has, also when its limits become lower.
         if config.discard == "old" and (
             0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes
@@ -454,7 +454,7 @@ class Stream:
                 sequence += 1
             if sequence - contents.first <= _FEW:
                 while contents.first < sequence and contents.messages:
-                    self._drop(contents.first)
+                    self.take_out(contents.first)
             else:
                 if self.marks:
                     self.keep_copied()
@@ -535,27 +535,17 @@ class Stream:
 
     def take_out(self, sequence: int, *, erase: bool = False) -> bool:
         """Takes out a message for good. Returns whether it was there."""
-        if sequence in self.marks:
-            self.keep_copied()
-        number = self._number(sequence)
-        if not self.store.remove(sequence, erase=erase):
+        found = self.store.contents.locate(sequence)
+        if found is None:
             return False
-        self.unflushed = True
-        for follower in self.followers:
-            follower.removed(sequence, number)
-        return True
-
-    def _drop(self, sequence: int) -> None:
-        """Takes out a message that is over a limit."""
         if sequence in self.marks:
             self.keep_copied()
-        if not self.followers:
-            self.store.remove(sequence)
-            return
-        number = self._number(sequence)
-        self.store.remove(sequence)
+        # With its last message a subject goes, and what filters know of it.
+        number = found[0].subjects[found[1]]
         for follower in self.followers:
             follower.removed(sequence, number)
+        self.unflushed = True
+        return self.store.remove(sequence, erase=erase)
 
     def keep_copied(self) -> None:
         """Keeps how far it is with what it copies: before messages go that say so, and at the end.

@@ -93,6 +93,8 @@ class _Writer:
         # What becomes of a queue that is copied is told in the guide.
         if self.configs["A"].get("retention") == "limits" and self.chance(0.3):
             self.configs["B"] = self.copy()
+            # A mirror of a stream without messages begins with the first copy.
+            self.configs["A"].pop("first_seq", None)
             steps.append(Step("create", "B", {"config": self.configs["B"]}))
         for letter in self.configs:
             steps += [self.consumer(letter) for _ in range(self.one(0, 1, 1, 2))]
@@ -176,7 +178,9 @@ class _Writer:
         # Headers of copies have another size on real servers.
         for name in ("max_age", "duplicate_window", "max_bytes", "max_msg_size"):
             limits.pop(name, None)
-        kind = {"mirror": origin} if self.chance(0.4) else {"sources": [origin]}
+        # A mirror counts what it does not want as deleted, and a full one does so where it stands.
+        kind = {"mirror": {"name": "{tag}A"}} if self.chance(0.4) else {"sources": [origin]}
+        limits.pop("discard", None)
         retention = "limits" if "mirror" in kind else self.one("limits", "workqueue")
         return {**kind, "retention": retention, "storage": "file", **limits}
 
@@ -190,7 +194,7 @@ class _Writer:
                     config[name] = limits[name]
             if letter == "B" and name in ("max_bytes", "max_msg_size"):
                 config.pop(name, None)
-        if self.chance(0.2):
+        if letter != "B" and self.chance(0.2):
             config["discard"] = limits["discard"]
         if "B" not in self.configs and self.chance(0.1):
             config["retention"] = self.one("limits", "interest", "workqueue")
@@ -314,7 +318,7 @@ class _Writer:
         config: dict[str, Any] = {"ack_policy": self.one("explicit", "explicit", "explicit", "all", "none")}
         config |= {"durable_name": name} if self.chance(0.85) else {"inactive_threshold": LONG}
         queue = self.configs[letter].get("retention") == "workqueue"
-        if queue and self.chance(0.9):
+        if queue and (name in known or self.chance(0.9)):
             config["ack_policy"] = "explicit"
         config["deliver_policy"] = (
             self.one("all", "all", "all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject")
@@ -362,7 +366,7 @@ class _Writer:
         if "no_wait" not in body or self.chance(0.25):
             body["expires"] = self.one(300_000_000, 300_000_000, 300_000_000, -1, 5_000_000)
         if self.chance(0.2):
-            body["max_bytes"] = self.one(1, 80, 150, 500, -1)
+            body["max_bytes"] = self.one(1, 80, 150, 500)
         if self.chance(0.1):
             body["idle_heartbeat"] = self.one(100_000_000, 2_000_000, -1)
         return body if self.chance(0.95) else self.one("", "2", "x", {"batch": "x"}, {"group": "g", "no_wait": True})
