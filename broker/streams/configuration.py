@@ -1,7 +1,6 @@
 """Configurations of streams: what they may contain, what is filled in, what is refused, and what may change.
 
-Facts: jetstream-server.md sections 4 and 5. Features of later versions that are not there are refused, as members that
-are not known.
+Facts: jetstream-server.md sections 4 and 5. Options of later versions are refused.
 """
 
 from __future__ import annotations
@@ -70,9 +69,14 @@ _KINDS: Final[Mapping[str, str]] = {
     "subject_transform": OBJECT,
 }
 _REPUBLISH: Final[Mapping[str, str]] = {**MAPPING, "headers_only": BOOL}
-#: Switches of later versions. They stay off, as with 2.11, which does not know them; a message that relies on one is
-#: refused.
-_OFF: Final = frozenset(("allow_msg_counter", "allow_atomic", "allow_batched", "allow_msg_schedules"))
+#: Options of later versions, and the values that ask for nothing.
+_LATER: Final[Mapping[str, tuple[object, ...]]] = {
+    "allow_msg_counter": (False, None),
+    "allow_atomic": (False, None),
+    "allow_batched": (False, None),
+    "allow_msg_schedules": (False, None),
+    "persist_mode": ("", "default", None),
+}
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "retention": ("limits", "interest", "workqueue"),
     "discard": ("old", "new"),
@@ -145,9 +149,12 @@ class StreamConfig:
         """Returns the configuration of a request, with defaults filled in; it is not checked yet.
 
         Raises:
-            ApiError: A member has another type, or is not known.
+            ApiError: A member has another type, is not known, or asks for what is not there.
         """
-        known = {name: value for name, value in values.items() if name not in _OFF}
+        for name, nothing in _LATER.items():
+            if values.get(name) not in nothing:
+                raise invalid_config(f"{name} is not supported by this server")
+        known = {name: value for name, value in values.items() if name not in _LATER}
         found = members(known, _KINDS, "StreamConfigRequest", strict=True)
         for name, words in _WORDS.items():
             if name in found and found[name] not in words:
@@ -174,7 +181,9 @@ class StreamConfig:
         window = 0 if copies else min(age, _WINDOW) if age > 0 else _WINDOW
         found["duplicate_window"] = found.get("duplicate_window") or window
         if found.get("subject_delete_marker_ttl", 0) > 0:
-            found |= {"allow_msg_ttl": True, "allow_rollup_hdrs": True, "deny_purge": False}
+            if not found.get("allow_rollup_hdrs"):
+                found |= {"allow_rollup_hdrs": True, "deny_purge": False}
+            found["allow_msg_ttl"] = True
         return cls(**{"name": "", **found})
 
     def as_json(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from broker.streams.options import with_level
 from broker.streams.requests import time_text
+from stantools.nats.subjects import covers
 from stantools.nats.subjecttree import STEP
 from stantools.streamfiles.meta import ConsumerState
 
@@ -84,6 +85,8 @@ def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, 
                 lasts[sequence] = None
                 if row % STEP == 0:
                     yield
+            if not lasts:
+                start = contents.last_match(None) or start
     return Start(max(start, 1), lasts)
 
 
@@ -226,11 +229,6 @@ class Consumer:
         if self.config.ack_policy != "none" and self.config.max_ack_pending > 0:
             most = min(most, self.config.max_ack_pending - len(self.pending))
         return list(islice(self._ahead, most))
-
-    @property
-    def stopped(self) -> bool:
-        """Whether messages may be there that are not to be delivered now: it is full, or was paused last time."""
-        return self.full or self._paused
 
     @property
     def full(self) -> bool:
@@ -408,7 +406,7 @@ class Consumer:
     # What goes from the stream
 
     def removed(self, sequence: int, number: int) -> None:
-        """A message, whose subject has a number, is gone."""
+        """A message, whose subject has a number, is about to go."""
         if self._position <= sequence <= self._known and (self._filter is None or self._filter.has(number)):
             self._left -= 1
         self._lasts.pop(sequence, None)
@@ -426,17 +424,37 @@ class Consumer:
             if contents.locate(sequence) is None:
                 del self._lasts[sequence]
         counted = below <= self._position
-        if self._position < contents.first:
-            self._position = contents.first
-            self.delivered = (self.delivered[0], max(self.delivered[1], contents.first - 1))
+        self._position = max(self._position, contents.first)
         for sequence in pending:
             if contents.locate(sequence) is None:
                 self._drop(sequence)
-        if not self.pending and self.floor[1] < contents.first - 1:
-            self.floor = (self.delivered[0], contents.first - 1)
         # What it has left behind does not count.
         if not counted:
             self._count()
+        self.changed = True
+
+    def purged(self, pattern: bytes, first: int) -> None:
+        """A purge took out messages whose subjects match, or any; the first one that is left has a sequence."""
+        filters, contents = self.config.filters, self.stream.store.contents
+        if pattern and not any(covers(pattern, each) for each in filters):
+            if filters and not any(covers(each, pattern) for each in filters):
+                return
+            first = contents.first
+        if self.delivered[1] < first - 1:
+            # Unlike after limits, it stands behind what was purged.
+            self._position = max(self._position, first)
+            self.delivered = (self.delivered[0], first - 1)
+            self._ahead.clear()
+            self._count()
+        if self.floor[1] < first:
+            number = self.floor[0]
+            for sequence in list(takewhile(first.__gt__, self.pending)):
+                number = max(number, self.pending.pop(sequence).number)
+                self.repeats.pop(sequence, None)
+            self.floor = (number, first - 1)
+        if not self.pending:
+            self.repeats.clear()
+            self.floor = self.delivered
         self.changed = True
 
     def renew(self) -> None:

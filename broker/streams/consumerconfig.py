@@ -78,6 +78,7 @@ _ALWAYS: Final = frozenset(("deliver_policy", "ack_policy", "replay_policy", "nu
 #: What an update may not change, and how messages call it.
 _FIXED: Final[Mapping[str, str]] = {
     "deliver_policy": "deliver policy",
+    "mem_storage": "storage type",
     "opt_start_seq": "start sequence",
     "opt_start_time": "start time",
     "ack_policy": "ack policy",

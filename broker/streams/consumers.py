@@ -121,14 +121,14 @@ class Consumers:
         if not config.name:
             config = replace(config, name=self._new_name(stream))
         known = self.of(stream).get(config.name)
+        most = stream.config.max_consumers
+        if known is None and action != "update" and 0 < most <= len(self.of(stream)):
+            raise ApiError(400, 10026, "maximum consumers limit reached")
         self._check_unique(stream, config)
         if known is not None:
             return (yield from self._change(known, config, action))
         if action == "update":
             raise ApiError(400, 10149, "consumer does not exist")
-        most = stream.config.max_consumers
-        if 0 < most <= len(self.of(stream)):
-            raise ApiError(400, 10026, "maximum consumers limit reached")
         contents = None
         while contents is not stream.store.contents:
             contents = stream.store.contents
@@ -246,8 +246,10 @@ class Consumers:
         for name, other in self.of(stream).items():
             if name == config.name:
                 continue
-            if not config.filters or not other.config.filters:
+            if not config.filters:
                 raise ApiError(400, 10099, "multiple non-filtered consumers not allowed on workqueue stream")
+            if not other.config.filters:
+                raise ApiError(400, 10100, "filtered consumer not unique on workqueue stream")
             pairs = tree_of(config.filters).overlaps(tree_of(other.config.filters))
             if next((pair for pair in pairs if pair is not None), None) is not None:
                 raise ApiError(400, 10100, "filtered consumer not unique on workqueue stream")
@@ -362,7 +364,7 @@ class Consumers:
         if isinstance(delivery, PullDelivery):
             delivery.ask(reply, body, self._clock.wall(), short)
             self.touch(delivery)
-        else:
+        elif not short:
             self._bus.publish(reply, b"", header=status("409 Consumer is push based"))
 
     def acknowledged(self, consumer: Consumer, verb: Verb, reply: bytes, place: Place) -> bool:
@@ -372,7 +374,7 @@ class Consumers:
         about = partial(self._advisories.about_message, consumer, sequence, number)
         deliveries = consumer.repeats.get(sequence, 0) + 1
         match verb.kind:
-            case Kind.ACK | Kind.TERM | Kind.NEXT if sequence > consumer.delivered[1]:
+            case Kind.ACK | Kind.TERM if sequence > consumer.delivered[1]:
                 return False
             case Kind.ACK | Kind.NEXT:
                 self.done(consumer, sequence, number, now)
@@ -386,8 +388,8 @@ class Consumers:
                     about("nak", deliveries)
             case Kind.PROGRESS:
                 consumer.in_progress(sequence, now)
-        if verb.kind is Kind.NEXT and reply and isinstance(delivery, PullDelivery):
-            delivery.ask(reply, verb.text.encode(), now, place.short)
+        if verb.kind is Kind.NEXT and reply:
+            self.ask(consumer, reply, verb.text.encode(), place.short)
         self.touch(delivery)
         return verb.kind is not Kind.NEXT and not place.short
 

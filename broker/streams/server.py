@@ -129,6 +129,7 @@ class StreamsServer:
         for stream in self.account.streams.values():
             try:
                 stream.store.close()
+                stream.keep_copied()
             except StorageError as error:
                 NATS.error("Stream %r: %s", stream.name, error.message)
         self._place.close()

@@ -19,11 +19,12 @@ from stantools.nats import frames as tables
 from stantools.nats.subjects import valid_pattern
 from stantools.streamfiles.headers import located
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
+from stantools.streamfiles.meta import CopiedState
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-    from broker.stores.streams.contents import Filter
+    from broker.stores.streams.contents import Filter, Subject
     from broker.stores.streams.interface import StreamStore
     from broker.streams.configuration import StreamConfig
     from broker.streams.room import Room
@@ -40,7 +41,10 @@ class Follower(Protocol):
     """Who learns what goes, and is asked what has to stay: a consumer."""
 
     def removed(self, sequence: int, number: int) -> None:
-        """A message, whose subject has a number, is gone."""
+        """A message, whose subject has a number, is about to go."""
+
+    def purged(self, pattern: bytes, first: int) -> None:
+        """A purge took out messages whose subjects match, or any; the first one that is left has a sequence."""
 
     def shrunk(self, below: int) -> None:
         """Many messages below a sequence are gone."""
@@ -54,6 +58,9 @@ class Follower(Protocol):
 
 class Copied(Protocol):
     """What a stream copies from another one."""
+
+    key: bytes  #: names it
+    position: int  #: everything up to this sequence of the other stream is copied, or was not wanted
 
     def info(self, now: int) -> dict[str, Any]:
         """Returns what answers say of it."""
@@ -123,6 +130,8 @@ class Stream:
         self._grown = b""  # the subject of a message for which nothing has made room yet
         self.followers: list[Follower] = []  #: its consumers
         self.copies: Sequence[Copied] = ()  #: what it copies from others
+        #: Messages that alone say, in their headers, how far that is.
+        self.marks: set[int] = set()
         self.unflushed = False  #: something was taken out since it was last flushed
         # What a message takes besides subject and payload, and more if it has headers.
         self._more = store.size_of(b"", b"", b"")
@@ -181,6 +190,7 @@ class Stream:
             subject = self._mapping.of(subject) or subject
         if config.sealed:
             raise sealed()
+        self._check_size(header, payload)
         told = publishing.PLAIN
         if header and (headers := publishing.said(header)):
             publishing.check(headers, config, subject, self.store.contents)
@@ -260,7 +270,7 @@ class Stream:
         named = [each for each in found if each]
         return found if len(set(named)) == len(named) else None
 
-    def copy(self, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> None:
+    def copy(self, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> int:
         """Stores a message of another stream, unless its id is known.
 
         Args:
@@ -270,24 +280,29 @@ class Stream:
             time: When it was stored there, or is here: nanoseconds since 1970.
             sequence: The sequence that it gets; 0 for the next.
 
+        Returns:
+            Its sequence; 0 if it is not stored, as its id is known.
+
         Raises:
             ApiError: It is not stored, and why.
         """
         config = self.config
         if config.sealed:
             raise sealed()
+        self._check_size(header, payload)
         if self._mapping is not None:
             subject = self._mapping.of(subject) or subject
         headers = publishing.said(header)
         message_id, life, replaces = headers.get(publishing.MESSAGE_ID, b""), 0, ""
         if message_id and not sequence and self._ids.find(message_id, time - config.duplicate_window):
-            return
+            return 0
         with contextlib.suppress(ApiError):
             life = publishing.lifetime(headers) if config.allow_msg_ttl else 0
             replaces = publishing.rollup(headers, allowed=True) if config.allow_rollup_hdrs else ""
-        self._store(subject, header, payload, time, publishing.Told(message_id, life, replaces), sequence)
+        stored = self._store(subject, header, payload, time, publishing.Told(message_id, life, replaces), sequence)
         for _ in self.rest_of_roll_up():
             pass
+        return stored
 
     def _store(
         self,
@@ -305,13 +320,11 @@ class Stream:
         size = store.size_of(subject, header, payload)
         if size > MAX_RECORD_SIZE or len(subject) > MAX_SUBJECT_SIZE or store.contents.last >= _MAX_SEQUENCE:
             raise store_failed("message is too large to be stored")
-        if 0 <= config.max_msg_size < len(header) + len(payload):
-            raise ApiError(400, TOO_LARGE, "message size exceeds maximum allowed")
         if len(header) > publishing.MOST_HEADERS:
             raise ApiError(400, 10097, "header size exceeds maximum allowed of 64k")
         self.room.check(config.storage, size)
-        if config.discard == "new" and not told.replaces:
-            self._check_full(subject, size)
+        if config.discard == "new":
+            self._check_full(subject, size, replaces=bool(told.replaces))
         if sequence:
             store.skip(sequence)
         again = self._again.of(subject) if self._again is not None else None
@@ -354,9 +367,13 @@ class Stream:
         """Takes over what messages said about themselves."""
         self._ids, self._lives = found
 
-    def _check_full(self, subject: bytes, size: int) -> None:
+    def _check_size(self, header: bytes, payload: bytes) -> None:
+        if 0 <= self.config.max_msg_size < len(header) + len(payload):
+            raise ApiError(400, TOO_LARGE, "message size exceeds maximum allowed")
+
+    def _check_full(self, subject: bytes, size: int, *, replaces: bool) -> None:
         config, contents = self.config, self.store.contents
-        if config.max_msgs_per_subject > 0:
+        if config.max_msgs_per_subject > 0 and not replaces:
             entry = contents.subjects.get(subject)
             if entry is not None and entry.count >= config.max_msgs_per_subject:
                 if config.discard_new_per_subject:
@@ -376,16 +393,18 @@ class Stream:
             if entry is not None and entry.count <= _FEW:
                 while entry.count > 1:
                     self.take_out(contents.first_of(entry))
+                self._purged(subject)
                 return
         wanted = contents.filter((subject,)) if what == "sub" else None
-        work = self._roll_up_all(wanted, sequence)
+        work = self._roll_up_all(wanted, subject if what == "sub" else b"", sequence)
         if next(work, self) is not self:
             self.rolling_up = work
 
-    def _roll_up_all(self, wanted: Filter | None, sequence: int) -> Iterator[None]:
+    def _roll_up_all(self, wanted: Filter | None, pattern: bytes, sequence: int) -> Iterator[None]:
         contents = self.store.contents
         try:
             yield from self._purge_below(wanted, sequence)
+            self._purged(pattern)
         finally:
             contents.release(wanted)
 
@@ -422,8 +441,11 @@ class Stream:
             one = contents.subjects.get(subject) if subject else None
             for entry in list(contents.subjects.values()) if not subject else () if one is None else (one,):
                 while entry.count > most:
-                    self._drop(contents.first_of(entry))
-        if 0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes:
+                    self.take_out(contents.first_of(entry))
+        # A stream that refuses new messages keeps those that it has, also when its limits become lower.
+        if config.discard == "old" and (
+            0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes
+        ):
             sequence, messages, size = contents.first, contents.messages, contents.bytes
             while messages and (0 < config.max_msgs < messages or 0 < config.max_bytes < size):
                 found = contents.locate(sequence)
@@ -432,8 +454,10 @@ class Stream:
                 sequence += 1
             if sequence - contents.first <= _FEW:
                 while contents.first < sequence and contents.messages:
-                    self._drop(contents.first)
+                    self.take_out(contents.first)
             else:
+                if self.marks:
+                    self.keep_copied()
                 store.purge_below(sequence)
                 self._shrunk(sequence)
         self.count()
@@ -452,7 +476,9 @@ class Stream:
         if config.max_age and contents.messages and contents.first_time <= now - config.max_age:
             end = contents.first_since(now - config.max_age + 1)
             if config.subject_delete_marker_ttl:
-                gone += [entry.name for entry in contents.subjects.values() if entry.last < end]
+                gone += [entry.name for entry in contents.subjects.values() if self._ends_unmarked(entry, end)]
+            if self.marks:
+                self.keep_copied()
             if self._lives.forever:
                 self._expire_others(end)
             else:
@@ -463,6 +489,11 @@ class Stream:
             if subject not in contents.subjects:
                 self._lives.note(self.store.append(now, subject, publishing.marker(life), b""), now, life)
         self.count()
+
+    def _ends_unmarked(self, entry: Subject, end: int) -> bool:
+        """Returns whether all messages of a subject are below a sequence, and the last one marks no end itself."""
+        message = self.store.read(entry.last) if entry.last < end else None
+        return message is not None and not publishing.is_marker(message.header)
 
     def _expire_others(self, end: int) -> None:
         """Takes out what is below a sequence, but for what does not go by age."""
@@ -504,27 +535,44 @@ class Stream:
 
     def take_out(self, sequence: int, *, erase: bool = False) -> bool:
         """Takes out a message for good. Returns whether it was there."""
-        number = self._number(sequence)
-        if not self.store.remove(sequence, erase=erase):
+        found = self.store.contents.locate(sequence)
+        if found is None:
             return False
+        if sequence in self.marks:
+            self.keep_copied()
+        # With its last message a subject goes, and what filters know of it.
+        number = found[0].subjects[found[1]]
+        for follower in self.followers:
+            follower.removed(sequence, number)
         self.unflushed = True
-        for follower in self.followers:
-            follower.removed(sequence, number)
-        return True
+        return self.store.remove(sequence, erase=erase)
 
-    def _drop(self, sequence: int) -> None:
-        """Takes out a message that is over a limit."""
-        if not self.followers:
-            self.store.remove(sequence)
-            return
-        number = self._number(sequence)
-        self.store.remove(sequence)
-        for follower in self.followers:
-            follower.removed(sequence, number)
+    def keep_copied(self) -> None:
+        """Keeps how far it is with what it copies: before messages go that say so, and at the end.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        self.marks.clear()
+        if self.copies and not self.config.mirror:
+            positions = {each.key: each.position for each in self.copies if each.position}
+            self.store.keep_copied(CopiedState(self.store.contents.last + 1, positions))
 
     def _number(self, sequence: int) -> int:
         found = self.store.contents.locate(sequence) if self.followers else None
         return found[0].subjects[found[1]] if found is not None else 0
+
+    def _purged(self, pattern: bytes) -> None:
+        if not self.followers:
+            return
+        contents = self.store.contents
+        first = contents.first
+        if pattern:
+            wanted = contents.filter((pattern,))
+            first = next(iter(contents.matching(wanted, first, 1)), contents.last + 1)
+            contents.release(wanted)
+        for follower in self.followers:
+            follower.purged(pattern, first)
 
     def _shrunk(self, below: int) -> None:
         for follower in self.followers:
@@ -558,11 +606,11 @@ class Stream:
             self.count()
             yield
 
-    def purge(self, patterns: Sequence[bytes], below: int, keep: int) -> Generator[None, None, int]:
+    def purge(self, patterns: tuple[()] | tuple[bytes], below: int, keep: int) -> Generator[None, None, int]:
         """Takes out messages, as work that can be interrupted: what is stored meanwhile stays.
 
         Args:
-            patterns: Only those whose subjects match one of these; none for all.
+            patterns: Only those whose subjects match this one; none for all.
             below: Only those below this sequence; 0 for all.
             keep: So many of the last ones stay.
 
@@ -586,14 +634,19 @@ class Stream:
             if keep:
                 below = self._keeping(wanted, keep)
                 if below <= contents.first:
+                    self._purged(b"".join(patterns))
                     return 0
             if wanted is None and (not below or below > contents.last):
                 before = contents.messages
+                if self.marks:
+                    self.keep_copied()
                 self.store.purge_all(min(max(below, contents.last + 1), _MAX_SEQUENCE))
                 self._shrunk(contents.first)
                 self.count()
-                return before
-            return (yield from self._purge_below(wanted, below or contents.last + 1))
+            else:
+                before = yield from self._purge_below(wanted, below or contents.last + 1)
+            self._purged(b"".join(patterns))
+            return before
         finally:
             contents.release(wanted)
 
@@ -605,6 +658,8 @@ class Stream:
             while found := contents.matching(wanted, start, _PURGED):
                 start = found[-1] + 1
                 before, part = contents.messages, min(start, below)
+                if self.marks:
+                    self.keep_copied()
                 if wanted is None:
                     self.store.purge_below(part)
                 else:
@@ -641,7 +696,7 @@ class Stream:
         if self.config.deny_delete:
             raise ApiError(500, 10057, "message delete not permitted")
         contents = self.store.contents
-        if not sequence and self.config.storage == "file":
+        if sequence < contents.first and self.config.storage == "file":
             raise ApiError(500, 10057, "no message found")
         if sequence > contents.last and self.config.storage == "file":
             raise ApiError(500, 10057, "stream store EOF")

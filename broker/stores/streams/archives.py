@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.stores.interface import StorageError
-from broker.stores.streams.metafiles import CONSUMERS, META, META_SUM, STATE
+from broker.stores.streams.metafiles import CONSUMERS, COPIED, META, META_SUM, STATE
 from stantools.errors import StantoolsError
 from stantools.notation import parse_moment
 from stantools.store.durable import fsync_directory, sync_tree
@@ -37,9 +37,10 @@ MESSAGES: Final = "msgs"
 _PIECE: Final = 256 << 10
 #: What an archive may have; the rest is no part of a stream.
 _USED: Final = re.compile(
-    r"meta\.(inf|sum)|msgs/([0-9]{1,10}\.(blk|idx)|index\.db)|obs/[^/.*> \t\r\n\f\0\\]+/(meta\.inf|meta\.sum|o\.dat)"
+    r"meta\.(inf|sum)|sources\.db"
+    r"|msgs/([0-9]{1,10}\.(blk|idx)|index\.db)|obs/[^/.*> \t\r\n\f\0\\]+/(meta\.inf|meta\.sum|o\.dat)"
 )
-_UNUSED: Final = re.compile(r"msgs/([0-9]+\.fss|thw\.db|sched\.db)|sources\.db")
+_UNUSED: Final = re.compile(r"msgs/([0-9]+\.fss|thw\.db|sched\.db)")
 _SECOND: Final = 1_000_000_000
 
 
@@ -58,7 +59,7 @@ class Taken:
     def __init__(self, directory: Path, *, consumers: bool, time: int) -> None:
         self._time = time // _SECOND
         self._links = directory.with_name(f".snapshot-{secrets.token_hex(4)}")
-        names = [META, META_SUM]
+        names = [META, META_SUM, COPIED]
         if consumers and (directory / CONSUMERS).is_dir():
             for each in sorted((directory / CONSUMERS).iterdir()):
                 names += [f"{CONSUMERS}/{each.name}/{file}" for file in (META, META_SUM, STATE)]
@@ -109,7 +110,7 @@ class Taken:
                 raise StorageError(f"{self._links / name} cannot be read: {error.strerror}") from error
             yield bytes(padding(size))
         for name, data in self._small.items():
-            if name.startswith(CONSUMERS):
+            if name not in (META, META_SUM):
                 yield whole_file(name, data, self._time)
         yield END
 

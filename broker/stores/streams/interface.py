@@ -13,7 +13,7 @@ from broker.stores.interface import StorageError
 from broker.stores.streams.contents import Contents, Filter
 from stantools.nats.frames import Frames, frame_table, rows
 from stantools.streamfiles.headers import located
-from stantools.streamfiles.meta import ConsumerState
+from stantools.streamfiles.meta import ConsumerState, CopiedState
 
 if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
@@ -215,6 +215,22 @@ class StreamStore(ABC):
         Raises:
             StorageError: It cannot be removed.
         """
+
+    def copied(self) -> CopiedState | None:
+        """Returns how far the stream was with what it copies; None if nothing is known.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        return None
+
+    def keep_copied(self, state: CopiedState) -> None:
+        """Keeps how far the stream is with what it copies. What is in memory copies everything again.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        return
 
     @abstractmethod
     def flush(self) -> None:

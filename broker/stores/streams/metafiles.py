@@ -28,8 +28,11 @@ from stantools.streamfiles import highway
 from stantools.streamfiles.layout import ArchiveError
 from stantools.streamfiles.meta import (
     ConsumerState,
+    CopiedState,
     decode_consumer,
+    decode_copied,
     encode_consumer,
+    encode_copied,
     full_consumer_meta,
     meta_sum,
 )
@@ -44,6 +47,7 @@ OLD_STATE: Final = "o.old"
 NEXT_META: Final = ".meta.next"
 #: What hides what is no stream or consumer yet, or no more.
 _LEFT: Final = re.compile(r"\.((restore|snapshot)-)?[0-9a-f]{8}")
+COPIED: Final = "sources.db"
 #: More than any configuration.
 _MOST_META: Final = 16 << 20
 
@@ -178,6 +182,37 @@ class KeptConsumers(StreamStore, ABC):
             paths.append(self._directory / CONSUMERS)
             self._forgotten = False
         return paths
+
+    def copied(self) -> CopiedState | None:
+        """Reads how far the stream was with what it copies; None if there is no such file, or it is damaged.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        path = self._directory / COPIED
+        try:
+            return decode_copied(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ArchiveError as error:
+            NATS.error("%s: %s; copying continues where messages say", path, error.message)
+            return None
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+
+    def keep_copied(self, state: CopiedState) -> None:
+        """Writes how far the stream is with what it copies. It is not synced.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        path = self._directory / COPIED
+        temporary = path.with_suffix(".tmp")
+        try:
+            temporary.write_bytes(encode_copied(state))
+            temporary.replace(path)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
     def forget_consumer(self, name: str) -> None:
         """Removes what is kept of a consumer."""
