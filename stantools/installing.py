@@ -20,7 +20,7 @@ _PROJECT: Final = Path(__file__).parents[1] / "pyproject.toml"
 
 def install_command(*packages: str) -> str:
     """Returns the command that installs packages for the Python that runs this, in versions that are known to do."""
-    known = dict(_requirements())
+    known = dict(reversed([*_requirements()]))  # the first one counts: others are for developers
     words = [known.get(_normal(each), each) for each in packages]
     return f"{_installer()} {' '.join(map(shlex.quote, dict.fromkeys(words)))}"
 
