@@ -29,6 +29,7 @@ from broker.monitoring.metrics import Metrics
 from broker.monitoring.pages import NatsPages, Page, streaming_pages
 from broker.nats.tls import load_certificate
 from stantools.errors import StantoolsError
+from stantools.installing import install_command
 
 if TYPE_CHECKING:
     import socket
@@ -125,7 +126,7 @@ class MonitoringServer:
                 f"Can't start monitoring: can't listen to the monitor port: listen tcp: address {port}: invalid port"
             )
         if importlib.util.find_spec("aiohttp") is None:
-            raise MonitoringError("Can't start monitoring: aiohttp is not installed", "pip install 'stantools[broker]'")
+            raise MonitoringError("Can't start monitoring: aiohttp is not installed", install_command("aiohttp"))
         context = None if tls is None else _context(tls)
         try:
             sockets = open_sockets(host, port)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker import log
+from broker.stores.ciphertext import suspected
 from broker.stores.interface import StorageError
 from broker.streaming.commits import SHARE, Commits
 from broker.streaming.connect import Connecting, Heartbeats
@@ -22,7 +23,9 @@ from broker.streaming.requests import one_by_one
 from broker.streaming.startup import Recovery, StartError, detect, recover_server
 from broker.streaming.subscribe import Subscribing
 from broker.streaming.unsubscribe import Unsubscribing
+from stantools.escaping import escape
 from stantools.nats.subjects import valid_subject
+from stantools.notation import some_of
 
 if TYPE_CHECKING:
     from broker.stores.interface import Lock
@@ -219,6 +222,8 @@ class StreamingServer:
             self._recovery.restore(recovered)
             self.recovered = len(self.channels)
             log.STREAMING.info("Recovered %d channel(s)", self.recovered)
+            if self.store.crc is not None:  # messages come as they are stored
+                _warn_of_ciphertext(suspected(recovered.channels, self.store.crc))
 
     def _listen(self, ready: Callable[[], None]) -> None:
         subjects = self.subjects
@@ -270,3 +275,13 @@ class StreamingServer:
             ("Close subject:              ", subjects.close),
         ):
             log.STREAMING.debug("%s%s", label, subject.decode(errors="replace"))
+
+
+def _warn_of_ciphertext(channels: list[bytes]) -> None:
+    if channels:
+        names = some_of([escape(each) for each in channels], 3)
+        log.STREAMING.warning(
+            "Messages of %d channel(s) may be encrypted (%s), encryption is off: clients get them as they are stored",
+            len(channels),
+            names,
+        )

@@ -45,9 +45,12 @@ def command(store: Path, server: Server, reading: ReadOptions) -> int:
     Exit code 0: nothing is wrong, and a start is harmless. 1: something is.
     """
     from stantools.cli.opening import open_store
+    from stantools.inspection.ciphertext import find_ciphertext
 
-    diagnosis = examine(store, open_store(store, reading), server)
-    show(diagnosis.as_json, lambda: _print(diagnosis))
+    opened = open_store(store, reading)
+    diagnosis = examine(store, opened, server)
+    sealed = find_ciphertext(opened)
+    show(lambda: diagnosis.as_json() | {"encryption": sealed.as_json()}, lambda: _print(diagnosis, sealed.sentence))
     return exit_code(diagnosis)
 
 
@@ -114,11 +117,13 @@ def print_verdict(diagnosis: Diagnosis) -> None:
     click.echo(console.wrapped(f"{console.escape(str(diagnosis.path))}: {state}: {diagnosis.verdict}", 2))
 
 
-def _print(diagnosis: Diagnosis) -> None:
+def _print(diagnosis: Diagnosis, encryption: str) -> None:
     from stantools.cli.forecast import print_advice, print_outcomes, print_starts
     from stantools.inspection.findings import worst_first
 
     print_verdict(diagnosis)
+    if encryption:
+        click.echo(console.wrapped(console.filled(f"encryption: {encryption}"), 2))
     if diagnosis.starts:
         click.echo()
         print_starts(diagnosis.starts)

@@ -171,7 +171,7 @@ def _facts(result: Overview, limited: bool, node: NodeReport | None) -> list[tup
         hidden = sum(each.logical.removed for each in result.channels if each.logical)
         facts.append(("hidden by the limits", counted(hidden, "message", "that is/that are") + " still on disk"))
     if any(each.encrypted for each in result.channels):
-        facts.append(("encryption", "payloads look encrypted"))
+        facts.append(("encryption", "payloads may be encrypted; the server's key shows whether they are"))
     for title, names in (
         ("leftover files", result.leftovers),
         ("ignored symbolic links", result.symlinks),

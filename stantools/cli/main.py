@@ -125,8 +125,8 @@ class Program(LateGroup):
         """Returns what helps, in the user's own words where only a path or the user has to be another."""
         if isinstance(problem, NotAStoreError) and (command := own_words.about(problem.instead)):
             return f"name the store: `{command}`"
-        if isinstance(problem, NotPermittedError) and own_words.may_add(self, "--accept-unreadable"):
-            return f"{problem.remedy}; or leave it out: `stantools COMMAND --accept-unreadable`"
+        if isinstance(problem, NotPermittedError) and own_words.may_add(self, own_words.ACCEPT_UNREADABLE):
+            return f"{problem.remedy}; or leave it out: `stantools COMMAND {own_words.ACCEPT_UNREADABLE}`"
         return problem.remedy
 
 
@@ -284,7 +284,13 @@ def _leave_closed_output() -> NoReturn:
 
 
 def _report_unexpected(ctx: click.Context, problem: Exception) -> int:
-    if isinstance(problem, OSError):
+    if isinstance(problem, PermissionError) and problem.filename and not os.access(problem.filename, os.R_OK):
+        from stantools.store.permissions import refusal
+
+        path = Path(os.fsdecode(problem.filename))
+        refused = refusal(path, [path])
+        console.error(refused.message, refused.remedy)
+    elif isinstance(problem, OSError):
         place = f"{console.escape(os.fsdecode(problem.filename))}: " if problem.filename else ""
         console.error(f"{place}{problem.strerror or str(problem) or type(problem).__name__}")
     elif isinstance(problem, MemoryError):

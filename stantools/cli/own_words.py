@@ -13,6 +13,8 @@ from stantools.escaping import shell_word
 
 #: Stands in remedies for what the user asked `stantools` for.
 _PLACEHOLDER: Final = "stantools COMMAND"
+#: The option of what is left out: another user need not.
+ACCEPT_UNREADABLE: Final = "--accept-unreadable"
 #: Options whose value names a variable that another user's command needs.
 _VARIABLES: Final = ("--encryption-key-env",)
 _STORE_VARIABLE: Final = "STANTOOLS_STORE"
@@ -29,7 +31,7 @@ def repeated(text: str) -> str:
     """Fills the user's words into the commands of a remedy."""
     if _PLACEHOLDER not in text:
         return text
-    command = " ".join(["stantools", *map(shell_word, _words)])
+    command = " ".join(["stantools", *(shell_word(each) for each in _words if each != ACCEPT_UNREADABLE)])
     if variables := _variables():
         text = text.replace("`sudo ", f"`sudo --preserve-env={','.join(variables)} ")
     return text.replace(_PLACEHOLDER, command)

@@ -93,7 +93,7 @@ is named, and the rest is done.
 
 What is too little for Spark to pay is done here, with the same result; --engine decides otherwise.
 
-Spark is pyspark 4.1 or later (pip install 'stantools[spark]') with Java 17 or 21, found by JAVA_HOME or PATH. On a
+Spark is pyspark 4.1 or later (the extra `spark`) with Java 17 or 21, found by JAVA_HOME or PATH. On a
 cluster, the workers' Python (PYSPARK_PYTHON) needs what stantools depends on; the package itself is brought along.
 With spark-submit, it has to be installed there as well:
 

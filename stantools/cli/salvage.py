@@ -21,7 +21,7 @@ from stantools.cli.options import (
 from stantools.cli.output import place_text, show, table_text
 from stantools.errors import ExitCode, UsageError
 from stantools.escaping import beside, shell_word
-from stantools.notation import counted, describe_ranges, format_size
+from stantools.notation import counted, describe_ranges, format_size, some_of
 from stantools.options import FORCE, OUT, SERVER_KEY_VARIABLE
 from stantools.recovery.options import SalvageOptions
 
@@ -69,7 +69,7 @@ def command(
         console.warning(f"{use.detail}: what is being written may look damaged")
     with Progress("plan", lambda: opened.data_size(names)) as shown:
         plan = plan_salvage(opened, options, progress=shown.advance)
-    return carry_out(plan, None if dry_run else out, report)
+    return carry_out(plan, None if dry_run else out, report, opened.key)
 
 
 def check_out(out: Path | None, *, dry_run: bool) -> None:
@@ -86,6 +86,7 @@ def carry_out(
     plan: SalvagePlan,
     out: Path | None,
     report: Callable[[SalvagePlan, SalvageResult | None, dict[str, Any] | None], dict[str, Any]],
+    key: bytes | None = None,
 ) -> int:
     """Writes and checks a new store, says what was done, and returns the exit code.
 
@@ -93,6 +94,7 @@ def carry_out(
         plan: What it is made of.
         out: Where to; None only says what would be done.
         report: Makes the document for json.
+        key: The server's encryption key, if it was given.
     """
     from stantools.cli.progress import Progress
     from stantools.recovery.salvage import apply_salvage
@@ -104,7 +106,7 @@ def carry_out(
         with Progress("write", plan.bytes) as shown:
             result = apply_salvage(plan, out, progress=shown.advance)
         with Progress("verify") as shown:
-            check = check_new_store(plan, result, progress=shown.advance)
+            check = check_new_store(plan, result, key=key or _usual_key(), progress=shown.advance)
     show(lambda: report(plan, result, check.as_json() if check else None), lambda: _print(plan, result, check))
     if check is not None and not check.good:
         _tell_mistake(str(out))
@@ -220,17 +222,39 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
                 f"  {finding['code']}  {console.escape(finding['file'])}  {console.escape_line(finding['detail'])}"
             )
         if check.good:
-            _print_next(plan, result, check.start.options)
+            if check.start.suspected:
+                _print_question(result, check.start.suspected)
+            else:
+                _print_next(plan, result, check.start.options)
+
+
+def _usual_key() -> bytes | None:
+    """Returns the key that a server would take from the environment."""
+    return os.fsencode(os.environ.get(SERVER_KEY_VARIABLE, "")) or None
+
+
+def _print_question(result: SalvageResult, suspected: tuple[str, ...]) -> None:
+    """Prints how to find out whether payloads are encrypted: a server that is started the wrong way does harm."""
+    names = some_of([console.escape(each) for each in suspected], 3)
+    click.echo(
+        console.wrapped(
+            f"next: find out whether payloads are encrypted ({names}), before a server is started: with the key of the "
+            "old server in the variable, this says whether it opens them",
+            2,
+        )
+    )
+    words = ("stantools", "doctor", str(result.path), "--encryption-key-env", SERVER_KEY_VARIABLE)
+    click.echo(f"  {' '.join(map(shell_word, words))}")
+    text = "If the old server ran with -encrypt, start the new one with it and the same key; if not, start it without."
+    click.echo(console.wrapped(text, 2))
 
 
 def _print_next(plan: SalvagePlan, result: SalvageResult, options: tuple[str, ...]) -> None:
     """Prints how to start a server on the new store, as it can be pasted, and how to fill its gaps."""
     from stantools.recovery.salvage.check import ENCRYPT
 
-    key, hint = _server_key() if ENCRYPT in options else ("", "")
-    text = (
-        f"next: start the server on the new store, with ports, users and limits as before{hint}; the original or ours:"
-    )
+    key = _server_key() if ENCRYPT in options else ""
+    text = "next: start the server on the new store, with ports, users and limits as before; the original or ours:"
     click.echo(console.wrapped(text, 2))
     words = " ".join(map(shell_word, ("-st", "FILE", "-dir", str(result.path), *options)))
     for program in ("nats-streaming-server", "stan-broker"):
@@ -245,15 +269,13 @@ def _print_next(plan: SalvagePlan, result: SalvageResult, options: tuple[str, ..
         click.echo(f"  {' '.join(map(shell_word, again))}")
 
 
-def _server_key() -> tuple[str, str]:
-    """Returns what hands the server its encryption key, in front of its command, and what is to be said about that."""
+def _server_key() -> str:
+    """Returns what hands the server its encryption key, in front of its command."""
     given = click.get_current_context().params
     variable, path = given["encryption_key_env"], given["encryption_key_file"]
     if path:
-        return f'{SERVER_KEY_VARIABLE}="$(cat {shell_word(str(path))})" ', ""
-    if not variable and SERVER_KEY_VARIABLE not in os.environ:
-        return f"{SERVER_KEY_VARIABLE}=KEY ", ", and its encryption key in the place of KEY"
-    return (f'{SERVER_KEY_VARIABLE}="${variable}" ' if variable and variable != SERVER_KEY_VARIABLE else ""), ""
+        return f'{SERVER_KEY_VARIABLE}="$(cat {shell_word(str(path))})" '
+    return f'{SERVER_KEY_VARIABLE}="${variable}" ' if variable and variable != SERVER_KEY_VARIABLE else ""
 
 
 def _print_stores(result: SalvageJobResult, *, dry_run: bool) -> None:

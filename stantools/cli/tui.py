@@ -13,6 +13,7 @@ import click
 from stantools.cli.connecting import connection_options
 from stantools.cli.options import PathType, StoreArgument, node_option, reading_options, verb, workers_option
 from stantools.errors import ExitCode, UsageError
+from stantools.installing import install_command
 
 if TYPE_CHECKING:
     from stantools.nats.options import ConnectOptions
@@ -61,8 +62,7 @@ def command(
     try:
         from tui.app import Browser
     except ImportError as error:
-        remedy = "install the extra: pip install 'stantools[tui]'"
-        raise UsageError(f"the browser cannot run: {error}", remedy) from error
+        raise UsageError(f"the browser cannot run: {error}", f"install it: {install_command('textual')}") from error
     from stantools.cli.opening import node_at, store_of_node
     from tui.keys import read_settings
     from tui.session import StoreSession

@@ -17,7 +17,7 @@ from stantools.inspection.start_verdict import HARMFUL, FlawKind, StartVerdict, 
 from stantools.inspection.verify import Verdict
 from stantools.notation import counted
 from stantools.store.locks import Use
-from stantools.store.options import open_store
+from stantools.store.options import ReadOptions, open_store
 from stantools.store.serverinfo import stored_cluster_id
 
 #: Stands for the cluster id where the store does not name it any more; salvage refuses it.
@@ -112,7 +112,7 @@ def _nameless(path: Path, findings: Sequence[Finding] | None, forecast: Forecast
     suspected = any(finding.code in _IDENTITY_GONE for finding in findings or ())
     if not suspected and (forecast is None or forecast.recovered):
         return False
-    store = open_store(path)
+    store = open_store(path, ReadOptions(accept_unreadable=True))
     return stored_cluster_id(store.server, store.crc) is None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from stantools.escaping import fill_in
 from stantools.inspection.catalogue import CATALOGUE
+from stantools.inspection.logformats import server_lines
 from stantools.inspection.serverlog import LINES, WRAPPERS, LogLine
 
 #: `[PID] 2026/11/21 03:00:00.123456 [ERR] STREAM: ` in front of every line; older servers say STAN.
@@ -42,7 +43,8 @@ def explain(text: str) -> list[Explanation]:
     """Explains a finding code or a log line.
 
     Args:
-        text: A code of the catalogue, or a line as it is in the server's log, with or without its prefix.
+        text: A code of the catalogue, or a line as it is in the server's log, with or without its prefix, also as
+            collectors of logs keep it (`logformats`).
 
     Returns:
         One explanation for a code. For a log line one for each level of the error, outermost first; only one of them
@@ -51,6 +53,10 @@ def explain(text: str) -> list[Explanation]:
     code = text.strip().lower()
     if entry := CATALOGUE.get(code):
         return [Explanation(code, entry.meaning, entry.cause, entry.server, entry.remedy)]
+    return next(filter(None, map(_explain_line, server_lines(text))), [])
+
+
+def _explain_line(text: str) -> list[Explanation]:
     line = _START.sub("", _PREFIX.sub("", text.strip()))
     around = [(match, each) for each in WRAPPERS if (match := each.pattern.search(line))]
     around.sort(key=lambda found: found[0].start())

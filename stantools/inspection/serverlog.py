@@ -436,6 +436,14 @@ LINES = (
         "`stantools messages STORE CHANNEL --encryption-key-env NAME` shows which messages a key opens",
     ),
     _line(
+        r"Messages of \d+ channel\(s\) may be encrypted",
+        "the broker runs without encryption on a store whose messages have the shape of encrypted ones. If they are, "
+        "clients get what nobody can read, and new messages are stored plain.",
+        "the store was written with -encrypt, and the broker was started without it",
+        "`stantools doctor STORE --encryption-key-env NATS_STREAMING_ENCRYPTION_KEY` says whether the key of the old "
+        "server opens them; then start with -encrypt and that key",
+    ),
+    _line(
         r"encryption key required",
         "encryption is on and no key was given.",
         remedy="set NATS_STREAMING_ENCRYPTION_KEY or encryption_key",

@@ -54,7 +54,7 @@ class SliceSummary:
     last_timestamp: int = 0  #: of the last message
     source: SummarySource = SummarySource.NOTHING  #: where this comes from
     problems: tuple[str, ...] = ()  #: what is not as a healthy server leaves it, in words
-    encrypted: bool = False  #: the last messages look encrypted
+    encrypted: bool = False  #: messages of it may be encrypted
 
 
 @dataclass
@@ -227,16 +227,21 @@ def _from_index(
         last.timestamp,
         SummarySource.INDEX,
         (problem,) if problem else (),
-        samples_look_encrypted(
-            data, (index[row].offset for row in range(max(count - SAMPLES, 0), count)), channel, crc
-        ),
+        samples_look_encrypted(data, (index[row].offset for row in _sampled(count)), channel, crc),
     )
+
+
+def _sampled(count: int) -> list[int]:
+    """Returns the rows to look at: encryption may have been turned on or off in between."""
+    half = SAMPLES // 2
+    return [*range(min(half, count)), *range(max(count - half, half), count)]
 
 
 def _from_scan(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, problem: str) -> SliceSummary:
     summary = SliceSummary(files)
     problems = [problem] if problem else []
     damaged = bytes_damaged = 0
+    first_offsets: list[int] = []
     offsets: list[int] = []
     for part in scan_slice(data, channel, crc):
         if isinstance(part, Damage):
@@ -248,12 +253,13 @@ def _from_scan(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, proble
         summary.count += part.capacity
         summary.bytes += int(part.size.sum(dtype=np.int64)) + MESSAGE_OVERHEAD * part.capacity
         summary.last_seq, summary.last_timestamp = int(part.sequence[-1]), int(part.timestamp[-1])
-        offsets = part.offset[-SAMPLES:].tolist()
+        first_offsets = first_offsets or part.offset[: SAMPLES // 2].tolist()
+        offsets = part.offset[-SAMPLES // 2 :].tolist()
     if damaged:
         places = counted(damaged, "place", "is/are")
         problems.append(f"{places} damaged in the data file, {counted(bytes_damaged, 'byte')}")
     summary.source = SummarySource.SCAN if summary.count else SummarySource.NOTHING
     if summary.count:
-        summary.encrypted = samples_look_encrypted(data, offsets, channel, crc)
+        summary.encrypted = samples_look_encrypted(data, dict.fromkeys([*first_offsets, *offsets]), channel, crc)
     summary.problems = tuple(problems)
     return summary

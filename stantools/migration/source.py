@@ -10,19 +10,20 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 
 from stantools.format.crc import Crc
-from stantools.format.encryption import master_key
+from stantools.format.encryption import master_key, may_be_encrypted
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import ChannelSurvey
-from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, Finisher, StepReader, looks_encrypted
+from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, Finisher, StepReader
 from stantools.progress import Progress
 from stantools.recovery.merge import plan_merge
 from stantools.recovery.options import MergeOptions
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, plan_salvage
 from stantools.recovery.salvage.model import SPLIT, ChannelPlan, Copy, Dropped, Fate, Step
 from stantools.store.directory import Datastore, subject_matches
+from stantools.store.mapping import Buffer
 from stantools.store.nodes import NodeFiles
 from stantools.store.options import ReadOptions
 from stantools.store.ranges import Ranges
@@ -145,12 +146,12 @@ class ChannelSource:
 
     @cached_property
     def encrypted(self) -> bool:
-        """Whether payloads are stored encrypted, going by a sample.
+        """Whether payloads may be stored encrypted, going by a sample.
 
         Raises:
             StoreUnreadableError: As from `read`.
         """
-        return any(map(looks_encrypted, self._sample()))
+        return may_be_encrypted(chain.from_iterable(map(_stored, self._sample())))
 
     def check_key(self) -> None:
         """Decrypts a sample of the messages, if there is a key.
@@ -247,6 +248,12 @@ class ChannelSource:
         for place in sorted(chosen):
             sample = self.read(after=place - 1, batch_bytes=_SAMPLE_BYTES, batch_rows=_SAMPLE_ROWS, finish=False)
             yield from islice(sample, 1)
+
+
+def _stored(batch: Batch) -> Iterator[tuple[int, Buffer]]:
+    columns = batch.columns
+    rows = zip(columns.sequence.tolist(), columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
+    yield from ((sequence, batch.buffer[start : start + size]) for sequence, start, size in rows if size)
 
 
 def _places(step: Step) -> list[int]:

@@ -81,7 +81,7 @@ def find_node(path: Path) -> NodeFiles | None:
     """
     if path.name == RAFT_LOG_FILE and path.is_file():
         return NodeFiles(path, path.parent, None)
-    if not path.is_dir() or (path / SERVER_FILE).exists() or (path / CLIENTS_FILE).exists():
+    if not path.is_dir() or any(os.path.exists(path / name) for name in (SERVER_FILE, CLIENTS_FILE)):  # noqa: PTH110
         return None
     logs, stores, closed = _look(path)
     if closed and (logs or stores):  # what they hold belongs to the node

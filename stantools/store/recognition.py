@@ -163,7 +163,7 @@ def _file_of_store(path: Path) -> str:
 
 def _store_above(directory: Path) -> str:
     for place in (directory, directory.absolute().parent):
-        if any((place / name).is_file() for name in (SERVER_FILE, CLIENTS_FILE)):
+        if any(_is_file(place / name) for name in (SERVER_FILE, CLIENTS_FILE)):
             return f"; of the store that it lies in: `stantools doctor {shell_word(str(place))}`"
     return ""
 
@@ -280,7 +280,9 @@ def _jetstream(path: Path, names: set[str]) -> Recognised | None:
 
 def _holds_streams(directory: Path) -> bool:
     names = _listed(directory) or ()
-    return any((directory / each / "msgs").is_dir() or (directory / each / "meta.inf").is_file() for each in names)
+    return any(
+        _listed(directory / each / "msgs") is not None or _is_file(directory / each / "meta.inf") for each in names
+    )
 
 
 def _channel(path: Path, names: set[str]) -> Recognised | None:
@@ -288,7 +290,7 @@ def _channel(path: Path, names: set[str]) -> Recognised | None:
         return None
     place = path.absolute()
     shown, channel = path.parent if path.name and path.parent != path else place.parent, place.name
-    if not any((place.parent / each).is_file() for each in (SERVER_FILE, CLIENTS_FILE)):
+    if not any(_is_file(place.parent / each) for each in (SERVER_FILE, CLIENTS_FILE)):
         remedy = f"look at its messages: `stantools pipeline verify {shell_word(str(path))}`"
         return Recognised(Kind.CHANNEL, f": {channel}; the store around it is not there", remedy)
     store, word = shell_word(str(shown)), shell_word(channel)
@@ -350,3 +352,10 @@ def _listed(path: Path) -> set[str] | None:
         return {each.name for each in path.iterdir()}
     except OSError:
         return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False

@@ -169,7 +169,7 @@ def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool)
         )
         yield Note(Level.INFO, name, text)
     if not decrypted and channel.encrypted:
-        text = "its payloads look encrypted, and go along as they are stored"
+        text = "its payloads may be encrypted, and go along as they are stored"
         yield Note(Level.WARNING, name, text, "give the encryption key, unless consumers decrypt them")
     if moment := _goes_back(kept):
         text = f"times go back near {format_time(moment)}: to start consumers by time is inexact there"
