@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from array import array
 from collections import OrderedDict
 from pathlib import Path
 from typing import Final
 
 from broker.stores.interface import StorageError
+from stantools.store.durable import fsync_file
 from stantools.streamfiles import highway
 
 #: Blocks that are open at a time, of all streams.
@@ -162,6 +164,17 @@ class Block:
     def share(self, files: Descriptors) -> None:
         """Has its file open among others; it is closed now."""
         self._files = files
+
+    def sync_soon(self) -> None:
+        """Syncs it in a thread: it is full."""
+        threading.Thread(target=self._sync_full, name="block-sync", daemon=True).start()
+
+    def _sync_full(self) -> None:
+        try:
+            fsync_file(self.path)
+        except OSError:
+            return  # it is gone meanwhile; or what comes to sync it later says why not
+        self.safe = True
 
     def close(self) -> None:
         """Closes the file, if it is open."""

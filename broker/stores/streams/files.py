@@ -52,8 +52,8 @@ _IN_USE: Final = 0.3
 _MOST_WAITING: Final = 1 << 20
 #: How many times as many bytes are read as are wanted, where what is wanted is not all there is.
 _SPARSE: Final = 4
-#: So many tombstones of messages of the last block, if it has no others left, are more than a new block.
-_MANY: Final = 16
+#: So many tombstones of messages of a block, if it has no others left, are worth a sync.
+_MANY: Final = 256
 #: Bytes of a record with headers besides what the message has.
 _HEADED: Final = EMPTY_RECORD_SIZE + HEADER_LENGTH_SIZE
 MESSAGES: Final = "msgs"
@@ -81,6 +81,8 @@ class FileStream(KeptConsumers):
         self._untidy: set[int] = set()  # blocks that may have little in use
         self._lifetimes = True  # messages may have one
         self._abandoned = False
+        self._syncing: list[Block] = []  # blocks that are being synced
+        self._deferred: set[int] = set()  # blocks without use, until a later one is synced
         self._renamed = False  # files were made or removed since the directory was synced
         self.contents = Contents(next_sequence or 1)
         if next_sequence is None:
@@ -257,6 +259,7 @@ class FileStream(KeptConsumers):
         number = next(reversed(self._blocks), 0)
         if number:
             self._blocks[number].flush()
+            self._blocks[number].sync_soon()
             self._untidy.add(number)
         block = self._blocks[number + 1] = Block(self._messages, self._name, number + 1, self._files)
         self._renamed = True
@@ -318,16 +321,20 @@ class FileStream(KeptConsumers):
         block.graves.append(sequence)
 
     def _bury_rows(self, gone: Iterable[tuple[Segment, NDArray[np.int64]]]) -> None:
-        """Writes tombstones for messages that were taken out; those of a block without any need none, it goes."""
+        """Writes tombstones for messages that were taken out; many of a block without others need none: it goes."""
         gone = [(segment, rows) for segment, rows in gone if len(rows)]
+        self._untidy.update(segment.block for segment, _ in gone)
         live = {segment.block for segment in self.contents.segments if segment.live}
+        emptied = [segment.block for segment, rows in gone if segment.block not in live and len(rows) > _MANY]
         last = next(reversed(self._blocks), 0)
-        if last not in live and sum(len(rows) for segment, rows in gone if segment.block == last) > _MANY:
+        if last in emptied:
             self._begin_block()
-        last = next(reversed(self._blocks), 0)
+            self._bury(self.contents.last, self.contents.last_time)
+        if emptied:
+            self._write()
+            self._secure(max(emptied))
         for segment, rows in gone:
-            self._untidy.add(segment.block)
-            if segment.block in live or segment.block == last:
+            if segment.block not in emptied:
                 times = np.frombuffer(segment.times, np.int64)[rows]
                 self._bury_all(np.array(rows + segment.first, np.uint64), times)
 
@@ -361,10 +368,14 @@ class FileStream(KeptConsumers):
         if used:
             self._rewrite(block)
             return
-        self._bury_all(sequences, times)
-        self._write()
-        # Tombstones have to be elsewhere, whatever happens, before the block goes.
-        self._secure(number, anew=len(sequences) > 0)
+        if len(sequences):
+            # They have to be elsewhere, whatever happens, before the block goes.
+            self._bury_all(sequences, times)
+            self._write()
+            self._secure(number, anew=True)
+        elif not self._is_secure(number):
+            self._deferred.add(number)
+            return
         for segment in segments:
             self.contents.remove_segment(segment)
         del self._blocks[number]
@@ -376,11 +387,14 @@ class FileStream(KeptConsumers):
 
         Otherwise nothing might be left that says how far the stream has come.
         """
-        if anew or not any(each > number and block.safe for each, block in self._blocks.items()):
+        if anew or not self._is_secure(number):
             for block in self._blocks.values():
                 if block.number > number:
                     block.sync()
             self._sync_names()
+
+    def _is_secure(self, number: int) -> bool:
+        return any(each > number and block.safe for each, block in self._blocks.items())
 
     def _segments(self, number: int) -> list[Segment]:
         return [segment for segment in self.contents.segments if segment.block == number]
@@ -418,6 +432,9 @@ class FileStream(KeptConsumers):
             StorageError: It cannot be written.
         """
         self._write()
+        if self._deferred and self._is_secure(max(self._deferred)):
+            self._untidy |= self._deferred
+            self._deferred.clear()
         while self._untidy:
             number = min(self._untidy)
             self._untidy.discard(number)
@@ -430,8 +447,14 @@ class FileStream(KeptConsumers):
                 block.flush()
 
     def unsynced(self) -> list[Path]:
-        """Returns the files and directories that were written since this was called last, in the order to sync them."""
+        """Returns the files and directories that were written since this was called last, in the order to sync them.
+
+        Those of the last call are synced by now.
+        """
         written = [block for block in self._blocks.values() if block.unsynced]
+        for block in self._syncing:
+            block.safe = True
+        self._syncing = written
         for block in written:
             block.unsynced = False
         names, self._renamed = self._renamed, False

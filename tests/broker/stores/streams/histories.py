@@ -12,6 +12,7 @@ from unittest import mock
 
 from broker.log import NATS
 from broker.stores.streams import files
+from broker.stores.streams.blocks import Block
 from broker.stores.streams.contents import Filter
 from broker.stores.streams.directory import StreamsDirectory
 from broker.stores.streams.files import FileStream
@@ -314,7 +315,7 @@ def _table(messages: list[Message]) -> tuple[bytes, Frames]:
 def play(seed: int, folder: Path, end: str, rounds: int = 3, steps: int = 25) -> None:
     """Plays a history."""
     history = History(seed, folder)
-    with mock.patch.object(files, "BLOCK_SIZE", history.block_size):
+    with small_blocks(history):
         for _ in range(rounds):
             if end == "power":
                 with history.volume.watched():
@@ -329,3 +330,16 @@ def play(seed: int, folder: Path, end: str, rounds: int = 3, steps: int = 25) ->
                     history.step()
                 getattr(history, end)()
     history.place.close()
+
+
+@contextmanager
+def small_blocks(history: History) -> Iterator[None]:
+    """Makes blocks small; a full one is synced at once, or not before all others."""
+
+    def sync_soon(block: Block) -> None:
+        if history.chance.random() < 0.5:
+            block._sync_full()
+
+    limits = mock.patch.multiple(files, BLOCK_SIZE=history.block_size, _MANY=history.chance.choice((2, 20)))
+    with limits, mock.patch.object(Block, "sync_soon", sync_soon):
+        yield

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from nats.js.errors import NotFoundError
 
-from broker.stores.streams import files
 from tests import natsclient, servers
-from tests.broker.stores.streams.histories import NAME, History, logged
+from tests.broker.stores.streams.histories import NAME, History, logged, small_blocks
 
 pytestmark = pytest.mark.skipif(servers.NEWEST not in servers.available(), reason="no nats-server here")
 
@@ -33,7 +31,7 @@ async def look(url: str) -> tuple[dict[int, tuple[int, bytes, bytes]], int]:
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(each, marks=pytest.mark.slow) for each in range(3, 30))])
 def test_a_real_server_has_what_the_model_has(tmp_path: Path, seed: int) -> None:
     history = History(seed, tmp_path)
-    with mock.patch.object(files, "BLOCK_SIZE", history.block_size):
+    with small_blocks(history):
         for _ in range(60):
             history.step()
         history.store.close()
