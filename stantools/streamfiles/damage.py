@@ -43,7 +43,7 @@ class Gap:
     flaw: Flaw
     before: int  #: sequence of the last message of the block in front of it, 0 for none
     after: int = 0  #: sequence of the next message of the block, 0 for none
-    claimed: int = 0  #: sequence in the head of the damaged record if its size is possible, 0 otherwise
+    claimed: int = 0  #: greatest sequence in the heads of damaged records there, 0 for none
 
 
 def scan_block(data: bytes, key: bytes, position: int = 0) -> tuple[list[RecordColumns], int, Flaw]:
@@ -83,11 +83,19 @@ def intact_records(data: bytes, key: bytes) -> tuple[bytes, list[Gap]]:
         position = end
 
 
-def _claimed(record: bytes) -> int:
-    size = int.from_bytes(record[:4], "little") & 0x7FFFFFFF
-    sequence = int.from_bytes(record[4:_TIME_AT], "little")
-    # A tombstone says nothing of how far a stream has come.
-    return 0 if sequence & TOMBSTONE or not EMPTY_RECORD_SIZE <= size <= len(record) else sequence & MAX_SEQUENCE
+def _claimed(data: bytes) -> int:
+    """Returns the greatest sequence in the heads of damaged records, as far as their sizes lead from one to the next."""
+    greatest = position = 0
+    while position + EMPTY_RECORD_SIZE <= len(data):
+        size = int.from_bytes(data[position : position + 4], "little") & 0x7FFFFFFF
+        sequence = int.from_bytes(data[position + 4 : position + _TIME_AT], "little")
+        if not EMPTY_RECORD_SIZE <= size <= len(data) - position:
+            break
+        # A tombstone says nothing of how far a stream has come.
+        if not sequence & TOMBSTONE:
+            greatest = max(greatest, sequence & MAX_SEQUENCE)
+        position += size
+    return greatest
 
 
 def next_record(data: bytes, position: int, key: bytes) -> int:

@@ -255,9 +255,9 @@ class Recovery:
         reached = self._contents.last
         for gap in gaps[:_MOST_LINES]:
             NATS.error("%s: %s", block.path, _described(gap, gap.before or reached))
-        end = gaps[-1]
-        if not end.after and end.claimed <= (end.before or reached) + _MOST_CLAIMED:
-            self._claimed = max(self._claimed, end.claimed)
+        for gap in gaps:
+            if not gap.after and gap.claimed <= (gap.before or reached) + _MOST_CLAIMED:
+                self._claimed = max(self._claimed, gap.claimed)
         if len(gaps) > _MOST_LINES:
             NATS.error("%s: the same at %d more places", block.path, len(gaps) - _MOST_LINES)
         if block.number not in self._mended:
