@@ -84,7 +84,7 @@ def intact_records(data: bytes, key: bytes) -> tuple[bytes, list[Gap]]:
 
 
 def _claimed(data: bytes) -> int:
-    """Returns the greatest sequence in the heads of damaged records, as far as their sizes lead from one to the next."""
+    """Returns the greatest sequence in the heads of damaged records, as far as their sizes lead to the next."""
     greatest = position = 0
     while position + EMPTY_RECORD_SIZE <= len(data):
         size = int.from_bytes(data[position : position + 4], "little") & 0x7FFFFFFF

@@ -373,7 +373,7 @@ class FileStream(KeptConsumers):
             self._bury_all(sequences, times)
             self._write()
             self._secure(number, anew=True)
-        elif not self._is_secure(number):
+        elif block.end and not self._is_secure(number):
             self._deferred.add(number)
             return
         for segment in segments:

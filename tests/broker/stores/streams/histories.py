@@ -330,6 +330,7 @@ def play(seed: int, folder: Path, end: str, rounds: int = 3, steps: int = 25) ->
                     history.step()
                 getattr(history, end)()
     history.place.close()
+    history.volume.release()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import os
 import random
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,6 +33,7 @@ class Volume:
         self._synced: dict[int, bytes] = {}  # by inode of a file: its content when it was synced
         self._last: dict[int, bytes] = {}  # by inode: the last content that was seen
         self._real = {name: getattr(os, name) for name in (*_NAMED, *_SYNCED)}
+        self._held: list[int] = []  # descriptors of files and directories that are gone
         self.settle()
 
     @contextmanager
@@ -52,9 +53,22 @@ class Volume:
     def _named(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **more: Any) -> Any:
             self._look()
+            if name not in ("link", "mkdir"):
+                moved = name in ("rename", "replace")
+                self._hold(arguments[moved], more.get("dst_dir_fd" if moved else "dir_fd"))
             return self._real[name](*arguments, **more)
 
         return call
+
+    def _hold(self, path: Any, folder: int | None) -> None:
+        """Keeps the inode of what is about to go from being used again."""
+        with suppress(OSError):
+            self._held.append(os.open(path, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder))
+
+    def release(self) -> None:
+        """Closes what is open."""
+        while self._held:
+            os.close(self._held.pop())
 
     def _sync(self, name: str) -> Callable[..., Any]:
         def call(descriptor: int) -> None:
@@ -87,6 +101,7 @@ class Volume:
         """Writes what is left into another folder."""
         self._look()
         self._leave(self.root.stat().st_ino, chance, to, earliest=True)
+        self.release()
 
     def _leave(self, inode: int, chance: random.Random, to: Path, *, earliest: bool = False) -> None:
         to.mkdir(exist_ok=earliest)
