@@ -139,5 +139,5 @@ def test_consumers_that_have_left_messages_behind_do_not_count_again(monkeypatch
     monkeypatch.setattr(Contents, "count", lambda *args: counted(*args))
     counted.reset_mock()
     world.api("STREAM.PURGE.S", {"seq": 41})
-    assert counted.call_count <= 1
+    assert counted.call_count <= 2  # of the one that is behind
     assert world.api("CONSUMER.INFO.S.behind")["num_pending"] == 10
