@@ -166,7 +166,7 @@ class StreamsServer:
                 patterns = Origin(origin, mirror=bool(stream.config.mirror)).patterns
                 filters.append((contents, (yield from contents.make_filter(patterns))))
         if not stream.deleted:
-            self.copies.adopt(stream)
+            yield from self.copies.adopt(stream)
         for contents, found in filters:
             contents.release(found)
         self._driver.commit_soon()
@@ -192,7 +192,8 @@ class StreamsServer:
         stream = self.account.lend(config, created, store)
         for _ in self.consumers.load(stream):
             pass
-        self.copies.adopt(stream)
+        for _ in self.copies.adopt(stream):
+            pass
         return stream
 
     def take_back(self, stream: Stream) -> None:

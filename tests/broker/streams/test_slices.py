@@ -241,6 +241,25 @@ def test_what_is_too_old_goes_a_few_at_a_time(world: World) -> None:
     assert world.server.requests.slices > 5
 
 
+def test_a_source_that_is_added_to_a_large_stream_looks_for_its_copies_in_slices(world: World) -> None:
+    """It was there before: what was copied then is not copied again."""
+    storage = world.api("STREAM.INFO.S")["config"]["storage"]
+    world.create("C", subjects=["c.>"], storage=storage, sources=[{"name": "S", "filter_subject": "s.*.7"}])
+    world.settle()
+    for number in range(500):
+        world.bus.send(b"c.%d" % number, b"")
+    config = world.api("STREAM.INFO.C")["config"]
+    world.api("STREAM.UPDATE.C", {**config, "sources": []})
+    before = world.server.requests.slices
+    begin(world, "STREAM.UPDATE.C", config)
+    for number in steps(world):
+        if number < 5:
+            world.bus.send(b"s.7.7", b"")  # what comes meanwhile is copied once
+    assert "error" not in answers(world)[0] and world.server.requests.slices > before + 10
+    world.settle()
+    assert world.state("C")["messages"] == 1 + 500 + 4
+
+
 def test_a_stream_with_a_filtered_source_begins_in_slices(world: World) -> None:
     before = world.server.requests.slices
     answer = world.create("C", storage="memory", sources=[{"name": "S", "filter_subject": "s.*.7"}])
