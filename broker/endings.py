@@ -29,11 +29,11 @@ class SignalThread:
 
     Args:
         codes: Signals that end the process, and its exit codes then.
-        patience: Seconds that an end in order may take.
+        patience: Seconds that an end in order may take; may be changed.
     """
 
     def __init__(self, codes: Mapping[int, int], patience: float = PATIENCE) -> None:
-        self._codes, self._patience = codes, patience
+        self._codes, self.patience = codes, patience
         self._actions: Mapping[int, Callable[[], object]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._before: dict[int, object] = {}
@@ -81,11 +81,11 @@ class SignalThread:
 
     def _watch(self) -> None:
         """Ends the process if it does not end by itself."""
-        if self._ended.wait(self._patience):
+        if self._ended.wait(self.patience):
             return
         assert self._code is not None
         # What is written to a log may be what everything waits for.
-        line = threading.Thread(target=_say, args=(self._patience,), daemon=True)
+        line = threading.Thread(target=_say, args=(self.patience,), daemon=True)
         line.start()
         line.join(_LAST_LINE)
         os._exit(self._code)

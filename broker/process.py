@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from broker.stores.interface import Remote, Store
 
 EXIT_FAILURE: Final = 1
+#: Seconds that the end may take where a NATS server has to end before: the next start finds its directory free.
+_NODE_PATIENCE: Final = 12.0
 EXIT_TERMINATED: Final = 143
 
 
@@ -228,6 +230,7 @@ class _Process:
             return node
         from broker.bus.nodeserver import NodeServer
 
+        self._signals.patience = _NODE_PATIENCE
         server = self._node_server = NodeServer(node.server, directory, node.node_id, self._fatal)
         stack.push_async_callback(server.stop)
         port = await server.start(self._ended)

@@ -9,6 +9,7 @@ attacker waits for the answers to its requests.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import re
@@ -23,6 +24,9 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from attack import CALM, Client, waits_until
 
+from stantools.format.proto.protocol_pb2 import ConnectResponse, PubMsg
+from stantools.format.proto.store_pb2 import ConnectRequest, SubscriptionRequest
+
 _KEYS = 100_000
 _HEAD = re.compile(rb"(H?)MSG (\S+) \S+ (?:(\S+) )??(?:(\d+) )?(\d+)\r\n")
 _PATIENCE = 120.0
@@ -35,6 +39,7 @@ class Requester(Client):
         self._asked, self._bytes = 0, b""
         super().__init__(port)
         self.monitoring = monitoring
+        self.streaming = ConnectResponse()
         self.inbox = b"_INBOX." + secrets.token_hex(8).encode()
         self.send(b"SUB %b.* 1\r\n" % self.inbox)
         self.ping()
@@ -199,6 +204,44 @@ def _rollup(what: str) -> Callable[[Requester], None]:
     return attack
 
 
+def republished(client: Requester) -> None:
+    """A stream whose messages are published again, with as many tokens as are taken."""
+    for tokens in (30_000, 250):
+        config = {"republish": {"src": "b.*", "dest": "y." + ".".join(["{{wildcard(1)}}"] * tokens)}}
+        with contextlib.suppress(RuntimeError):
+            client.create("B", subjects=["b.*"], **config)
+
+
+def channel(client: Requester) -> None:
+    """20,000 messages in a channel, and a client that will subscribe to it."""
+    request = ConnectRequest(client_id=b"storm", heartbeat_inbox=client.inbox + b".h", protocol=1, conn_id=b"storm")
+    answer = client.ask("_STAN.discover.test-cluster", request.SerializeToString())
+    client.streaming = ConnectResponse.FromString(answer)
+    prefix = client.streaming.pub_prefix
+    frames = []
+    for number in range(20_000):
+        message = PubMsg(client_id=b"storm", guid=b"%d" % number, subject=b"storm", data=b"x" * 100, conn_id=b"storm")
+        payload = message.SerializeToString()
+        frames.append(b"PUB %b.storm %d\r\n%b\r\n" % (prefix, len(payload), payload))
+    client.send(b"".join(frames))
+    client.ping()
+
+
+def storm(client: Requester) -> None:
+    """20 subscriptions that acknowledge nothing within their second, for six seconds."""
+    for number in range(20):
+        request = SubscriptionRequest(
+            client_id=b"storm",
+            subject=b"storm",
+            inbox=b"nobody.%d" % number,
+            max_in_flight=2**31 - 1,
+            ack_wait_in_secs=1,
+            start_position=4,  # the first message
+        )
+        client.ask(client.streaming.sub_requests.decode(), request.SerializeToString())
+    time.sleep(6)
+
+
 def _monitoring(path: str) -> Callable[[Requester], None]:
     def attack(client: Requester) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{client.monitoring}{path}", timeout=_PATIENCE) as answer:
@@ -252,6 +295,9 @@ ATTACKS: dict[str, Attack] = {
         lambda c: c.ask("$JS.API.STREAM.CREATE.D", b'{"name":"D","sources":[%b]}' % b",".join([b"{}"] * 300_000)),
     ),
     "nested": Attack("500 KB of brackets", nothing, lambda c: c.ask("$JS.API.STREAM.CREATE.D", b"[" * 500_000)),
+    "republish": Attack(
+        "a publish with a republish of 30,000 tokens", republished, lambda c: c.ask("b." + "q" * 3000, b"x")
+    ),
     "purge": Attack("purge of a seventh, by a filter", keys, lambda c: c.api("STREAM.PURGE.KV", {"filter": "kv.3.>"})),
     "purge_half": Attack("purge of a half, by sequence", keys, lambda c: c.api("STREAM.PURGE.KV", {"seq": 50_000})),
     "purge_all": Attack("purge of all", keys, lambda c: c.api("STREAM.PURGE.KV")),
@@ -267,6 +313,7 @@ ATTACKS: dict[str, Attack] = {
     "jsz": Attack("/jsz of 1,000 streams", streams, _monitoring("/jsz?consumers=1&config=1&limit=10000")),
     "subsz": Attack("/subsz of 100,000 subscriptions", subscribed, _monitoring("/subsz?subs=1&limit=100000")),
     "connz": Attack("/connz with 100,000 subscriptions", subscribed, _monitoring("/connz?subs=detail&limit=100000")),
+    "storm": Attack("20 streaming subscriptions × 20,000 pending, ack wait 1 s", channel, storm),
 }
 
 

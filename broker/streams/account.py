@@ -147,8 +147,12 @@ class Account:
         self._leave(stream)
         stream.configure(config)
         self._enter(stream)
-        stream.expire(self._clock.wall())
-        stream.enforce()
+        now = self._clock.wall()
+        while stream.expire(now):
+            yield
+            stream.check_there()
+        yield from stream.enforce_all()
+        stream.check_there()
         stream.store.flush()
         return stream
 
@@ -217,8 +221,10 @@ class Account:
         now = self._clock.wall()
         stream = self._enter(Stream(self.room, config, created, store))
         stream.take_over(found)
-        stream.expire(now)
-        stream.enforce()
+        while stream.expire(now):
+            pass
+        for _ in stream.enforce_all():
+            pass
         stream.store.flush()
         return stream
 

@@ -314,12 +314,20 @@ class Api:
             body: The request.
         """
         self.total += 1
-        if header and beyond(header):
-            yield bare(BEYOND)
-            return
         name, _, subject = rest.partition(b".")
         stream = self._account.direct(name.decode(errors="replace"))
-        if stream is None:
+        if header and beyond(header):
+            yield bare(BEYOND)
+        elif stream is None:
             yield bare(status("503"))
         else:
             yield from reading.direct(stream, subject, body)
+
+    def last(self, rest: bytes, header: bytes) -> tuple[bytes, int]:
+        """As `direct` for the last message of a subject without wildcards, at once: so are nearly all requests."""
+        self.total += 1
+        name, _, subject = rest.partition(b".")
+        stream = self._account.direct(name.decode(errors="replace"))
+        if header and beyond(header):
+            return bare(BEYOND)
+        return bare(status("503")) if stream is None else reading.last(stream, subject)

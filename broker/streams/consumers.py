@@ -437,10 +437,12 @@ class Consumers:
         """When (nanoseconds since 1970) the next one must go on, which may be past; 0 for never."""
         return self._alarms[0][0] if self._alarms else 0
 
-    def look_after(self) -> None:
-        """Removes consumers that nobody has used for too long, and keeps the states of the others."""
+    def look_after(self) -> Iterator[None]:
+        """Removes consumers that nobody has used for too long, and keeps the states of the others, step by step."""
         now = self._clock.wall()
         for consumer, delivery in list(self._deliveries.items()):
+            if consumer not in self._deliveries:
+                continue
             if 0 < delivery.expires() <= now:
                 if delivery.is_used(now):
                     delivery.used = now
@@ -448,6 +450,7 @@ class Consumers:
                     self.remove(consumer)
                     continue
             self.keep(consumer)
+            yield
 
     def keep_all(self) -> None:
         """Keeps the states of all."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Messages that are copied before others have their turn.
 _MOST: Final = 256
+#: Headers of messages that are read in a row.
+_FEW: Final = 32
 
 
 def _unwanted(line: bytes) -> bool:
@@ -215,21 +217,31 @@ class Copies:
         """Whether there may be something for `run`."""
         return bool(self._ready)
 
-    def adopt(self, stream: Stream) -> None:
-        """Copies what a stream is configured to copy now, and what others copy from it."""
-        known = {each.origin.key: each for each in self._of.pop(stream, ())}
-        fresh = []
+    def adopt(self, stream: Stream) -> Iterator[None]:
+        """Copies what a stream is configured to copy now, and what others copy from it, as work in steps."""
+        known = {each.origin.key: each for each in self._of.get(stream, ())}
+        copies, fresh = [], []
         for values in stream.config.origins:
             origin = Origin(values, mirror=bool(stream.config.mirror))
             copy = known.pop(origin.key, None)
             if copy is None:
                 fresh.append(copy := Copy(stream, origin))
-                self._from.setdefault(origin.name, []).append(copy)
                 copy.attach(self._streams.get(origin.name))
-            self._of.setdefault(stream, []).append(copy)
+            copies.append(copy)
+        # New ones run when it is known how far they are.
+        yield from self._resume(stream, fresh)
+        if stream.deleted:
+            for copy in fresh:
+                copy.attach(None)
+            return
+        for copy in fresh:
+            copy.attach(self._streams.get(copy.origin.name))
+            self._from.setdefault(copy.origin.name, []).append(copy)
         self._drop(known.values())
-        self._resume(stream, fresh)
-        stream.copies = self._of.get(stream, [])
+        self._of.pop(stream, None)
+        if copies:
+            self._of[stream] = copies
+        stream.copies = copies
         if known:
             self._unmarked[stream] = None
         for copy in self._from.get(stream.name, ()):
@@ -260,14 +272,15 @@ class Copies:
     def renew(self, stream: Stream) -> None:
         """A stream was opened again, with what is certain: what it copies continues when its turn comes."""
         copies = self._of.get(stream, [])
-        self._resume(stream, copies)
+        for _ in self._resume(stream, copies):
+            pass
         self._blocked.update(dict.fromkeys(copies))
         for copy in self._from.get(stream.name, ()):
             if copy not in stream.followers:
                 copy.renew()
 
-    def _resume(self, stream: Stream, copies: list[Copy]) -> None:
-        """Finds out how far copies are."""
+    def _resume(self, stream: Stream, copies: list[Copy]) -> Iterator[None]:
+        """Finds out how far copies are, as work that can be interrupted."""
         contents = stream.store.contents
         left = [copy for copy in copies if not copy.origin.mirror]
         kept = (stream.store.copied() if left else None) or CopiedState(0, {})
@@ -280,6 +293,8 @@ class Copies:
                 if sequence < kept.end:
                     # What was kept counts, if it says something of a source.
                     left = [copy for copy in left if copy.key not in kept.positions]
+                if row % _FEW == 0:
+                    yield
                 value = _marked(stream, sequence) if left else b""
                 for copy in [copy for copy in left if copy.origin.marked(value)]:
                     copy.resume(max(copy.origin.marked(value), copy.position), mark=sequence)

@@ -120,8 +120,8 @@ def direct(stream: Stream, subject: bytes, body: bytes) -> Iterator[tuple[bytes,
         elif body:
             yield _BAD
         else:
-            last = yield from stream.store.contents.find_last(subject)
-            yield stream.store.direct(last, stream.label) or _MISSING
+            sequence = yield from stream.store.contents.find_last(subject)
+            yield stream.store.direct(sequence, stream.label) or _MISSING
     except _RefusedError as refused:
         yield bare(status(str(refused)))
     except (ApiError, StorageError):
@@ -145,6 +145,15 @@ def _wanted(body: bytes) -> dict[str, Any]:
     if any(pair <= set(wanted) for pair in _CONFLICTS):
         raise _RefusedError("408 Bad Request")
     return wanted
+
+
+def last(stream: Stream, subject: bytes) -> tuple[bytes, int]:
+    """Returns the answer to a direct get of the last message of a subject, which has no wildcards."""
+    entry = stream.store.contents.subjects.get(subject)
+    try:
+        return (stream.store.direct(entry.last, stream.label) if entry is not None else None) or _MISSING
+    except StorageError:
+        return _MISSING
 
 
 def _found(stream: Stream, wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, int] | None]:

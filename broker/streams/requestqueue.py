@@ -31,26 +31,23 @@ class QueuedRequest:
     """A request.
 
     Args:
-        client: Who sent it, as far as the subject for the answer says so.
+        client: The client, as far as the subject for the answer says so; None for the server itself, which waits for
+            none.
         stream: The stream that it changes; empty if it changes none.
         size: Its bytes.
         steps: What is to be done.
         listened: Returns whether somebody still listens who gets the answer.
     """
 
-    __slots__ = ("listened", "places", "size", "steps")
+    __slots__ = ("changes", "listened", "places", "size", "steps")
 
     def __init__(
-        self, client: bytes, stream: bytes, size: int, steps: Iterator[None], listened: Callable[[], bool]
+        self, client: bytes | None, stream: bytes, size: int, steps: Iterator[None], listened: Callable[[], bool]
     ) -> None:
         #: What it waits for: the requests before it from the same client, and to the same stream.
-        self.places = [(b"c", client), *([(b"s", stream)] if stream else [])]
+        self.places = [*([(b"c", client)] if client is not None else []), *([(b"s", stream)] if stream else [])]
         self.size, self.steps, self.listened = size, steps, listened
-
-    @property
-    def changes(self) -> bool:
-        """Whether it changes a stream."""
-        return len(self.places) > 1
+        self.changes = bool(stream)  #: it changes a stream
 
 
 class RequestQueue:
@@ -103,7 +100,7 @@ class RequestQueue:
 
     def clear(self) -> None:
         """Drops all requests."""
-        for line in self._lines.values():
+        for line in (self._at_work, *self._lines.values()):
             for request in line:
                 _close(request)
         self._lines.clear()

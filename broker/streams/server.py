@@ -22,6 +22,7 @@ from broker.streams.copying import Copies
 from broker.streams.errors import ApiError, store_failed
 from broker.streams.headers import status
 from broker.streams.options import beyond
+from broker.streams.origins import Origin
 from broker.streams.preview import DIALECTS, Preview
 from broker.streams.pubacks import PubAcks
 from broker.streams.requestqueue import QueuedRequest, RequestQueue
@@ -89,7 +90,7 @@ class StreamsServer:
         self._synced = self._looked = clock.monotonic()
         self._published_at = 0
         self._wake_time = 0
-        self._stopped = False
+        self._stopped = self._looking = False
 
     def start(self) -> None:
         """Opens what is there, and listens.
@@ -156,7 +157,18 @@ class StreamsServer:
             if subject not in heard:
                 heard[subject] = self._bus.listen(subject.encode(), partial(self._published, stream), gathered=True)
                 yield
-        self.copies.adopt(stream)
+        filters = []
+        for origin in stream.config.origins:
+            # What it copies has a filter, which it finds when it begins.
+            other = self.account.streams.get(origin["name"])
+            if other is not None:
+                contents = other.store.contents
+                patterns = Origin(origin, mirror=bool(stream.config.mirror)).patterns
+                filters.append((contents, (yield from contents.make_filter(patterns))))
+        if not stream.deleted:
+            yield from self.copies.adopt(stream)
+        for contents, found in filters:
+            contents.release(found)
         self._driver.commit_soon()
 
     def _adopt(self, stream: Stream) -> Iterator[None]:
@@ -180,7 +192,8 @@ class StreamsServer:
         stream = self.account.lend(config, created, store)
         for _ in self.consumers.load(stream):
             pass
-        self.copies.adopt(stream)
+        for _ in self.copies.adopt(stream):
+            pass
         return stream
 
     def take_back(self, stream: Stream) -> None:
@@ -342,10 +355,11 @@ class StreamsServer:
     def _keys_wanted(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         deadline = self._turn()
         for subject, reply, header, body in rows(buffer, frames, begin, end):
-            if is_literal(subject) and not self.requests.busy:
+            if not body and not self.requests.busy and is_literal(subject):
                 # So are nearly all: values of keys. Each takes some microseconds.
-                for _ in self._find_messages(subject, reply, header, body):
-                    pass
+                found = self.api.last(subject[len(DIRECT) :], header)
+                if reply:
+                    self._bus.answer(reply, *found)
             else:
                 self._queue(subject, reply, header, body, deadline)
         if end - begin == 1:
@@ -373,7 +387,7 @@ class StreamsServer:
 
     def _queue_work(self, stream: str, work: Iterator[None]) -> None:
         """Does what changes a stream in turns, later."""
-        self.requests.put(QueuedRequest(b"", stream.encode(), 0, work, lambda: True), 0)
+        self.requests.put(QueuedRequest(None, stream.encode(), 0, work, lambda: True), 0)
         self._driver.commit_soon()
 
     def _answer(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> Iterator[None]:
@@ -498,14 +512,33 @@ class StreamsServer:
             if stream.failure:
                 self._reopen(stream)
             elif stream.ages:
-                stream.expire(wall)
+                if stream.expire(wall):
+                    self._queue_work(stream.name, self._expire(stream))
                 self._dirty[stream] = None
         if now - self._synced >= _SYNC:
             self._synced = now
             self._place.sync()
-        self.consumers.look_after()
+        if not self._looking:
+            self._looking = True
+            looking = self._look_after_consumers()
+            self.requests.put(QueuedRequest(None, b"", 0, looking, lambda: True), perf_counter() + _TURN)
         self.copies.look_after()
         self.transfers.look_after()
+
+    def _expire(self, stream: Stream) -> Iterator[None]:
+        """Takes out the rest of what is too old in a stream."""
+        try:
+            while not stream.deleted and stream.expire(self._clock.wall()):
+                self._dirty[stream] = None
+                yield
+        except StorageError as error:
+            self._failed(stream, error)
+
+    def _look_after_consumers(self) -> Iterator[None]:
+        try:
+            yield from self.consumers.look_after()
+        finally:
+            self._looking = False
 
 
 def _stored(name: bytes, sequence: int, known: bool) -> bytes:

@@ -6,6 +6,7 @@ Facts: jetstream-server.md sections 5 to 8.
 from __future__ import annotations
 
 import contextlib
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.stores.streams.interface import Stored
@@ -462,12 +463,35 @@ class Stream:
                 self._shrunk(sequence)
         self.count()
 
-    def expire(self, now: int) -> None:
-        """Takes out what is too old, and forgets the ids of messages that are older than the duplicates window."""
+    def enforce_all(self) -> Iterator[None]:
+        """Takes out what is over the limits, which may be others now, as work that can be interrupted."""
+        contents, most = self.store.contents, self.config.max_msgs_per_subject
+        steps = 0
+        for entry in list(contents.subjects.values()) if most > 0 else ():
+            while entry.count > most:
+                self.take_out(contents.first_of(entry))
+                steps += 1
+                if steps % _FEW == 0:
+                    yield
+            steps += 1
+            if steps % _PURGED == 0:
+                yield
+            if self.deleted or contents is not self.store.contents:
+                return
+        self.enforce()
+
+    def expire(self, now: int) -> bool:
+        """Takes out what is too old, and forgets the ids of messages that are older than the duplicates window.
+
+        Returns:
+            Whether there may be more: it does not take out more than some at a time.
+        """
+        more = False
         contents, config = self.store.contents, self.config
         self._ids.forget(now - config.duplicate_window)
         gone: list[bytes] = []
-        for sequence in self._lives.ended(now):
+        for count, sequence in enumerate(islice(self._lives.ended(now), _PURGED), 1):
+            more = count == _PURGED
             message = self.store.read(sequence)
             if message is not None:
                 if not publishing.is_marker(message.header):
@@ -475,8 +499,14 @@ class Stream:
                 self.take_out(sequence)
         if config.max_age and contents.messages and contents.first_time <= now - config.max_age:
             end = contents.first_since(now - config.max_age + 1)
+            some = [] if self._lives.forever else contents.matching(None, contents.first, _PURGED)
+            if some and some[-1] + 1 < end:
+                end, more = some[-1] + 1, True
             if config.subject_delete_marker_ttl:
-                gone += [entry.name for entry in contents.subjects.values() if self._ends_unmarked(entry, end)]
+                # Which subjects end is seen at the messages that go.
+                there = filter(None, map(contents.locate, some))
+                names = dict.fromkeys(contents.subject_at(*place) for place in there) if some else contents.subjects
+                gone += [name for name in names if self._ends_unmarked(contents.subjects[name], end)]
             if self.marks:
                 self.keep_copied()
             if self._lives.forever:
@@ -489,6 +519,7 @@ class Stream:
             if subject not in contents.subjects:
                 self._lives.note(self.store.append(now, subject, publishing.marker(life), b""), now, life)
         self.count()
+        return more
 
     def _ends_unmarked(self, entry: Subject, end: int) -> bool:
         """Returns whether all messages of a subject are below a sequence, and the last one marks no end itself."""
@@ -629,6 +660,7 @@ class Stream:
         contents = self.store.contents
         if patterns and not all(map(valid_pattern, patterns)):
             return 0
+        end = contents.last + 1
         wanted = yield from contents.make_filter(patterns)
         try:
             if keep:
@@ -644,7 +676,7 @@ class Stream:
                 self._shrunk(contents.first)
                 self.count()
             else:
-                before = yield from self._purge_below(wanted, below or contents.last + 1)
+                before = yield from self._purge_below(wanted, below or end)
             self._purged(b"".join(patterns))
             return before
         finally:

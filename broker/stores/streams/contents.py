@@ -30,6 +30,8 @@ _CHUNK: Final = 8192
 _MOST_ASKED: Final = 16
 #: Subjects that a filter keeps by themselves. Where more match, it has a byte for each subject of the stream.
 _FEW_SUBJECTS: Final = 64
+#: New subjects that the tree need not have before somebody asks for a pattern again.
+_MOST_UNINDEXED: Final = 4096
 #: Rows that it looks at one by one before: mostly the next message is the one.
 _FEW: Final = 4
 #: The same where the first message goes: where many subjects come again and again, few of the oldest ones are left.
@@ -349,7 +351,10 @@ class Contents:
         else:
             self._numbered[number] = entry
         if self._tree is not None:
-            self._tree.add(entry)
+            self._unindexed.append(entry)
+            if len(self._unindexed) > max(_MOST_UNINDEXED, len(self.subjects)):
+                # Nobody has asked for a pattern for long.
+                self._tree, self._unindexed = None, []
         if self._filtered.count:
             for each in self._filtered.match(name).plain:
                 each.learn(entry)
@@ -430,9 +435,10 @@ class Contents:
 
     def _index(self) -> Iterator[None]:
         """Makes the tree of subjects, if it is not there."""
-        if self._tree is None:
-            self._tree, self._unindexed = SubjectTree(), list(self.subjects.values())
-        while self._unindexed:
+        # When everything is taken out, the tree goes as well: then it begins anew.
+        while self._tree is None or self._unindexed:
+            if self._tree is None:
+                self._tree, self._unindexed = SubjectTree(), list(self.subjects.values())
             tree = self._tree
             for entry in self._unindexed[-STEP:]:
                 if self.subjects.get(entry.name) is entry:
