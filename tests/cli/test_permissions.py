@@ -10,6 +10,7 @@ import pwd
 import shutil
 from pathlib import Path
 
+import jinja2  # noqa: F401 - loaded before the rights are gone
 import pytest
 
 OTHER = "nobody"
