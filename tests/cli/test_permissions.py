@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can take an
 def place(tmp_path: Path, run) -> Path:
     """A folder that everybody may write to, with a store in it."""
     for each in (tmp_path, *tmp_path.parents):
-        if each.stat().st_uid == os.getuid() and each != Path("/"):
+        if each.name.startswith(("pytest-", "popen-", "test_")):
             each.chmod(each.stat().st_mode | 0o755)
     tmp_path.chmod(0o777)
     assert run("sample", tmp_path / "store", "--name", "orders", "--name", "telemetry", "--messages", 20).code == 0
