@@ -56,7 +56,16 @@ class NotPermittedError(StoreUnreadableError):
     """This user may not read a file, which says nothing about what is in it.
 
     COMMAND in its remedy stands for what the user asked `stantools` for.
+
+    Args:
+        message: The files, and who may read them.
+        remedy: The command as a user who may.
+        optional: The rest makes sense without these files.
     """
+
+    def __init__(self, message: str, remedy: str = "", *, optional: bool = False) -> None:
+        super().__init__(message, remedy)
+        self.optional = optional
 
 
 class NotAStoreError(StoreUnreadableError):

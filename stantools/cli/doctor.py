@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,12 +46,9 @@ def command(store: Path, server: Server, reading: ReadOptions) -> int:
     Exit code 0: nothing is wrong, and a start is harmless. 1: something is.
     """
     from stantools.cli.opening import open_store
-    from stantools.inspection.ciphertext import find_ciphertext
 
-    opened = open_store(store, reading)
-    diagnosis = examine(store, opened, server)
-    sealed = find_ciphertext(opened)
-    show(lambda: diagnosis.as_json() | {"encryption": sealed.as_json()}, lambda: _print(diagnosis, sealed.sentence))
+    diagnosis = examine(store, open_store(store, reading), server)
+    show(diagnosis.as_json, lambda: _print(diagnosis))
     return exit_code(diagnosis)
 
 
@@ -83,6 +81,7 @@ def examine(
     """
     from stantools.cli.progress import Progress
     from stantools.inspection.advice import diagnose
+    from stantools.inspection.ciphertext import find_ciphertext
     from stantools.inspection.forecast import forecast_versions
     from stantools.inspection.verify import verify
     from stantools.store.locks import find_uses
@@ -108,22 +107,22 @@ def examine(
                 raise
             # The rest is worth knowing all the same.
             console.warning(f"what the server would do cannot be determined: {problem.message}", problem.remedy)
-    return diagnose(store, found, starts, uses)
+    return replace(diagnose(store, found, starts, uses), encryption=find_ciphertext(opened))
 
 
 def print_verdict(diagnosis: Diagnosis) -> None:
-    """Prints the verdict in one line."""
+    """Prints the verdict in one line, and what there is to say about encryption in a second."""
     state = console.paint(diagnosis.state.value, _COLORS[diagnosis.state.value], err=False, bold=True)
     click.echo(console.wrapped(f"{console.escape(str(diagnosis.path))}: {state}: {diagnosis.verdict}", 2))
+    if encryption := diagnosis.encryption.sentence:
+        click.echo(console.wrapped(console.filled(f"encryption: {encryption}"), 2))
 
 
-def _print(diagnosis: Diagnosis, encryption: str) -> None:
+def _print(diagnosis: Diagnosis) -> None:
     from stantools.cli.forecast import print_advice, print_outcomes, print_starts
     from stantools.inspection.findings import worst_first
 
     print_verdict(diagnosis)
-    if encryption:
-        click.echo(console.wrapped(console.filled(f"encryption: {encryption}"), 2))
     if diagnosis.starts:
         click.echo()
         print_starts(diagnosis.starts)

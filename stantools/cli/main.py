@@ -125,7 +125,11 @@ class Program(LateGroup):
         """Returns what helps, in the user's own words where only a path or the user has to be another."""
         if isinstance(problem, NotAStoreError) and (command := own_words.about(problem.instead)):
             return f"name the store: `{command}`"
-        if isinstance(problem, NotPermittedError) and own_words.may_add(self, own_words.ACCEPT_UNREADABLE):
+        if (
+            isinstance(problem, NotPermittedError)
+            and problem.optional
+            and own_words.may_add(self, own_words.ACCEPT_UNREADABLE)
+        ):
             return f"{problem.remedy}; or leave it out: `stantools COMMAND {own_words.ACCEPT_UNREADABLE}`"
         return problem.remedy
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stantools.escaping import beside, escape, fill_in
+from stantools.inspection.ciphertext import CiphertextReport
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.forecast.model import Forecast, Harm
 from stantools.inspection.outcomes import ChannelOutcome, Totals, missing_sentence
@@ -170,6 +171,7 @@ class Diagnosis:
     outcomes: Mapping[str, ChannelOutcome]  #: what became of the messages of each channel, by a normal start
     uses: Sequence[Use]  #: signs that somebody is using the store
     advice: Advice  #: the next step
+    encryption: CiphertextReport = CiphertextReport()  #: which payloads may be encrypted
 
     @property
     def totals(self) -> Totals:
@@ -203,6 +205,7 @@ class Diagnosis:
                 for normal, truncating in self.starts
                 for one in (normal, truncating)
             ],
+            "encryption": self.encryption.as_json(),
             "in_use": [use.detail for use in self.uses],
             "next": {"text": self.advice.text, "command": list(self.advice.command)},
         }

@@ -218,6 +218,7 @@ def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now
         "store.html",
         {"pending": lambda each: as_ranges(each.pending), "text": text},
         diagnosis=diagnosis,
+        encryption=fill_in(diagnosis.encryption.sentence, store_names(diagnosis.path)),
         overview=overview,
         channels=channels,
         findings=ranked,

@@ -34,7 +34,7 @@ def check_permitted(root: Path, files: Iterable[Path | None], directories: Itera
         NotPermittedError: The files, and who may read them.
     """
     if refused := list(_not_permitted(root, files, directories)):
-        raise refusal(root, refused)
+        raise refusal(root, refused, optional=refused != [root])
 
 
 def _not_permitted(root: Path, files: Iterable[Path | None], directories: Iterable[Path]) -> Iterator[Path]:
@@ -50,7 +50,7 @@ def _not_permitted(root: Path, files: Iterable[Path | None], directories: Iterab
             yield from sorted(Path(each.path) for each in entries if _may_matter(each) and _is_refused(each.path))
 
 
-def refusal(place: Path, refused: list[Path]) -> NotPermittedError:
+def refusal(place: Path, refused: list[Path], *, optional: bool = False) -> NotPermittedError:
     """Returns the error that names files which may not be read, their owners, and how to read them."""
     owners = sorted({owner_of(path) for path in refused})
     shown = [str(each) if each == place else str(each.relative_to(place)) for each in refused]
@@ -58,7 +58,9 @@ def refusal(place: Path, refused: list[Path]) -> NotPermittedError:
     who = f"user {_user_name(os.geteuid())}"
     what = "it" if refused == [place] else what
     text = f"{place}: {who} may not read {what}; owner: {', '.join(owners)}"
-    return NotPermittedError(text, f"read it as a user who may: `{_sudo(refused, owners)} stantools COMMAND`")
+    return NotPermittedError(
+        text, f"read it as a user who may: `{_sudo(refused, owners)} stantools COMMAND`", optional=optional
+    )
 
 
 def owner_of(path: Path) -> str:

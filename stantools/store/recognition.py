@@ -44,7 +44,7 @@ class Kind(Enum):
     SQLITE = "is an SQLite database"
     SPECIAL = "is not a regular file"
     FILE = "is a file, expected the directory of a file store"
-    EMPTY = "is an empty directory"
+    EMPTY = "is an empty directory, not a file store"
     PARENT = "holds a file store, and is none itself"
     SEVERAL = "holds several file stores"
     CHANNEL = "is the folder of one channel, not a store"

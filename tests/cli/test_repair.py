@@ -254,14 +254,14 @@ def test_a_start_needs_only_what_is_not_the_default(run, golden_copy: Copy, tmp_
     assert commands(unknown.out) == []  # a server that is started the wrong way does harm
     question = f"stantools doctor {tmp_path / 'a'} --encryption-key-env NATS_STREAMING_ENCRYPTION_KEY"
     assert question in unknown.out and "find out whether payloads are encrypted" in unknown.out
-    answer = run(*shlex.split(question)[1:], env={"NATS_STREAMING_ENCRYPTION_KEY": "secret"})
+    answer = run(*shlex.split(question)[1:], env={"NATS_STREAMING_ENCRYPTION_KEY": "a simple test key"})
     assert "are encrypted, and the key opens them" in answer.out.splitlines()[1]
     wrong = run(*shlex.split(question)[1:], env={"NATS_STREAMING_ENCRYPTION_KEY": "another"})
     assert "the key does not open them" in wrong.out.splitlines()[1]
-    monkeypatch.setenv("OURS", "secret")
+    monkeypatch.setenv("OURS", "a simple test key")
     named = run("salvage", sealed, "--out", tmp_path / "b", "--encryption-key-env", "OURS")
     assert commands(named.out)[1].startswith('NATS_STREAMING_ENCRYPTION_KEY="$OURS" stan-broker ')
-    monkeypatch.setenv("NATS_STREAMING_ENCRYPTION_KEY", "secret")
+    monkeypatch.setenv("NATS_STREAMING_ENCRYPTION_KEY", "a simple test key")
     known = run("salvage", sealed, "--out", tmp_path / "c")
     assert commands(known.out)[1] == f"stan-broker -st FILE -dir {tmp_path / 'c'} -encrypt"
 

@@ -26,7 +26,9 @@ def test_golden_stores(run, golden: Path, golden_copy, tmp_path: Path, case: str
     outcome = run("report", store, *limits, "--html", tmp_path / "page.html")
     assert outcome.code == doctor.code
     said = doctor.json()
-    assert outcome.out == f"{store}: {said['state']}: {said['verdict']}\n"
+    assert outcome.out.splitlines()[0] == f"{store}: {said['state']}: {said['verdict']}"
+    suspected = bool(said["encryption"]["suspected"])
+    assert suspected is case.startswith("encrypted") is outcome.out.partition("\n")[2].startswith("encryption: ")
     tags = Tags.of((tmp_path / "page.html").read_text())
     assert tags.alone
     assert tags.seen["script"] == 1
