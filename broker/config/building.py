@@ -235,7 +235,9 @@ def streams_options(settings: Settings) -> StreamsOptions | None:
 def _connection(settings: Settings, options: BrokerOptions) -> ConnectionOptions:
     urls = settings.text("nats_server")
     if urls and "@" not in urls and "," not in urls and not _is_url(urls):
-        raise UsageError(f"malformed url: {urls}")
+        from stantools.nats.login import redacted
+
+        raise UsageError(f"malformed url: {redacted(urls)}")
     # What the NATS server asks for comes first, then what was configured for streaming.
     who = options.nats.authorization
     user, password, token = who.user, who.password, who.token
@@ -327,12 +329,14 @@ def cluster_options(settings: Settings, file: NatsFile, values: Mapping[str, Any
 
 
 def _route(url: str, what: str) -> Server:
-    from stantools.nats.login import Server
+    from broker.nats.options import parse_route
+    from stantools.nats.login import redacted
 
     try:
-        return Server.parse(url.replace("nats-route://", "nats://", 1))
+        return parse_route(url)
     except UsageError as problem:
-        raise ConfigurationError(f"error parsing {what} url: {problem.message}") from None
+        remedy = f" ({problem.remedy})" if problem.remedy else ""
+        raise ConfigurationError(f"error parsing {what} url: {problem.message}: {redacted(url)}{remedy}") from None
 
 
 def authorization(settings: Settings, file: NatsFile, tls: TLSOptions | None) -> Authorization:
