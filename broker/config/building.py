@@ -47,6 +47,10 @@ _ALONE: Final = (
     "servers of the group hear nothing of each other; link them (cluster) or give all one NATS server (--nats_server)"
 )
 _STREAMS: Final = "JetStream is not clustered: consumers deliver to clients of this server, and not over routes"
+_TEMPORARY: Final = (
+    "JetStream has no store_dir: streams are in the temporary directory %s, which a restart of the machine may empty; "
+    "configure one (-sd DIR)"
+)
 _MAX_POLYNOMIAL: Final = 0xFFFFFFFF
 _POLYNOMIAL: Final = "crc polynomial should be between 1 and 4294967295"
 _SLICES: Final = "slice max values must be positive numbers"
@@ -95,6 +99,9 @@ def build(
         )
     if options.connection.tls is not None and options.connection.tls.skip_verify:
         options = replace(options, warnings=(*options.warnings, _NO_VERIFICATION))
+    if options.streams is not None and options.streams.temporary:
+        warning = _TEMPORARY % options.streams.store_dir
+        options = replace(options, nats_warnings=(*options.nats_warnings, warning))
     if options.streams is not None and options.nats.cluster is not None:
         options = replace(options, nats_warnings=(*options.nats_warnings, _STREAMS))
     if options.streaming.ft_group and not options.connection.urls and options.nats.cluster is None:
@@ -223,13 +230,14 @@ def streams_options(settings: Settings) -> StreamsOptions | None:
     if not settings.switch("jetstream"):
         return None
     store_dir = settings.text("jetstream.store_dir")
-    if not store_dir:
+    temporary = not store_dir
+    if temporary:
         from tempfile import gettempdir
 
         store_dir = f"{gettempdir()}/nats"
     limits = {name: max(settings.number(f"jetstream.{name}"), 0) for name in ("max_mem", "max_file")}
     from_channels, preview = settings.switch("jetstream.from_channels"), settings.switch("jetstream.preview")
-    return StreamsOptions(Path(store_dir), **limits, from_channels=from_channels, preview=preview)
+    return StreamsOptions(Path(store_dir), **limits, from_channels=from_channels, temporary=temporary, preview=preview)
 
 
 def _connection(settings: Settings, options: BrokerOptions) -> ConnectionOptions:

@@ -189,7 +189,7 @@ def test_routes() -> None:
 def test_routes_and_streams() -> None:
     file = write("cluster { port: 1 }\nstreaming { id: c }")
     assert options("-c", file).nats_warnings == ()
-    (warning,) = options("-c", file, "-js").nats_warnings
+    (warning,) = options("-c", file, "-js", "-sd", "s").nats_warnings
     assert warning.startswith("JetStream is not clustered")
 
 
