@@ -189,11 +189,13 @@ def make_own_directory(directory: Path) -> None:
         except FileNotFoundError:
             continue
         if not stat.S_ISDIR(found.st_mode):
-            raise StorageError(f"{each} is no directory, but a link or a file that somebody else may have made", remedy)
+            raise StorageError(
+                f"{each} is no directory, but a link or a file that somebody else may have made; {remedy}"
+            )
         if found.st_uid != os.geteuid():
-            raise StorageError(f"{each} belongs to another user (uid {found.st_uid})", remedy)
+            raise StorageError(f"{each} belongs to another user (uid {found.st_uid}); {remedy}")
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise StorageError(f"other users may write in {each}", remedy)
+            raise StorageError(f"other users may write in {each}; {remedy}")
 
 
 def _folder(store_dir: Path) -> Path:
