@@ -113,7 +113,7 @@ class Parts:
         from broker.streams.server import StreamsServer
 
         NATS.info("Starting JetStream")
-        place = StreamsDirectory(options.store_dir)
+        place = StreamsDirectory(options.store_dir, temporary=options.temporary)
         limits = Limits(options.max_mem or place.machine_memory(), options.max_file or place.free_space())
         driver = LoopDriver(asyncio.get_running_loop(), self._failed, rounds)
         driver.server = streams = self.streams = StreamsServer(

@@ -35,9 +35,11 @@ from broker.streaming.context import new_id
 from broker.streaming.options import VERSION
 from broker.streaming.server import StreamingServer
 from stantools.errors import StantoolsError
+from stantools.escaping import shell_word
 
 if TYPE_CHECKING:
     import socket
+    from pathlib import Path
 
     from broker.bus.nodeserver import NodeServer
     from broker.config.options import BrokerOptions, NodeOptions
@@ -102,6 +104,7 @@ class _Process:
         self._nats: NatsServer | None = None
         self._ended: asyncio.Future[int]
         self._node_server: NodeServer | None = None
+        self._damaged: Path | None = None  #: the store that cannot be started with
         #: Sends the clients away; there is none where they are not ours.
         self._lame_duck: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._leaving: asyncio.Task[None] | None = None
@@ -125,6 +128,9 @@ class _Process:
             return EXIT_FAILURE
         except (StantoolsError, AuthorizationError, tls.TLSError) as error:
             STREAMING.critical("Failed to start: %s", error)
+            if self._damaged is not None:
+                place = shell_word(str(self._damaged.absolute()))
+                STREAMING.error("What is wrong with the store, and what to do: stantools doctor %s", place)
             return EXIT_UNAVAILABLE if isinstance(error, OriginalStoreError) else EXIT_FAILURE
         return self._ended.result()
 
@@ -356,6 +362,7 @@ class _Process:
         self._ended.add_done_callback(lambda _: settle(""))
         await started
         if problem := started.result():
+            self._damaged = server.damaged
             raise StartError(problem)
 
     def _banner(self, store: Store) -> None:

@@ -48,15 +48,16 @@ def servers(options: ConnectionOptions) -> list[Server]:
         BusError: One of them is malformed.
     """
     if not ("@" in options.urls or "," in options.urls or _ONE_URL.match(options.urls)):
-        raise BusError(f"malformed url: {options.urls}")
+        raise BusError(f"malformed url: {redacted(options.urls)}")
     return [_server(url) for url in options.url_list]
 
 
 def _server(url: str) -> Server:
     try:
         server = Server.parse(url)
-    except UsageError:
-        raise BusError(f"malformed url: {redacted(url)}") from None
+    except UsageError as problem:
+        why = f": {problem.message}: {problem.remedy}" if "@" in url else ""
+        raise BusError(f"malformed url: {redacted(url)}{why}") from None
     if server.web:
         raise BusError(f"malformed url: {redacted(url)}")
     return server
@@ -75,7 +76,7 @@ def _context(options: ClientTLSOptions) -> ssl.SSLContext:
         return tls_context(options.ca, options.cert, options.key, verify=not options.skip_verify)
     except StoreUnreadableError as problem:
         files = ", ".join(str(path) for path in (options.ca, options.cert, options.key) if path)
-        raise BusError(f"error parsing TLS files {files}: {problem.__cause__}") from problem
+        raise BusError(f"error parsing TLS files {files}: {problem.message}") from problem
 
 
 class Link(Client):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker import log
 from broker.stores.ciphertext import suspected
-from broker.stores.interface import StorageError
+from broker.stores.interface import DamagedStoreError, StorageError
 from broker.streaming.commits import SHARE, Commits
 from broker.streaming.connect import Connecting, Heartbeats
 from broker.streaming.context import Context, Statistics, new_id
@@ -28,6 +28,8 @@ from stantools.nats.subjects import valid_subject
 from stantools.notation import some_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from broker.stores.interface import Lock
     from broker.streaming.faulttolerance import FaultTolerance
     from broker.streaming.partitioning import Partitions
@@ -75,6 +77,7 @@ class StreamingServer:
         self.ready = False  #: it takes requests
         self.subjects: Subjects | None = None  #: what it listens on, as soon as the store was read
         self.recovered: int | None = None  #: how many channels were found in the store; None if it was empty
+        self.damaged: Path | None = None  #: the directory of a store that it could not start with
         self._stopped = False
 
         self._partitions: Partitions | None = None
@@ -138,6 +141,7 @@ class StreamingServer:
             try:
                 self._recover()
             except (StartError, StorageError) as error:
+                self.damaged = error.directory if isinstance(error, DamagedStoreError) else None
                 failed(str(error))
                 return
             subjects = self.subjects

@@ -100,8 +100,12 @@ class Incoming(Protocol):
             StorageError: It cannot be written.
         """
 
-    def unpack(self) -> str:
-        """Unpacks what has come; may be called in a thread. Returns what is wrong, nothing if all is well."""
+    def unpack(self, limit: int) -> str:
+        """Unpacks what has come, at most so many bytes; may be called in a thread.
+
+        Returns:
+            What is wrong, nothing if all is well.
+        """
 
     def place(self) -> None:
         """Makes a stream of it, to be opened; it goes with `close` unless `keep` is called.

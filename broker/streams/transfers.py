@@ -184,7 +184,7 @@ class Transfers:
             elif payload:
                 receiving.size += len(payload)
                 try:
-                    self._account.room.check("file", receiving.size)
+                    self._account.room.check("file", self._coming)
                     receiving.archive.add(payload)
                 except (ApiError, StorageError) as error:
                     self._end(receiving, reply, str(error))
@@ -192,7 +192,13 @@ class Transfers:
                     self._bus.publish(reply, b"")
             else:
                 receiving.busy = True
-                self._driver.aside(receiving.archive.unpack, partial(self._end, receiving, reply))
+                limit = self._account.room.left("file") - self._coming + receiving.size
+                self._driver.aside(partial(receiving.archive.unpack, limit), partial(self._end, receiving, reply))
+
+    @property
+    def _coming(self) -> int:
+        """Bytes that all restores together have brought."""
+        return sum(each.size for each in self._open if isinstance(each, _Receiving))
 
     def _end(self, receiving: _Receiving, reply: bytes, problem: str) -> None:
         """Opens what has come and is unpacked, in a thread, if nothing is wrong with it."""

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from stantools.escaping import fill_in
+from stantools.inspection.brokerlog import BROKER_LINES, FATAL_LINES
 from stantools.inspection.catalogue import CATALOGUE
 from stantools.inspection.logformats import server_lines
 from stantools.inspection.serverlog import LINES, WRAPPERS, LogLine
@@ -57,12 +58,15 @@ def explain(text: str) -> list[Explanation]:
 
 
 def _explain_line(text: str) -> list[Explanation]:
-    line = _START.sub("", _PREFIX.sub("", text.strip()))
+    whole = _PREFIX.sub("", text.strip())
+    line = _START.sub("", whole)
     around = [(match, each) for each in WRAPPERS if (match := each.pattern.search(line))]
     around.sort(key=lambda found: found[0].start())
     # Within a wrapper the reason follows behind it; otherwise the whole line may be one.
     rest = line[min(match.end() for match, _ in around) :] if around else line
-    reason = next(((match, each) for each in LINES if (match := each.pattern.search(rest))), None)
+    reason = next(((match, each) for each in (*LINES, *BROKER_LINES) if (match := each.pattern.search(rest))), None)
+    if not around and reason is None:
+        reason = next(((match, each) for each in FATAL_LINES if (match := each.pattern.search(whole))), None)
     found = [*around, reason] if reason else around
     decisive = next((each for _, each in found if each.decides), reason[1] if reason else None)
     explained = [_explained(each, match) for match, each in found]

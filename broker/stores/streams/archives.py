@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +41,8 @@ _USED: Final = re.compile(
     r"|msgs/([0-9]{1,10}\.(blk|idx)|index\.db)|obs/[^/.*> \t\r\n\f\0\\]+/(meta\.inf|meta\.sum|o\.dat)"
 )
 _UNUSED: Final = re.compile(r"msgs/([0-9]+\.fss|thw\.db|sched\.db)")
+#: A million of small ones would take every inode of a small disk.
+_MOST_FILES: Final = 200_000
 _SECOND: Final = 1_000_000_000
 
 
@@ -119,6 +121,20 @@ class Taken:
         shutil.rmtree(self._links, ignore_errors=True)
 
 
+def _bounded(parts: Iterable[ReadableBuffer], limit: int) -> Iterator[ReadableBuffer]:
+    """Passes on parts of an archive as long as all together have no more bytes than a limit.
+
+    Raises:
+        ArchiveError: They have.
+    """
+    size = 0
+    for part in parts:
+        size += memoryview(part).nbytes
+        if size > limit:
+            raise ArchiveError(f"the archive has more than {limit} bytes when it is unpacked, which is what is left")
+        yield part
+
+
 class Coming:
     """An archive that comes in pieces, and becomes the directory of a stream.
 
@@ -152,13 +168,23 @@ class Coming:
         except OSError as error:
             raise StorageError(f"{self._hidden} cannot be written: {error.strerror}") from error
 
-    def unpack(self) -> str:
-        """Unpacks what has come; may be called in a thread. Returns what is wrong, nothing if all is well."""
+    def unpack(self, limit: int) -> str:
+        """Unpacks what has come; may be called in a thread.
+
+        Args:
+            limit: Bytes that it may have when it is no longer compressed.
+
+        Returns:
+            What is wrong, nothing if all is well.
+        """
         try:
             self._file.seek(0)
             pieces = iter(lambda: self._file.read(_PIECE), b"")
-            files = read_files(Pull(iter(unframe(pieces, "the archive")), "the archive"))
-            for file in files:
+            expanded = _bounded(unframe(pieces, "the archive"), limit)
+            files = read_files(Pull(expanded, "the archive"))
+            for number, file in enumerate(files):
+                if number == _MOST_FILES:
+                    raise ArchiveError(f"the archive has more than {_MOST_FILES} files")
                 if _USED.fullmatch(file.name):
                     path = self._hidden / file.name
                     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

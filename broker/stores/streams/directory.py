@@ -5,9 +5,11 @@ Facts: jetstream-server.md section 20. Two servers on one directory would destro
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,20 +34,24 @@ class StreamsDirectory:
 
     Args:
         store_dir: The directory as configured; `jetstream` is added, unless it is that folder itself.
+        temporary: It is not configured, but one in the system's temporary directory, where all users write.
 
     Raises:
         StorageError: It cannot be made, or another server uses it.
     """
 
-    def __init__(self, store_dir: Path) -> None:
+    def __init__(self, store_dir: Path, *, temporary: bool = False) -> None:
         self.path = _folder(store_dir)
         self._streams = self.path / _ACCOUNT / "streams"
         self._files = Descriptors()
         self._open: dict[str, FileStream] = {}
         self._syncing: threading.Thread | None = None
         try:
+            if temporary:
+                make_own_directory(store_dir)
             make_directories(self._streams)
-            self._lock = os.open(self.path.parent / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._lock = os.open(self.path.parent / _LOCK, flags, 0o600)
         except OSError as error:
             raise StorageError(f"{self._streams} cannot be used: {error.strerror}") from error
         try:
@@ -166,6 +172,30 @@ class StreamsDirectory:
             self._syncing.join()
         self._files.close_all()
         os.close(self._lock)
+
+
+def make_own_directory(directory: Path) -> None:
+    """Makes a directory whose name others know, and refuses one in which others could have put something.
+
+    Raises:
+        StorageError: It is a link, belongs to another user, or others may write there.
+    """
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    remedy = "configure a directory for streams: -sd DIR, or `jetstream { store_dir: DIR }`"
+    for each in (directory, directory / "jetstream"):
+        try:
+            found = each.lstat()
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISDIR(found.st_mode):
+            raise StorageError(
+                f"{each} is no directory, but a link or a file that somebody else may have made; {remedy}"
+            )
+        if found.st_uid != os.geteuid():
+            raise StorageError(f"{each} belongs to another user (uid {found.st_uid}); {remedy}")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise StorageError(f"other users may write in {each}; {remedy}")
 
 
 def _folder(store_dir: Path) -> Path:
