@@ -92,6 +92,7 @@ class EmbeddedBus:
         #: Returns whether much waits for a client that gets messages of a subject.
         self.congested: Final = server.subscriptions.congested
         self._is_inbox: Final = ReservedSubjects(discover_prefix).is_inbox
+        self.has_receiver: Final = server.subscriptions.reaches  #: whether anybody gets messages of a subject
         for role in roles:
             self._clients[role] = server.internal_client(client_name(cluster_id, role), credentials)
 

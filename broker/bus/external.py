@@ -306,6 +306,10 @@ class ExternalBus:
         """Returns whether much waits for the NATS server, which looks after its clients itself."""
         return self._links[Role.SEND].congested
 
+    def has_receiver(self, subject: bytes) -> bool:
+        """Returns True: only the NATS server knows."""
+        return True
+
     def slow_down(self) -> None:
         """Reads no more requests for a while: who sends them, only the NATS server knows."""
         if self._pause is None:

@@ -84,6 +84,9 @@ class Bus(Protocol):
     def congested(self, subject: bytes) -> bool:
         """Returns whether much waits for those who get messages of a subject, so that more is better sent later."""
 
+    def has_receiver(self, subject: bytes) -> bool:
+        """Returns whether anybody gets messages of a subject; True where that is not known."""
+
     def slow_down(self) -> None:
         """Reads more slowly from whoever has sent what a handler is given at the moment, until `go_on` is called.
 

@@ -2,7 +2,8 @@
 
 Facts: filestore.md sections 1.1, 1.2, 5.4 and 5.5. A channel's directory comes first, then its subs.dat, which has its
 header from the moment it has its name, durably where flushes are durable; slices come with messages, and the oldest go
-first. A kill in between leaves a channel with less in it; what was removed in part is a channel again at the next start.
+first. A kill in between leaves a channel with less in it; what was removed in part is a channel again at the next
+start.
 """
 
 from __future__ import annotations

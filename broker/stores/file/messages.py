@@ -5,8 +5,8 @@ were after the flush before, so that what was refused is not there, and what was
 
 Where a flush has to be durable, or the channel or its next slice has yet to be made, a thread writes and syncs. The
 files belong to it as long as the flush is under way: what is appended meanwhile is gathered for the next one, and what
-was stored before is read as it was. New files get their names when they are synced: whenever power is lost, no name leads to
-a file with nothing in it.
+was stored before is read as it was. New files get their names when they are synced: whenever power is lost, no name
+leads to a file with nothing in it.
 """
 
 from __future__ import annotations

@@ -159,6 +159,10 @@ class Machine:
         with self.paused():
             left = root.with_name(f"{root.name}.left")
             self.image(root, left)
+            for path in (root, *root.rglob("*")):
+                # Their numbers may be given to others.
+                self._names.pop(path.stat().st_ino, None)
+                self._files.pop(path.stat().st_ino, None)
             shutil.rmtree(root)
             left.rename(root)
         for base, _, files in os.walk(root):
@@ -211,7 +215,7 @@ class Machine:
             if not now.startswith(synced) or not sizes or chance.random() < 0.3:
                 return chance.choice((synced, now))
             end = chance.choice(sizes)
-            return now[:end] if chance.random() < 0.7 else now[:end] + bytes(chance.choice(sizes) - end)
+            return now[:end] if chance.random() < 0.7 else now[:end] + bytes(max(chance.choice(sizes) - end, 0))
         end = chance.randint(len(synced), len(now))
         return now[:end] if chance.random() < 0.7 else now[:end] + bytes(len(now) - end)
 

@@ -104,6 +104,7 @@ class Bus:
         responders: What becomes of requests to a subject: an answer, or None for silence.
         connected: Publishing works.
         deliverable: See `Bus` of the server; nothing larger is published.
+        deserted: Subjects of which nobody gets messages; what is sent there is in `sent` all the same.
         slowed: Publishers are read more slowly.
     """
 
@@ -121,6 +122,7 @@ class Bus:
         self.barriers: list[Callable[[], None]] | None = None
         self.sent: list[Sent] = []
         self.full: set[bytes] = set()
+        self.deserted: set[bytes] = set()
         self.requests: list[tuple[int, bytes]] = []
         self.responders: dict[bytes, bytes | None] = {}
         self.connected = True
@@ -155,6 +157,9 @@ class Bus:
 
     def congested(self, subject: bytes) -> bool:
         return subject in self.full
+
+    def has_receiver(self, subject: bytes) -> bool:
+        return subject not in self.deserted
 
     def slow_down(self) -> None:
         self.slowed = True
