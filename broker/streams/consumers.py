@@ -144,7 +144,7 @@ class Consumers:
         try:
             if not config.mem_storage:
                 # Its configuration may have been damaged: then it is where it was.
-                state = stream.store.kept_state(config.name)
+                state = stream.store.kept_state(config.name, config.as_json())
                 if state is not None:
                     consumer.restore(state)
                 stream.store.keep_consumer(config.name, config.as_json(), consumer.created)

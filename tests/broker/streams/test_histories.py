@@ -41,10 +41,20 @@ def _acknowledges_more(step: Step | None, ours: Any, theirs: Any) -> bool:
     return any("num_ack_pending" in name and own > other for name, own, other in differing("", ours, theirs))
 
 
+def _waits_beyond(step: Step | None, ours: Any, theirs: Any) -> bool:
+    """A consumer that begins beyond the end of its stream was opened again."""
+    found = list(differing("", ours, theirs)) if step is None else []
+    return bool(found) and all(
+        name.startswith("consumers.") and name.endswith((".delivered", ".ack_floor")) and own[0] == 0 and own > other
+        for name, own, other in found
+    )
+
+
 #: What is different, and why. A history ends where it comes upon one of these.
 KNOWN: Final = {
     "real servers take a pending message that goes by itself for acknowledged, with policy `all` also all before it, "
     "which nobody has acknowledged": _acknowledges_more,
+    "real servers forget at a start that a consumer waits for a sequence that is still to come": _waits_beyond,
 }
 
 
