@@ -17,7 +17,7 @@ from broker.streams.headers import size_line, with_lines
 from broker.streams.mapping import SubjectMapping
 from broker.streams.requests import dumps
 from stantools.nats import frames as tables
-from stantools.nats.subjects import valid_pattern
+from stantools.nats.subjects import is_literal, valid_pattern
 from stantools.streamfiles.headers import located
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
 from stantools.streamfiles.meta import CopiedState
@@ -389,7 +389,7 @@ class Stream:
     def _roll_up(self, what: str, subject: bytes, sequence: int) -> None:
         """Takes out what a message replaces: at once if that is little, else `rolling_up` does it."""
         contents = self.store.contents
-        if what == "sub":
+        if what == "sub" and is_literal(subject):
             entry = contents.subjects.get(subject)
             if entry is not None and entry.count <= _FEW:
                 while entry.count > 1:

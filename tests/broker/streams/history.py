@@ -282,7 +282,8 @@ class _Writer:
 
     def get(self, letter: str) -> Step:
         body = self.one(
-            {"seq": self.sequence()}, {"last_by_subj": self.pattern(letter)}, {"next_by_subj": self.pattern(letter)},
+            {"seq": self.sequence() or 1}, {"last_by_subj": self.pattern(letter)},
+            {"next_by_subj": self.pattern(letter)},
             {"next_by_subj": self.pattern(letter), "seq": self.sequence()},
         )  # fmt: skip
         return Step("get", letter, {"body": body})

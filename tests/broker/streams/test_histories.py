@@ -50,11 +50,19 @@ def _waits_beyond(step: Step | None, ours: Any, theirs: Any) -> bool:
     )
 
 
+def _counts_what_is_gone(step: Step | None, ours: Any, theirs: Any) -> bool:
+    """A roll-up took messages that a consumer had not been given yet."""
+    if step is None or "Nats-Rollup" not in step.values.get("headers", ()):
+        return False
+    return all(name.endswith(".num_pending") and own < other for name, own, other in differing("", ours, theirs))
+
+
 #: What is different, and why. A history ends where it comes upon one of these.
 KNOWN: Final = {
     "real servers take a pending message that goes by itself for acknowledged, with policy `all` also all before it, "
     "which nobody has acknowledged": _acknowledges_more,
     "real servers forget at a start that a consumer waits for a sequence that is still to come": _waits_beyond,
+    "real servers go on counting what a roll-up of everything took": _counts_what_is_gone,
 }
 
 
