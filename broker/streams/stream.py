@@ -649,14 +649,12 @@ class Stream:
             How many went.
 
         Raises:
-            ApiError: It is not allowed, or contradicts itself.
+            ApiError: It is not allowed.
         """
         if self.config.sealed:
             raise sealed()
         if self.config.deny_purge:
             raise ApiError(500, 10110, "stream purge not permitted")
-        if below and keep:
-            raise bad_request()
         contents = self.store.contents
         if patterns and not all(map(valid_pattern, patterns)):
             return 0

@@ -289,6 +289,9 @@ class _Writer:
         return Step("get", letter, {"body": body})
 
     def direct(self, letter: str) -> Step:
+        if "mirror" in self.configs.get("B", ()):
+            # Which of both answers for the origin is left to chance.
+            letter = "B"
         if self.chance(0.5):
             return Step("direct", letter, {"subject": self.subject()})
         pattern = self.pattern(letter)
