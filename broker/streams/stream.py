@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from broker.stores.streams.interface import Stored
 from broker.stores.streams.kernels import measure_rows
 from broker.streams import publishing
-from broker.streams.errors import TOO_LARGE, ApiError, bad_request, no_message, sealed, store_failed, stream_not_found
+from broker.streams.errors import TOO_LARGE, ApiError, no_message, sealed, store_failed, stream_not_found
 from broker.streams.headers import size_line, with_lines
 from broker.streams.mapping import SubjectMapping
 from broker.streams.requests import dumps
