@@ -271,6 +271,8 @@ class Api:
 
     def _purge(self, name: str, body: bytes) -> Answering:
         wanted = members(parse(body), _PURGE, "JSApiStreamPurgeRequest", strict=True)
+        if wanted.get("seq") and wanted.get("keep"):
+            raise bad_request()
         stream = self._account.find(name)
         pattern = wanted.get("filter", "")
         patterns = (pattern.encode(),) if pattern else ()

@@ -124,9 +124,9 @@ class Consumers:
         most = stream.config.max_consumers
         if known is None and action != "update" and 0 < most <= len(self.of(stream)):
             raise ApiError(400, 10026, "maximum consumers limit reached")
-        self._check_unique(stream, config)
         if known is not None:
             return (yield from self._change(known, config, action))
+        self._check_unique(stream, config)
         if action == "update":
             raise ApiError(400, 10149, "consumer does not exist")
         contents = None
@@ -144,7 +144,7 @@ class Consumers:
         try:
             if not config.mem_storage:
                 # Its configuration may have been damaged: then it is where it was.
-                state = stream.store.kept_state(config.name)
+                state = stream.store.kept_state(config.name, config.as_json())
                 if state is not None:
                     consumer.restore(state)
                 stream.store.keep_consumer(config.name, config.as_json(), consumer.created)
@@ -198,6 +198,7 @@ class Consumers:
             raise ApiError(400, 10148, "consumer already exists")
         if config == old:
             return consumer
+        self._check_unique(consumer.stream, config)
         delivery = self._deliveries[consumer]
         moved = old.deliver_subject != config.deliver_subject
         if old.push and config.push and moved and delivery.is_used(self._clock.wall()):

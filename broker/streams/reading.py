@@ -225,7 +225,7 @@ def _batch(
         block = with_lines(_located(stream, message), *place)
         yield block + message.payload, len(block)
         last = sequence
-        room -= len(message.header) + len(message.payload)
+        room -= len(message.subject) + len(message.header) + len(message.payload)
         if room <= 0:
             left = pending
             break

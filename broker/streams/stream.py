@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from broker.stores.streams.interface import Stored
 from broker.stores.streams.kernels import measure_rows
 from broker.streams import publishing
-from broker.streams.errors import TOO_LARGE, ApiError, bad_request, no_message, sealed, store_failed, stream_not_found
+from broker.streams.errors import TOO_LARGE, ApiError, no_message, sealed, store_failed, stream_not_found
 from broker.streams.headers import size_line, with_lines
 from broker.streams.mapping import SubjectMapping
 from broker.streams.requests import dumps
 from stantools.nats import frames as tables
-from stantools.nats.subjects import valid_pattern
+from stantools.nats.subjects import is_literal, valid_pattern
 from stantools.streamfiles.headers import located
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
 from stantools.streamfiles.meta import CopiedState
@@ -389,7 +389,7 @@ class Stream:
     def _roll_up(self, what: str, subject: bytes, sequence: int) -> None:
         """Takes out what a message replaces: at once if that is little, else `rolling_up` does it."""
         contents = self.store.contents
-        if what == "sub":
+        if what == "sub" and is_literal(subject):
             entry = contents.subjects.get(subject)
             if entry is not None and entry.count <= _FEW:
                 while entry.count > 1:
@@ -649,14 +649,12 @@ class Stream:
             How many went.
 
         Raises:
-            ApiError: It is not allowed, or contradicts itself.
+            ApiError: It is not allowed.
         """
         if self.config.sealed:
             raise sealed()
         if self.config.deny_purge:
             raise ApiError(500, 10110, "stream purge not permitted")
-        if below and keep:
-            raise bad_request()
         contents = self.store.contents
         if patterns and not all(map(valid_pattern, patterns)):
             return 0

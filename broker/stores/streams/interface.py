@@ -184,7 +184,7 @@ class StreamStore(ABC):
             StorageError: One cannot be read.
         """
 
-    def kept_state(self, name: str) -> ConsumerState | None:
+    def kept_state(self, name: str, config: Mapping[str, Any]) -> ConsumerState | None:
         """Returns the state of a consumer that is kept; None if there is none.
 
         Raises:

@@ -98,10 +98,14 @@ class KeptConsumers(StreamStore, ABC):
                 continue
             config, created = found
             config["name"] = config.pop("Name", directory.name)
-            yield config, created, self.kept_state(directory.name)
+            yield config, created, self.kept_state(directory.name, config)
 
-    def kept_state(self, name: str) -> ConsumerState | None:
+    def kept_state(self, name: str, config: Mapping[str, Any]) -> ConsumerState | None:
         """Returns the state of a consumer that is kept; None if there is none, or it is damaged.
+
+        Args:
+            name: Its name.
+            config: Its configuration.
 
         Raises:
             StorageError: It cannot be read.
@@ -115,7 +119,7 @@ class KeptConsumers(StreamStore, ABC):
                     fsync_file(path)
                     fsync_directory(directory)
                     self._states[name] = StateFile.SYNCED
-                return self._possible(name, path, state)
+                return state if is_at_start(config, state) else self._possible(name, path, state)
             except FileNotFoundError:
                 continue
             except ArchiveError as error:
@@ -224,6 +228,12 @@ class KeptConsumers(StreamStore, ABC):
         """Takes the directory away, if there is one."""
         self.abandon()
         remove_directory(self._directory)
+
+
+def is_at_start(config: Mapping[str, Any], state: ConsumerState) -> bool:
+    """Returns whether a consumer waits for the sequence that it was made for, which may be beyond the end."""
+    begins = config.get("opt_start_seq")
+    return isinstance(begins, int) and state.delivered == (0, begins - 1)
 
 
 def remove_directory(directory: Path) -> None:

@@ -10,6 +10,8 @@ A damaged block is mended: it is written anew with its good records, and the fil
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,6 +22,7 @@ from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.stores.streams.aside import copy_aside, move_aside
 from broker.stores.streams.blocks import Block, Descriptors
+from broker.stores.streams.metafiles import CONSUMERS, META, STATE, is_at_start
 from stantools.errors import StantoolsError
 from stantools.store.durable import replace_file
 from stantools.streamfiles import highway
@@ -38,8 +41,6 @@ if TYPE_CHECKING:
     from broker.stores.streams.contents import Contents, Segment
 
 MESSAGES: Final = "msgs"
-CONSUMERS: Final = "obs"
-STATE: Final = "o.dat"
 _BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk")
 #: A block that a server was writing anew, and other files that are not complete.
 _NEW_BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk\.tmp|([1-9][0-9]{0,9})\.new")
@@ -370,9 +371,14 @@ class Recovery:
     @staticmethod
     def _delivered(path: Path) -> int:
         try:
-            return decode_consumer(path.read_bytes()).delivered[1]
+            state = decode_consumer(path.read_bytes())
         except (OSError, ArchiveError):
             return 0  # it is logged where consumers are opened
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            config = json.loads(path.with_name(META).read_bytes())
+            if isinstance(config, dict) and is_at_start(config, state):
+                return 0
+        return state.delivered[1]
 
     @property
     def has_index(self) -> bool:

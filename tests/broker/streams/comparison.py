@@ -335,6 +335,7 @@ class Comparison:
         self.states: dict[str, Any] = {}
         self.difference: DifferenceError | None = None
         self.slow = False
+        self._before: list[Any] = []
         self.known_at: int | None = None  #: the part in which it came upon a difference that is known
         self._begun = time.monotonic()
 
@@ -354,10 +355,11 @@ class Comparison:
         self._begun = time.monotonic()
         try:
             if check:
-                await self.check(f"seed {self.history.seed}, at the start of part {part}")
+                await self._check_again(f"seed {self.history.seed}, at the start of part {part}")
             for row, step in enumerate(self.history.parts[part]):
                 await self._play(f"seed {self.history.seed}, part {part}, step {row}", step)
             await self.check(f"seed {self.history.seed}, after part {part}")
+            self._before = await self._all(self.sides[0])
         except _KnownError:
             self.known_at = part
         except DifferenceError as difference:
@@ -366,6 +368,23 @@ class Comparison:
             self.slow = True
         finally:
             self._gate.release()
+
+    async def _all(self, side: Side) -> list[Any]:
+        """The messages of all streams: consumers that are kept in memory are gone after a start."""
+        return [await side.contents(letter) for letter in self.letters]
+
+    async def _check_again(self, place: str) -> None:
+        """Compares after the servers were started again: a real one may not be what it was, ours is.
+
+        Raises:
+            DifferenceError: Both are not the same, and ours is not what it was.
+        """
+        try:
+            await self.check(place)
+        except DifferenceError:
+            if await self._all(self.sides[0]) == self._before:
+                raise _KnownError from None
+            raise
 
     async def check(self, place: str) -> None:
         """Compares states and messages.

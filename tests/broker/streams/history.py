@@ -282,12 +282,16 @@ class _Writer:
 
     def get(self, letter: str) -> Step:
         body = self.one(
-            {"seq": self.sequence()}, {"last_by_subj": self.pattern(letter)}, {"next_by_subj": self.pattern(letter)},
+            {"seq": self.sequence() or 1}, {"last_by_subj": self.pattern(letter)},
+            {"next_by_subj": self.pattern(letter)},
             {"next_by_subj": self.pattern(letter), "seq": self.sequence()},
         )  # fmt: skip
         return Step("get", letter, {"body": body})
 
     def direct(self, letter: str) -> Step:
+        if "mirror" in self.configs.get("B", ()):
+            # Which of both answers for the origin is left to chance.
+            letter = "B"
         if self.chance(0.5):
             return Step("direct", letter, {"subject": self.subject()})
         pattern = self.pattern(letter)
@@ -322,13 +326,11 @@ class _Writer:
             config["ack_policy"] = "explicit"
         config["deliver_policy"] = (
             self.one("all", "all", "all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject")
-            if not queue or self.chance(0.1) else "all"
+            if not queue or (name not in known and self.chance(0.1)) else "all"
         )  # fmt: skip
         if config["deliver_policy"] == "by_start_sequence":
             # What is not for a consumer yet stays in real servers' streams with interest.
-            config["opt_start_seq"] = (
-                1 if self.configs[letter].get("retention") == "interest" else self.one(1, 3, 8, 50)
-            )
+            config["opt_start_seq"] = 1 if self.configs[letter].get("retention") == "interest" else self.one(1, 3, 8)
         if config["deliver_policy"] == "by_start_time":
             config["opt_start_time"] = self.one("2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z")
         if self.chance(0.4) or config["deliver_policy"] == "last_per_subject":

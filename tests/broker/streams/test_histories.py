@@ -41,10 +41,28 @@ def _acknowledges_more(step: Step | None, ours: Any, theirs: Any) -> bool:
     return any("num_ack_pending" in name and own > other for name, own, other in differing("", ours, theirs))
 
 
+def _waits_beyond(step: Step | None, ours: Any, theirs: Any) -> bool:
+    """A consumer that begins beyond the end of its stream was opened again."""
+    found = list(differing("", ours, theirs)) if step is None else []
+    return bool(found) and all(
+        name.startswith("consumers.") and name.endswith((".delivered", ".ack_floor")) and own[0] == 0 and own > other
+        for name, own, other in found
+    )
+
+
+def _counts_what_is_gone(step: Step | None, ours: Any, theirs: Any) -> bool:
+    """A roll-up took messages that a consumer had not been given yet."""
+    if step is None or "Nats-Rollup" not in step.values.get("headers", ()):
+        return False
+    return all(name.endswith(".num_pending") and own < other for name, own, other in differing("", ours, theirs))
+
+
 #: What is different, and why. A history ends where it comes upon one of these.
 KNOWN: Final = {
     "real servers take a pending message that goes by itself for acknowledged, with policy `all` also all before it, "
     "which nobody has acknowledged": _acknowledges_more,
+    "real servers forget at a start that a consumer waits for a sequence that is still to come": _waits_beyond,
+    "real servers go on counting what a roll-up of everything took": _counts_what_is_gone,
 }
 
 
@@ -171,7 +189,9 @@ async def failures(folder: Path, seeds: Iterable[int], *, parts: int, size: int,
 
 @needs_server
 def test_short_histories_are_the_same_as_with_a_real_server(tmp_path: Path) -> None:
-    found = asyncio.run(failures(tmp_path, range(16), parts=2, size=10))
+    # Those with timers take their time.
+    seeds = [seed for seed in range(24) if not make(seed).timed]
+    found = asyncio.run(failures(tmp_path, seeds, parts=2, size=10))
     assert not found, "\n\n".join(found)
 
 
