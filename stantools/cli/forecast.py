@@ -138,14 +138,15 @@ def command(stores: tuple[Path, ...], server: Server, reading: ReadOptions) -> i
         print_json({**described[0], **said, "other_versions": described[1:]})
     else:
         print_starts(judged)
-        print_outcomes(diagnosis)
         print_advice(diagnosis.advice)
+        click.echo()
+        print_outcomes(diagnosis)
         for one, two in versions:
             click.echo()
             _print(one, f"server {one.server_version}, normal start")
             click.echo()
             _print(two, f"server {two.server_version}, start with -file_truncate_bad_eof", beside=one)
-    return ExitCode.CLEAN if judged[0][0].harmless else ExitCode.FINDINGS
+    return ExitCode.CLEAN if judged[0][0].delivers else ExitCode.FINDINGS
 
 
 def _forecast_cluster(files: Sequence[NodeFiles], reading: ReadOptions) -> int:
@@ -197,7 +198,7 @@ def print_starts(versions: Sequence[tuple[StartVerdict, StartVerdict]]) -> None:
 
 def print_outcomes(diagnosis: Diagnosis) -> None:
     """Prints what became of the messages: the numbers, then the channels in which it is not simply well."""
-    click.echo(f"messages: {diagnosis.totals.sentence()}")
+    click.echo(f"messages: {diagnosis.totals.sentence('a start')}")
     rows = [
         (
             each.name,

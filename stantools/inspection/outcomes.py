@@ -159,14 +159,14 @@ class Totals:
             sum(bool(each.unknown) for each in all_),
         )
 
-    def sentence(self) -> str:
-        """Says the numbers in one line."""
+    def sentence(self, step: str = "this step") -> str:
+        """Says the numbers in one line; `step` is what loses messages."""
         parts = [counted(self.intact, "message") + " intact"]
         if self.readable is not None:
             parts[0] += f" ({self.readable} readable now, {self.recoverable} recoverable)"
         parts += [f"{self.archived} archived"] if self.archived else []
         parts.append(f"{self.missing} missing before")
-        parts += [f"{self.lost} lost by this step"] if self.lost else []
+        parts += [f"{self.lost} lost by {step}"] if self.lost else []
         parts += [f"in {counted(self.unknown, 'channel')} the rest is unknown"] if self.unknown else []
         return ", ".join(parts)
 
