@@ -154,7 +154,7 @@ class Health(enum.StrEnum):
 
     HEALTHY = "healthy"  #: nothing was found, and a start is harmless
     FLAWED = "flawed"  #: nothing is damaged, but something is not as a healthy server leaves it
-    DAMAGED = "damaged"  #: records are damaged, or the server does not start
+    DAMAGED = "damaged"  #: records are damaged or missing, or the server does not start or not deliver every message
     IN_DANGER = "in danger"  #: a start would destroy what is intact
 
 
@@ -228,6 +228,7 @@ def diagnose(
     normals = [normal for normal, _ in judged]
     errors = sum(each.severity is Severity.ERROR for each in verified.findings)
     missing = any(each.missing or each.suspected for each in outcomes.values())
+    lost = errors or any((each.missing - each.gaps) or each.suspected for each in outcomes.values())
     dangers = [one for one in normals if one.forecast.starts and (one.forecast.destroys or not one.forecast.recovered)]
     if dangers:
         harms = "; it would ".join(dangers[0].harms()) or dangers[0].outlook()
@@ -238,7 +239,7 @@ def diagnose(
     elif not normals[0].forecast.starts:
         state, outlook = Health.DAMAGED, "the server does not start on it"
     elif not normals[0].delivers:
-        hurt = errors or normals[0].undelivered or any(each.kind in HARMFUL for each in normals[0].flaws)
+        hurt = lost or normals[0].undelivered or any(each.kind in HARMFUL for each in normals[0].flaws)
         state = Health.DAMAGED if hurt else Health.FLAWED
         outlook = f"a start is not harmless: the server would {'; it would '.join(normals[0].harms())}"
     else:

@@ -80,6 +80,7 @@ class ChannelOutcome:
     unknown: tuple[Unknown, ...] = ()  #: where nothing shows what there was
     #: Of the intact ones those that a server would find; None where no start is forecast.
     readable: Ranges | None = None
+    sent: int = 0  #: the highest sequence that was sent to a subscription
     lost: Ranges = field(default_factory=Ranges)  #: intact ones that the planned step destroys or leaves out
 
     @property
@@ -102,11 +103,21 @@ class ChannelOutcome:
         """Something may be gone that nothing counts."""
         return any(each.suspected for each in self.unknown)
 
-    def with_messages(self, more: Ranges, missing: Ranges | None = None) -> ChannelOutcome:
-        """Returns the outcome with what another directory shows: messages of the channel, and missing ones."""
+    def with_directory(self, more: Ranges, other: ChannelOutcome | None = None) -> ChannelOutcome:
+        """Returns the outcome with what another directory shows of the channel.
+
+        Args:
+            more: Messages of the channel in there.
+            other: What became of that directory, if it is the channel's, renamed or copied.
+        """
         intact = self.intact | more
-        gone = Ranges.union((self.missing, intact.holes(), missing or Ranges()))
-        return replace(self, intact=intact, missing=gone - intact - self.archived, gaps=self.gaps - intact)
+        gone = Ranges.union((self.missing, intact.holes(), other.missing if other else Ranges()))
+        known = Ranges.union((intact, self.archived, gone, *self.older))
+        sent = max(self.sent, other.sent if other else 0)
+        if known and sent > known.last:
+            gone = gone | Ranges.of([(known.last + 1, sent)])
+        missing = gone - intact - self.archived
+        return replace(self, intact=intact, missing=missing, gaps=self.gaps - intact, sent=sent)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the sets for json output."""
@@ -252,7 +263,7 @@ def channel_outcome(
         )
     )
     gaps = (missing & intact.holes()) - shown
-    return ChannelOutcome(survey.files.name, intact, older, archived, missing, gaps, unknown)
+    return ChannelOutcome(survey.files.name, intact, older, archived, missing, gaps, unknown, sent=sent)
 
 
 def _is_channel(run: RecordRun) -> bool:
@@ -321,15 +332,15 @@ def store_outcomes(
         in_root: Messages in files of the root, by the channel they name.
     """
     outcomes: dict[str, ChannelOutcome] = {}
-    elsewhere: list[tuple[Mapping[str, Ranges], Ranges]] = [(in_root, Ranges())]
+    elsewhere: list[tuple[Mapping[str, Ranges], ChannelOutcome | None]] = [(in_root, None)]
     for outcome, foreign in directories:
         renamed = is_renamed(outcome, foreign)
         if not renamed:
             outcomes[outcome.name] = outcome
-        elsewhere.append((foreign, outcome.missing if renamed else Ranges()))
-    for found, missing in elsewhere:
+        elsewhere.append((foreign, outcome if renamed else None))
+    for found, other in elsewhere:
         for name, sequences in found.items():
-            outcomes[name] = (outcomes.get(name) or ChannelOutcome(name)).with_messages(sequences, missing)
+            outcomes[name] = (outcomes.get(name) or ChannelOutcome(name)).with_directory(sequences, other)
     return dict(sorted(outcomes.items()))
 
 

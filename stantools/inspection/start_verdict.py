@@ -155,7 +155,7 @@ class StartVerdict:
         """Says what a start does that is not harmless, each the rest of a sentence that ends in `would`."""
         parts = []
         if lost := self.shortened:
-            gone = {}
+            gone: dict[str, Ranges] = {}
             for loss in self.forecast.destroys:
                 if loss.how in (Harm.CUT, Harm.REMOVED) and loss.sequences:
                     gone[loss.channel] = gone.get(loss.channel, Ranges()) | loss.sequences

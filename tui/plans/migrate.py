@@ -221,7 +221,9 @@ class MigrateWizard(Wizard[_Made]):
         preview.attempt(partial(check_plan_file, file, plan))
         _describe(plan, file, problems, preview)
         if plan.lossy and not form.flag("accept-loss"):
-            lost = f"{counted(plan.lost, 'message')} {'is' if plan.lost == 1 else 'are'}" if plan.lost else "something is"
+            lost = (
+                f"{counted(plan.lost, 'message')} {'is' if plan.lost == 1 else 'are'}" if plan.lost else "something is"
+            )
             preview.obstacles.append(
                 RefusedError(f"{lost} missing in the store", "choose accept-loss to migrate what is intact")
             )
