@@ -147,7 +147,7 @@ def print_starts(versions: Sequence[tuple[StartVerdict, StartVerdict]]) -> None:
         said.append(("With -file_truncate_bad_eof ", truncating))
     said += [(f"As version {each.forecast.server_version} ", each) for each, _ in others]
     for label, start in said:
-        color = "green" if start.harmless else "red"
+        color = "green" if start.harmless else "yellow" if start.delivers else "red"
         text = f"{label}the server would {start.outlook()}" if label else start.sentence()
         click.echo(console.paint(console.wrapped(text, 2), color, err=False))
         losses = start.forecast.destroys

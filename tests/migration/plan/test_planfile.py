@@ -287,7 +287,7 @@ def test_the_example() -> None:
         "#     stantools migrate apply plan.yaml",
         "  replicas: 3",
         "- stream: orders_new",
-        "  # 90 messages, 64.0 MB, sequences 1 to 100, 10 of them missing; 4 LOST",
+        "  # 90 messages, 64.0 MB, sequences 1 to 100, 10 of them missing; 4 DAMAGED OR GONE",
         "  max_age: 3d",
         "  max_bytes: 1GB",
         "    delivered: 7  # of 100; all up to 0 acknowledged, 5 pending",
