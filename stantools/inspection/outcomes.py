@@ -209,7 +209,8 @@ def missing_sentence(outcomes: Mapping[str, ChannelOutcome]) -> str:
         which = name_ranges({name: each.missing for name, each in outcomes.items()})
         text = f"{totals.missing} of {counted(totals.whole, 'message')} {verb} missing ({which})"
     elif totals.whole:
-        text = f"no message of {totals.whole} is missing"
+        known = "known to be " if any(each.suspected for each in outcomes.values()) else ""
+        text = f"no message of {totals.whole} is {known}missing"
     else:
         text = "there are no messages in it"
     if totals.archived:

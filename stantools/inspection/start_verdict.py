@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from stantools.escaping import escape
-from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm
+from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm, Loss
 from stantools.inspection.outcomes import ChannelOutcome, name_ranges
 from stantools.notation import counted, describe_ranges, describe_sequences, some_of
 from stantools.store.ranges import Ranges
@@ -201,10 +201,14 @@ def judge_start(forecast: Forecast, outcomes: Mapping[str, ChannelOutcome]) -> S
     flaws: list[Flaw] = []
     limited: dict[str, Ranges] = {}
     works = forecast.starts and forecast.recovered
+    losses: dict[str, list[Loss]] = {}
+    for loss in forecast.destroys:
+        losses.setdefault(loss.channel, []).append(loss)
     for name, outcome in outcomes.items():
         shown = forecast.channels.get(name) if works else None
         found = shown.lookups.readable & outcome.intact if shown else Ranges()
-        destroyed = Ranges.union(loss.sequences for loss in forecast.destroys if loss.channel == name)
+        own = losses.get(name, [])
+        destroyed = Ranges.union(loss.sequences for loss in own)
         channels[name] = replace(outcome, readable=found, lost=destroyed & outcome.intact)
         if not works:
             continue
@@ -213,8 +217,7 @@ def judge_start(forecast: Forecast, outcomes: Mapping[str, ChannelOutcome]) -> S
             hidden = outcome.intact & Ranges.of([(0, shown.first_seq - 1)])
             if hidden:
                 limited[name] = hidden
-        anew = any(loss.how is Harm.ANEW and loss.channel == name for loss in forecast.destroys)
-        flaws += _flaws(outcome, shown, hidden, anew=anew)
+        flaws += _flaws(outcome, shown, hidden, anew=any(loss.how is Harm.ANEW for loss in own))
     return StartVerdict(forecast, channels, tuple(flaws), limited)
 
 
