@@ -20,6 +20,7 @@ from stantools.recovery.options import SalvageOptions
 from stantools.recovery.salvage import plan_salvage
 from stantools.store.options import open_store
 from stantools.store.sublog import SubStatus
+from tests import goldenstores
 from tests.conftest import MUTATION_SETS, golden_cases, load_expected
 from tests.inspection import forecast_stores as s
 from tests.mutations import apply_mutation
@@ -92,6 +93,13 @@ def test_mutations(collection: str, golden: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("collection", MUTATION_SETS)
 def test_all_mutations(collection: str, golden: Path, tmp_path: Path) -> None:
     _mutations(collection, golden, tmp_path, 1)
+
+
+def test_stores_of_clusters() -> None:
+    stores = sorted(path.parent for path in (goldenstores.unpacked() / "clusters").rglob("server.dat"))
+    assert len(stores) > 50
+    for path in stores[::SHARE]:
+        check(path)
 
 
 def _durable(root: Path, last_sent: int) -> None:
