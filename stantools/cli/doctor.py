@@ -53,7 +53,7 @@ def exit_code(diagnosis: Diagnosis) -> ExitCode:
     return ExitCode.CLEAN if diagnosis.state is Health.HEALTHY else ExitCode.FINDINGS
 
 
-def _print(diagnosis: Diagnosis, encryption: str) -> None:
+def _print(diagnosis: Diagnosis) -> None:
     from stantools.inspection.findings import worst_first
 
     print_verdict(diagnosis)
