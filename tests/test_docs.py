@@ -353,6 +353,7 @@ def test_json_is_as_described(golden: Path, tmp_path: Path) -> None:
             *doctor["starts"][0],
             *doctor["next"],
             *doctor["messages"],
+            *doctor["encryption"],
             *doctor["channels"]["alpha"],
             *Unknown(1, None, "", suspected=True).as_json(),
             "report",
