@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stantools.cli import console
-from stantools.cli.doctor import examine, exit_code, print_verdict, server_options
+from stantools.cli.diagnosis import examine, print_verdict
+from stantools.cli.doctor import exit_code, server_options
 from stantools.cli.options import options_of, reading_options, store_argument, verb
 from stantools.cli.output import show
 from stantools.errors import StantoolsError, StoreUnwritableError, UsageError
@@ -17,7 +18,7 @@ from stantools.installing import install_command
 from stantools.options import Option, option
 
 if TYPE_CHECKING:
-    from stantools.cli.forecast import Server
+    from stantools.cli.diagnosis import Server
     from stantools.store.options import ReadOptions
 
 OVERWRITE = Option(help="Write over the page if it is there.", default=False)

@@ -80,7 +80,7 @@ def advise(
         why = "the start would fail" if forecast is not None and not forecast.starts else why
         return Advice(f"Do not start the server on this store ({why}): {new_store}", salvage)
     flawed = any(finding.severity is not Severity.INFO for finding in findings or ())
-    if damaged or start is None or not start.harmless:
+    if damaged or start is None or not start.delivers:
         why = counted(len(damaged), "place", "is/are") + " damaged" if damaged else "A start would not be harmless"
         return Advice(f"{why}: {new_store}", salvage)
     if what_else and not flawed:
@@ -91,7 +91,8 @@ def advise(
     if what_else:
         return Advice(new_store[0].upper() + new_store[1:], salvage)
     if flawed:
-        return Advice("No message is at risk. A salvaged copy is free of these findings", salvage)
+        what = "No message" if start.harmless else "No message that is there"
+        return Advice(f"{what} is at risk. A salvaged copy is free of these findings", salvage)
     return Advice(
         "Nothing to repair; see what a move to JetStream would look like",
         ("stantools", "migrate", str(path), "--out", str(beside(path, "backups")), "--dry-run"),
@@ -153,7 +154,7 @@ class Health(enum.StrEnum):
 
     HEALTHY = "healthy"  #: nothing was found, and a start is harmless
     FLAWED = "flawed"  #: nothing is damaged, but something is not as a healthy server leaves it
-    DAMAGED = "damaged"  #: records are damaged, or the server does not start
+    DAMAGED = "damaged"  #: records are damaged or missing, or the server does not start or not deliver every message
     IN_DANGER = "in danger"  #: a start would destroy what is intact
 
 
@@ -227,19 +228,29 @@ def diagnose(
     normals = [normal for normal, _ in judged]
     errors = sum(each.severity is Severity.ERROR for each in verified.findings)
     missing = any(each.missing or each.suspected for each in outcomes.values())
-    if any(one.forecast.destroys or not one.forecast.recovered for one in normals if one.forecast.starts):
-        state, outlook = Health.IN_DANGER, "do not start the server on it: a start would destroy data"
+    lost = errors or any((each.missing - each.gaps) or each.suspected for each in outcomes.values())
+    dangers = [one for one in normals if one.forecast.starts and (one.forecast.destroys or not one.forecast.recovered)]
+    if dangers:
+        harms = "; it would ".join(dangers[0].harms()) or dangers[0].outlook()
+        state = Health.IN_DANGER
+        outlook = f"do not start the server on it: a start would destroy data: the server would {harms}"
     elif not normals:
         state, outlook = Health.DAMAGED, "what the server would do cannot be determined"
     elif not normals[0].forecast.starts:
         state, outlook = Health.DAMAGED, "the server does not start on it"
-    elif not normals[0].harmless:
-        hurt = errors or normals[0].undelivered or any(each.kind in HARMFUL for each in normals[0].flaws)
+    elif not normals[0].delivers:
+        hurt = lost or normals[0].undelivered or any(each.kind in HARMFUL for each in normals[0].flaws)
         state = Health.DAMAGED if hurt else Health.FLAWED
         outlook = f"a start is not harmless: the server would {'; it would '.join(normals[0].harms())}"
     else:
-        state = Health.DAMAGED if errors else Health.HEALTHY if verified.clean and not missing else Health.FLAWED
-        outlook = "a start is harmless"
+        state = (
+            Health.DAMAGED
+            if errors
+            else Health.HEALTHY
+            if verified.clean and normals[0].harmless and not missing
+            else Health.FLAWED
+        )
+        outlook = "a start is harmless" if normals[0].harmless else "a start delivers every message that is there"
     data = missing_sentence(outcomes)
     parts = (outlook, data) if state is Health.IN_DANGER else (data, outlook)
     advice = advise(path, verified.findings, normals[0] if normals else None, uses, outcomes)

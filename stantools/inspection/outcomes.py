@@ -80,6 +80,7 @@ class ChannelOutcome:
     unknown: tuple[Unknown, ...] = ()  #: where nothing shows what there was
     #: Of the intact ones those that a server would find; None where no start is forecast.
     readable: Ranges | None = None
+    sent: int = 0  #: the highest sequence that was sent to a subscription
     lost: Ranges = field(default_factory=Ranges)  #: intact ones that the planned step destroys or leaves out
 
     @property
@@ -102,11 +103,21 @@ class ChannelOutcome:
         """Something may be gone that nothing counts."""
         return any(each.suspected for each in self.unknown)
 
-    def with_messages(self, more: Ranges, missing: Ranges | None = None) -> ChannelOutcome:
-        """Returns the outcome with what another directory shows: messages of the channel, and missing ones."""
+    def with_directory(self, more: Ranges, other: ChannelOutcome | None = None) -> ChannelOutcome:
+        """Returns the outcome with what another directory shows of the channel.
+
+        Args:
+            more: Messages of the channel in there.
+            other: What became of that directory, if it is the channel's, renamed or copied.
+        """
         intact = self.intact | more
-        gone = Ranges.union((self.missing, intact.holes(), missing or Ranges()))
-        return replace(self, intact=intact, missing=gone - intact - self.archived, gaps=self.gaps - intact)
+        gone = Ranges.union((self.missing, intact.holes(), other.missing if other else Ranges()))
+        known = Ranges.union((intact, self.archived, gone, *self.older))
+        sent = max(self.sent, other.sent if other else 0)
+        if known and sent > known.last:
+            gone = gone | Ranges.of([(known.last + 1, sent)])
+        missing = gone - intact - self.archived
+        return replace(self, intact=intact, missing=missing, gaps=self.gaps - intact, sent=sent)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the sets for json output."""
@@ -159,14 +170,14 @@ class Totals:
             sum(bool(each.unknown) for each in all_),
         )
 
-    def sentence(self) -> str:
-        """Says the numbers in one line."""
+    def sentence(self, step: str = "this step") -> str:
+        """Says the numbers in one line; `step` is what loses messages."""
         parts = [counted(self.intact, "message") + " intact"]
         if self.readable is not None:
             parts[0] += f" ({self.readable} readable now, {self.recoverable} recoverable)"
         parts += [f"{self.archived} archived"] if self.archived else []
         parts.append(f"{self.missing} missing before")
-        parts += [f"{self.lost} lost by this step"] if self.lost else []
+        parts += [f"{self.lost} lost by {step}"] if self.lost else []
         parts += [f"in {counted(self.unknown, 'channel')} the rest is unknown"] if self.unknown else []
         return ", ".join(parts)
 
@@ -198,7 +209,8 @@ def missing_sentence(outcomes: Mapping[str, ChannelOutcome]) -> str:
         which = name_ranges({name: each.missing for name, each in outcomes.items()})
         text = f"{totals.missing} of {counted(totals.whole, 'message')} {verb} missing ({which})"
     elif totals.whole:
-        text = f"no message of {totals.whole} is missing"
+        known = "known to be " if any(each.suspected for each in outcomes.values()) else ""
+        text = f"no message of {totals.whole} is {known}missing"
     else:
         text = "there are no messages in it"
     if totals.archived:
@@ -252,7 +264,7 @@ def channel_outcome(
         )
     )
     gaps = (missing & intact.holes()) - shown
-    return ChannelOutcome(survey.files.name, intact, older, archived, missing, gaps, unknown)
+    return ChannelOutcome(survey.files.name, intact, older, archived, missing, gaps, unknown, sent=sent)
 
 
 def _is_channel(run: RecordRun) -> bool:
@@ -321,15 +333,15 @@ def store_outcomes(
         in_root: Messages in files of the root, by the channel they name.
     """
     outcomes: dict[str, ChannelOutcome] = {}
-    elsewhere: list[tuple[Mapping[str, Ranges], Ranges]] = [(in_root, Ranges())]
+    elsewhere: list[tuple[Mapping[str, Ranges], ChannelOutcome | None]] = [(in_root, None)]
     for outcome, foreign in directories:
         renamed = is_renamed(outcome, foreign)
         if not renamed:
             outcomes[outcome.name] = outcome
-        elsewhere.append((foreign, outcome.missing if renamed else Ranges()))
-    for found, missing in elsewhere:
+        elsewhere.append((foreign, outcome if renamed else None))
+    for found, other in elsewhere:
         for name, sequences in found.items():
-            outcomes[name] = (outcomes.get(name) or ChannelOutcome(name)).with_messages(sequences, missing)
+            outcomes[name] = (outcomes.get(name) or ChannelOutcome(name)).with_directory(sequences, other)
     return dict(sorted(outcomes.items()))
 
 

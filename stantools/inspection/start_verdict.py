@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from stantools.escaping import escape
-from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm
+from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm, Loss
 from stantools.inspection.outcomes import ChannelOutcome, name_ranges
 from stantools.notation import counted, describe_ranges, describe_sequences, some_of
 from stantools.store.ranges import Ranges
@@ -39,6 +39,7 @@ class FlawKind(enum.Enum):
     OVERLAID = "lose sight of messages as soon as one is published"
     MISPLACED = "not find again what is published next"
     UNKNOWN = "perhaps give sequences a second time"
+    UNPROVEN = "deliver every message that is there"  #: nothing proves that a channel ended with its last message
 
 
 #: Those that leave some message undelivered, or deliver the wrong one.
@@ -114,10 +115,16 @@ class StartVerdict:
         return any(each.kind in UNDELIVERED for each in self.flaws)
 
     @property
+    def delivers(self) -> bool:
+        """A start does no harm that the files show; perhaps nothing proves where a channel ended."""
+        works = self.forecast.starts and self.forecast.recovered
+        unproven = all(each.kind is FlawKind.UNPROVEN for each in self.flaws)
+        return works and unproven and not (self.destructive or self.ghosts)
+
+    @property
     def harmless(self) -> bool:
         """A start does what the module's text promises."""
-        works = self.forecast.starts and self.forecast.recovered
-        return works and not (self.flaws or self.destructive or self.ghosts)
+        return self.delivers and not self.flaws
 
     def sentence(self) -> str:
         """Says in one sentence what the server would do if it were started now; names in it are safe to show."""
@@ -131,21 +138,38 @@ class StartVerdict:
             return f"exit with code {forecast.exit_code}{reason}"
         if not forecast.recovered:
             return "start over as if the store were empty"
+        if self.delivers and self.flaws:
+            return f"start and deliver every message that is there; {self.unproven()}"
         if parts := self.harms():
             return f"start, and would {'; it would '.join(parts)}"
         if self.limited:
             return f"start and deliver every message that the limits leave (they hide {name_ranges(self.limited)})"
         return "start and deliver every message"
 
+    def unproven(self) -> str:
+        """Says of which channels nothing proves where they ended."""
+        first, *more = [each.detail for each in self.flaws if each.kind is FlawKind.UNPROVEN]
+        return first + (f" (and so of {counted(len(more), 'more channel')})" if more else "")
+
     def harms(self) -> list[str]:
         """Says what a start does that is not harmless, each the rest of a sentence that ends in `would`."""
         parts = []
         if lost := self.shortened:
-            parts.append(f"cut or remove {counted(len(lost), 'file')}, {escape(lost[0])} first")
+            gone: dict[str, Ranges] = {}
+            for loss in self.forecast.destroys:
+                if loss.how in (Harm.CUT, Harm.REMOVED) and loss.sequences:
+                    gone[loss.channel] = gone.get(loss.channel, Ranges()) | loss.sequences
+            intact = f", with intact messages: {name_ranges(gone)}" if gone else ""
+            parts.append(f"cut or remove {counted(len(lost), 'file')}, {escape(lost[0])} first{intact}")
         if anew := [loss for loss in self.forecast.destroys if loss.how is Harm.ANEW]:
             where = f"{escape(anew[0].channel)} from sequence {anew[0].at} on"
-            parts.append(f"assign sequences of {counted(len(anew), 'channel')} a second time: {where}")
+            held = name_ranges({loss.channel: loss.sequences for loss in anew})
+            parts.append(
+                f"assign sequences of {counted(len(anew), 'channel')} a second time: {where}, and not reach {held}"
+            )
         for kind in FlawKind:
+            if kind is FlawKind.UNPROVEN:
+                continue
             if flaws := [each for each in self.flaws if each.kind is kind]:
                 parts.append(_said(kind, flaws))
         if self.ghosts:
@@ -177,10 +201,14 @@ def judge_start(forecast: Forecast, outcomes: Mapping[str, ChannelOutcome]) -> S
     flaws: list[Flaw] = []
     limited: dict[str, Ranges] = {}
     works = forecast.starts and forecast.recovered
+    losses: dict[str, list[Loss]] = {}
+    for loss in forecast.destroys:
+        losses.setdefault(loss.channel, []).append(loss)
     for name, outcome in outcomes.items():
         shown = forecast.channels.get(name) if works else None
         found = shown.lookups.readable & outcome.intact if shown else Ranges()
-        destroyed = Ranges.union(loss.sequences for loss in forecast.destroys if loss.channel == name)
+        own = losses.get(name, [])
+        destroyed = Ranges.union(loss.sequences for loss in own)
         channels[name] = replace(outcome, readable=found, lost=destroyed & outcome.intact)
         if not works:
             continue
@@ -189,8 +217,7 @@ def judge_start(forecast: Forecast, outcomes: Mapping[str, ChannelOutcome]) -> S
             hidden = outcome.intact & Ranges.of([(0, shown.first_seq - 1)])
             if hidden:
                 limited[name] = hidden
-        anew = any(loss.how is Harm.ANEW and loss.channel == name for loss in forecast.destroys)
-        flaws += _flaws(outcome, shown, hidden, anew=anew)
+        flaws += _flaws(outcome, shown, hidden, anew=any(loss.how is Harm.ANEW for loss in own))
     return StartVerdict(forecast, channels, tuple(flaws), limited)
 
 
@@ -251,10 +278,11 @@ def _beyond(outcome: ChannelOutcome, shown: ChannelForecast, *, anew: bool) -> I
         text = f"{describe_ranges([(last + 1, furthest)])} to {names}"
         yield Flaw(FlawKind.AHEAD, name, Ranges.of([(last + 1, furthest)]), text)
     for each in outcome.unknown:
-        if each.last is None:
-            yield Flaw(
-                FlawKind.UNKNOWN, name, Ranges(), f"{each.sequences}, if there were more ({escape(each.reason)})"
-            )
+        if each.last is None and each.suspected:
+            text = f"{each.sequences}, if there were more ({escape(each.reason)})"
+            yield Flaw(FlawKind.UNKNOWN, name, Ranges(), text)
+        elif each.last is None:
+            yield Flaw(FlawKind.UNPROVEN, name, Ranges(), each.sentence(name))
 
 
 def _twice(delivered: Iterable[tuple[int, int]]) -> Ranges:

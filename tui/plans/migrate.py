@@ -221,7 +221,9 @@ class MigrateWizard(Wizard[_Made]):
         preview.attempt(partial(check_plan_file, file, plan))
         _describe(plan, file, problems, preview)
         if plan.lossy and not form.flag("accept-loss"):
-            lost = f"{counted(plan.lost, 'message')} are" if plan.lost else "something is"
+            lost = (
+                f"{counted(plan.lost, 'message')} {'is' if plan.lost == 1 else 'are'}" if plan.lost else "something is"
+            )
             preview.obstacles.append(
                 RefusedError(f"{lost} missing in the store", "choose accept-loss to migrate what is intact")
             )
@@ -387,5 +389,5 @@ def _note(note: Note) -> Remark:
 def _left_out(each: LeftOut) -> Remark:
     channel = f"{name_text(each.channel)}: " if each.channel else ""
     count = f" ({each.count})" if each.count > 1 else ""
-    word, role = ("lost", "bad") if each.loss else ("left out", "dim")
+    word, role = ("missing", "bad") if each.loss else ("left out", "dim")
     return Remark(word, f"{channel}{each.what}{count}: {each.detail}", role)  # type: ignore[arg-type]

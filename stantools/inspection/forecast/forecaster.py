@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from stantools.inspection.forecast.behind import destroyed
 from stantools.inspection.forecast.changes import Append, Change
 from stantools.inspection.forecast.channel import RecoveredChannel
 from stantools.inspection.forecast.lookup import lookup_slice, panic, unite, wanted_of_slices
+from stantools.inspection.forecast.losses import destroyed
 from stantools.inspection.forecast.model import ChannelForecast, Forecast, Lookups, complete
 from stantools.inspection.forecast.options import SERVER_VERSIONS, ServerOptions, owner_of
 from stantools.inspection.forecast.recover import Start, recover

@@ -320,7 +320,7 @@ def _about(stream: StreamPlan) -> str:
         text += f", sequences {stream.first} to {stream.last}{gaps}"
     elif stream.last:
         text += f"; the next sequence is {stream.last + 1}"
-    return text + (f"; {stream.lost} MISSING before" if stream.lost else "")
+    return text + (f"; {stream.lost} DAMAGED OR GONE" if stream.lost else "")
 
 
 def _part(part: ChannelPart) -> Iterator[str]:

@@ -23,7 +23,7 @@ from stantools.migration.plan.overrides import unused
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.nats.channel_streams import Names
 from stantools.notation import counted, describe_ranges, format_duration, format_time, some_of
-from stantools.recovery.salvage.model import ChannelPlan, Copy, Dropped
+from stantools.recovery.salvage.model import ChannelPlan, Copy, Dropped, Fate
 from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.store.ranges import Ranges
 
@@ -234,6 +234,8 @@ def left_behind(source: StoreSource, *, clients: bool) -> list[LeftOut]:
     channels = {channel.name for channel in source.channels}
     pieces: dict[tuple[str, str, bool], list[Dropped]] = {}
     for dropped in source.dropped:
+        if dropped.fate is Fate.GAP:
+            continue
         pieces.setdefault((dropped.file, dropped.reason, dropped.loss), []).append(dropped)
     for (file, reason, loss), group in pieces.items():
         sequences = Ranges.union(dropped.sequences for dropped in group)

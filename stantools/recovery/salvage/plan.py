@@ -46,8 +46,7 @@ class _Source:
     rewrites: list[Repaired] = field(default_factory=list)  #: messages whose record header must be recreated
     subs: SubsState | None = None  #: the fold of its subs.dat
     outcome: ChannelOutcome | None = None  #: what its directory shows of its messages
-    #: What another directory shows to be missing, a copy of the channel's.
-    missing: Ranges = field(default_factory=Ranges)
+    renamed: ChannelOutcome | None = None  #: what a directory shows that is the channel's under another name
     #: What only the index of a slice names, by the number of the slice.
     named: list[tuple[int, Ranges]] = field(default_factory=list)
 
@@ -116,14 +115,14 @@ def _rename_back(sources: dict[bytes, _Source], foreign: list[RecordRun], plan: 
         name, channel = os.fsdecode(directory), os.fsdecode(subject)
         del sources[directory]
         if subject not in sources:
+            source.outcome, source.renamed = None, source.outcome
             sources[subject] = source
             plan.changes.append(f"{name}: its subscriptions went to channel {channel!r} with its messages")
             continue
-        if source.outcome:
-            sources[subject].missing |= source.outcome.missing
+        sources[subject].renamed = source.outcome
         reason = f"a copy of channel {channel!r}, which its messages name: it becomes no channel"
         if source.subs and len(source.subs.subscriptions):
-            reason += f", and its {counted(len(source.subs.subscriptions), 'subscription')} left out"
+            reason += f", and its {counted(len(source.subs.subscriptions), 'subscription', 'is/are')} left out"
         plan.dropped.append(Dropped(name, -1, 0, reason, fate=Fate.LEFT_OUT))
 
 
@@ -301,7 +300,8 @@ def _plan_channel(
     history = arrange(source.runs, plan.crc)
     text = os.fsdecode(name)
     for piece in history.duplicates:
-        where = f"{text}/{piece.run.slice.name}"
+        assert piece.run.slice.data is not None
+        where = str(piece.run.slice.data.relative_to(plan.source))
         length = piece.run.end - piece.run.start
         reason = "the same messages are kept from another place"
         plan.dropped.append(Dropped(where, piece.run.start, length, reason, piece.sequences, fate=Fate.LEFT_OUT))
@@ -340,7 +340,7 @@ def _plan_channel(
 def _note_missing(plan: SalvagePlan, target: ChannelPlan, source: _Source) -> None:
     """Notes the messages of a channel that were missing before, and what nothing shows."""
     name = os.fsdecode(target.name)
-    outcome = (source.outcome or ChannelOutcome(name)).with_messages(target.sequences, source.missing)
+    outcome = (source.outcome or ChannelOutcome(name)).with_directory(target.sequences, source.renamed)
     target.missing, target.archived, target.skipped = outcome.missing, outcome.archived, outcome.gaps
     if gone := outcome.missing - outcome.gaps:
         plan.dropped.append(Dropped(name, -1, 0, "the messages are damaged or gone", gone, Fate.MISSING))

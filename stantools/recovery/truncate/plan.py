@@ -9,8 +9,8 @@ from typing import Any
 
 from stantools.escaping import escape
 from stantools.inspection.forecast import Forecast, ServerOptions, forecast, forecast_both
-from stantools.inspection.forecast.behind import CutFile, RemovedRecord
 from stantools.inspection.forecast.changes import Change, Cut, RebuildIndex
+from stantools.inspection.forecast.losses import CutFile, RemovedRecord
 from stantools.progress import Progress
 from stantools.store.directory import WITNESS_FILE, Datastore
 from stantools.store.limits import UNLIMITED, StoreLimits

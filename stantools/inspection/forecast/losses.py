@@ -64,8 +64,8 @@ class RemovedRecord:
 
 
 @dataclass(frozen=True)
-class Behind:
-    """What is behind a cut, in numbers."""
+class CutRecords:
+    """The records that a cut removes, in numbers."""
 
     intact: int = 0  #: records that salvage would keep
     sequences: Ranges = field(default_factory=Ranges)  #: their sequences, in a data file
@@ -86,10 +86,10 @@ class CutFile:
         name = self.file.rpartition("/")[2]
         return {CLIENTS_FILE: CLIENTS_LOG, SUBS_FILE: SUBS_LOG}.get(name)
 
-    def count(self) -> Behind:
+    def count(self) -> CutRecords:
         """Counts what is behind the cut."""
         if self.layout is not None:
-            return Behind(sum(record.intact for record in self.records()))
+            return CutRecords(sum(record.intact for record in self.records()))
         intact, parts = 0, []
         with ExitStack() as stack:
             for part in self._slice(stack):
@@ -99,7 +99,7 @@ class CutFile:
                 elif part.repair is not None:
                     intact += 1
                     parts.append(Ranges.of([(part.repair.message.sequence, part.repair.message.sequence)]))
-        return Behind(intact, Ranges.union(parts))
+        return CutRecords(intact, Ranges.union(parts))
 
     def rows_before(self) -> int:
         """Counts the records of a log that the server reads, which end at the cut."""
