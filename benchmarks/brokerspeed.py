@@ -6,7 +6,8 @@ Sections: broker-publish (raw publishes, many under way), broker-clients (one at
 with an innocent one beside them), broker-growth (1 to 5,000 connections, 1 to 10,000 channels), broker-delivery,
 broker-core (plain NATS against real servers), broker-jetstream (file streams of real servers under the same load),
 broker-streams (streams of the broker against those of a real server), broker-start (until clients can connect),
-broker-innocent (the longest wait of one client while another does its worst), broker-process (start and memory).
+broker-innocent (the longest wait of one client while another does its worst), broker-requests (the same during requests
+that look at much, beside a real server), broker-process (start and memory).
 
 All ways of a table run in turn, round after round, each with a fresh server and a load generator of its own process on
 the same cores; figures are medians, with the lowest and the highest rate behind them. `others` says how many cores were

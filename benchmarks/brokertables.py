@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from brokergrowth import clients, growth
+from brokerrequests import requests
 from brokerruns import STORES, Options, Runs, Way, attack, broker, load, nats, processor, race
 from brokerstreams import streams
 from measure import REPOSITORY, Sample, python, table, timed, verdict
@@ -323,5 +324,6 @@ SECTIONS: dict[str, Callable[[Options], str]] = {
     "broker-streams": streams,
     "broker-start": start,
     "broker-innocent": innocent,
+    "broker-requests": requests,
     "broker-process": process,
 }

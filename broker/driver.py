@@ -164,10 +164,14 @@ class LoopDriver:
     def aside(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Does something in a thread of its own, for which the end of the process does not wait."""
 
+        def finish(result: T) -> None:
+            self.rounds.take_in()
+            done(result)
+
         def work() -> None:
             result = job()
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(done, result)
+                self._loop.call_soon_threadsafe(finish, result)
 
         try:
             threading.Thread(target=work, name="aside", daemon=True).start()

@@ -13,9 +13,12 @@ try to take the lease at once. That is a hint only, and so is the time of the le
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.log import STREAMING
@@ -53,8 +56,25 @@ _COMING_BACK: Final = 30.0
 _AWAY: Final = 15.0
 #: Seconds without JetStream until a first word about it, and until another.
 _SILENCE: Final = 5.0, 30.0
+#: How many times as long as a lease the last record is old, by the clocks of the NATS servers, where surely none leads.
+_OLD: Final = 3
+#: Parts of a lease's time for which an answer about the state's stream is waited for, in turn, until there was one:
+#: JetStream never answers what it was asked while it had no leader, and may need longer where much is to do.
+_WAITS: Final = 0.125, 0.125, 0.25, 0.5
+#: Seconds for which the copy may not follow the streams before that is worth a word: nodes start one after the other.
+_UNFOLLOWED: Final = 15.0
 #: Seconds until a term follows one that went wrong.
 _AGAIN: Final = 0.5
+#: Digits of a second beyond those that Python takes.
+_DIGITS: Final = re.compile(r"(\.\d{6})\d+")
+
+
+def seconds_of(text: str | None) -> float | None:
+    """Returns a time of JetStream's API in seconds since the epoch; None if there is none."""
+    try:
+        return datetime.fromisoformat(_DIGITS.sub(r"\1", text)).timestamp() if text else None
+    except ValueError:
+        return None
 
 
 class Connections(Bus, Protocol):
@@ -224,15 +244,20 @@ class Group:
 
     async def _copy(self) -> None:
         loop = asyncio.get_running_loop()
-        said = ""
+        since: float | None = None  # when it began not to follow
+        said = False
         pause, times, most = _ROUNDS
         while True:
             begin = loop.time()
             try:
                 await self._term.store.follow()
-                said = ""
+                if said:
+                    STREAMING.info("The copy in files follows the streams again")
+                since, said = None, False
             except (NatsError, StorageError) as problem:
-                if said != (said := str(problem)):
+                since = begin if since is None else since
+                if not said and loop.time() - since >= _UNFOLLOWED:
+                    said = True
                     STREAMING.warning("The copy in files does not follow the streams: %s", problem)
             await asyncio.sleep(min(max(pause, times * (loop.time() - begin)), most))
 
@@ -243,18 +268,20 @@ class Group:
         heard = since
         first, often = _SILENCE
         say = since + first
-        linked = False
+        linked = old = False
+        waits = itertools.cycle(_WAITS)
         while True:
             nobody = await self._nobody_leads()
             silent = silent + 1 if nobody else 0
             # A NATS server that has just started knows nobody on the others yet: its word counts when it has found a
-            # leader once, or when none writes either.
+            # leader once, or when none writes either, or has written for long.
             linked = linked or not nobody
-            if silent >= _NOBODY and (linked or (last >= 0 and loop.time() - since >= _QUIET * self._seconds)):
+            quiet = last >= 0 and (old or loop.time() - since >= _QUIET * self._seconds)
+            if silent >= _NOBODY and (linked or quiet):
                 return
             if (now := loop.time()) >= look:
-                look = now + self._seconds / _LOOKS
-                found = await self._last_record()
+                found, old = await self._last_record(next(waits) if last < 0 else max(_WAITS))
+                look = now + self._seconds / _LOOKS if found >= 0 else 0.0
                 if found >= 0:
                     heard = loop.time()
                     say = heard + first
@@ -286,20 +313,32 @@ class Group:
             if not outcome.done():
                 outcome.set_result(answer)
 
-        self._term.bus.request(Role.GENERAL, self._subject, b"", round(_ANSWERED * _SECOND), answered)
+        self._term.bus.request(Role.GENERAL, self._subject, b"", round(_ANSWERED * _SECOND), answered, to_servers=True)
         heard = await outcome
         if heard.outcome is Outcome.REPLY:
             self._term.store.heard(heard.payload)
         return heard.outcome is Outcome.NO_RESPONDERS
 
-    async def _last_record(self) -> int:
-        """Returns where the stream of the state ends, -1 if that cannot be determined."""
+    async def _last_record(self, patience: float) -> tuple[int, bool]:
+        """Returns where the stream of the state ends, and whether its last record is old.
+
+        Args:
+            patience: For how long an answer is waited for, as a part of a lease's time.
+
+        Returns:
+            A sequence of -1 if there is no answer.
+        """
         try:
-            async with asyncio.timeout(self._seconds / 2):
+            async with asyncio.timeout(self._seconds * patience):
                 info = await self._streams.stream_info(self._names.state)
         except (NatsError, TimeoutError):
-            return -1
-        return int(info["state"]["last_seq"]) if info else 0
+            return -1, False
+        if not info:
+            return 0, False
+        state = info["state"]
+        written, asked = (seconds_of(text) for text in (state.get("last_ts"), info.get("ts")))
+        old = written is not None and asked is not None and asked - written > _OLD * self._seconds
+        return int(state["last_seq"]), old
 
     # Leading
 

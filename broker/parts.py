@@ -113,11 +113,16 @@ class Parts:
         from broker.streams.server import StreamsServer
 
         NATS.info("Starting JetStream")
-        place = StreamsDirectory(options.store_dir)
+        place = StreamsDirectory(options.store_dir, temporary=options.temporary)
         limits = Limits(options.max_mem or place.machine_memory(), options.max_file or place.free_space())
         driver = LoopDriver(asyncio.get_running_loop(), self._failed, rounds)
         driver.server = streams = self.streams = StreamsServer(
-            StreamsBus(nats), place, SystemClock(), driver, limits, preview=options.preview
+            StreamsBus(nats, self.options.streaming.discover_prefix),
+            place,
+            SystemClock(),
+            driver,
+            limits,
+            preview=options.preview,
         )
         stack.callback(streams.stop)
         stack.callback(driver.stop)

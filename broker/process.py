@@ -21,6 +21,7 @@ from broker.config import logs
 from broker.config.parsing import EXIT_UNAVAILABLE
 from broker.config.values import ConfigurationError
 from broker.driver import LoopDriver, Upkeep, few_looks_at_garbage, keep_freed_memory, report_loop_error
+from broker.endings import SignalThread
 from broker.listening import reachable
 from broker.log import NATS, STREAMING
 from broker.nats import tls
@@ -34,15 +35,19 @@ from broker.streaming.context import new_id
 from broker.streaming.options import VERSION
 from broker.streaming.server import StreamingServer
 from stantools.errors import StantoolsError
+from stantools.escaping import shell_word
 
 if TYPE_CHECKING:
     import socket
+    from pathlib import Path
 
     from broker.bus.nodeserver import NodeServer
     from broker.config.options import BrokerOptions, NodeOptions
     from broker.stores.interface import Remote, Store
 
 EXIT_FAILURE: Final = 1
+#: Seconds that the end may take where a NATS server has to end before: the next start finds its directory free.
+_NODE_PATIENCE: Final = 12.0
 EXIT_TERMINATED: Final = 143
 
 
@@ -64,8 +69,12 @@ def run(options: BrokerOptions, argv: Sequence[str], sockets: Sequence[socket.so
     Raises:
         ConfigurationError: The log cannot be opened.
     """
-    with logs.configured(options.logging) as log_files, asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_Process(options, argv, log_files, sockets).run())
+    with (
+        logs.configured(options.logging) as log_files,
+        SignalThread({signal.SIGINT: 0, signal.SIGTERM: EXIT_TERMINATED}) as signals,
+        asyncio.Runner(loop_factory=_loop_factory()) as runner,
+    ):
+        return runner.run(_Process(options, argv, log_files, sockets, signals).run())
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -85,14 +94,17 @@ class _Process:
         argv: Sequence[str],
         log_files: logs.LogFiles,
         sockets: Sequence[socket.socket],
+        signals: SignalThread,
     ) -> None:
         self._parts = Parts(options, self._fatal)
         self._argv = argv
         self._log_files = log_files
+        self._signals = signals
         self._sockets = sockets
         self._nats: NatsServer | None = None
         self._ended: asyncio.Future[int]
         self._node_server: NodeServer | None = None
+        self._damaged: Path | None = None  #: the store that cannot be started with
         #: Sends the clients away; there is none where they are not ours.
         self._lame_duck: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._leaving: asyncio.Task[None] | None = None
@@ -116,6 +128,9 @@ class _Process:
             return EXIT_FAILURE
         except (StantoolsError, AuthorizationError, tls.TLSError) as error:
             STREAMING.critical("Failed to start: %s", error)
+            if self._damaged is not None:
+                place = shell_word(str(self._damaged.absolute()))
+                STREAMING.error("What is wrong with the store, and what to do: stantools doctor %s", place)
             return EXIT_UNAVAILABLE if isinstance(error, OriginalStoreError) else EXIT_FAILURE
         return self._ended.result()
 
@@ -131,7 +146,7 @@ class _Process:
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         parts, options = self._parts, self._parts.options
-        cluster_id = options.streaming.cluster_id
+        cluster_id, prefix = options.streaming.cluster_id, options.streaming.discover_prefix
         self._introduce()
         if options.failure:
             raise StartError(options.failure)
@@ -157,7 +172,7 @@ class _Process:
         if options.connection.urls:
             from broker.bus.external import ExternalBus
 
-            external = ExternalBus(options.connection, cluster_id, roles=roles)
+            external = ExternalBus(options.connection, cluster_id, roles=roles, discover_prefix=prefix)
             driver.rounds.hold_back, driver.rounds.let_go = external.hold_back, external.let_go
             server = parts.streaming(store, external, driver, lock=lock)
             external.on_discovered(server.servers_discovered)
@@ -174,7 +189,11 @@ class _Process:
             for line in options.nats_warnings:
                 NATS.warning("%s", line)
             bus = EmbeddedBus(
-                nats, cluster_id, roles=roles, credentials=credentials_of(options.connection, options.nats.tls)
+                nats,
+                cluster_id,
+                roles=roles,
+                credentials=credentials_of(options.connection, options.nats.tls),
+                discover_prefix=prefix,
             )
             stack.push_async_callback(nats.stop)
             audience = None
@@ -217,6 +236,7 @@ class _Process:
             return node
         from broker.bus.nodeserver import NodeServer
 
+        self._signals.patience = _NODE_PATIENCE
         server = self._node_server = NodeServer(node.server, directory, node.node_id, self._fatal)
         stack.push_async_callback(server.stop)
         port = await server.start(self._ended)
@@ -240,7 +260,8 @@ class _Process:
 
         def make(over: Callable[[str], None]) -> Term:
             driver = LoopDriver(loop, self._fatal)
-            bus = ExternalBus(options.connection, options.streaming.cluster_id)
+            prefix = options.streaming.discover_prefix
+            bus = ExternalBus(options.connection, options.streaming.cluster_id, discover_prefix=prefix)
             driver.rounds.hold_back, driver.rounds.let_go = bus.hold_back, bus.let_go
             store = parts.store(Backing(link, names, over, group.node_id, node.lease, durable))
             server = parts.streaming(store, bus, driver, member=group)
@@ -341,6 +362,7 @@ class _Process:
         self._ended.add_done_callback(lambda _: settle(""))
         await started
         if problem := started.result():
+            self._damaged = server.damaged
             raise StartError(problem)
 
     def _banner(self, store: Store) -> None:
@@ -362,8 +384,7 @@ class _Process:
             signal.SIGUSR2: self._leave,
             signal.SIGHUP: self._reload,
         }
-        for number, action in actions.items():
-            loop.add_signal_handler(number, action)
+        self._signals.attach(loop, actions)
 
     def _reopen(self) -> None:
         """Opens the log files again."""

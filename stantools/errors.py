@@ -52,6 +52,36 @@ class StoreUnreadableError(StantoolsError):
     """A path is not a store, or cannot be read."""
 
 
+class NotPermittedError(StoreUnreadableError):
+    """This user may not read a file, which says nothing about what is in it.
+
+    COMMAND in its remedy stands for what the user asked `stantools` for.
+
+    Args:
+        message: The files, and who may read them.
+        remedy: The command as a user who may.
+        optional: The rest makes sense without these files.
+    """
+
+    def __init__(self, message: str, remedy: str = "", *, optional: bool = False) -> None:
+        super().__init__(message, remedy)
+        self.optional = optional
+
+
+class NotAStoreError(StoreUnreadableError):
+    """A path is something else than the verb takes.
+
+    Args:
+        message: What it is.
+        remedy: What works with it.
+        instead: The path that was meant, if one can be told.
+    """
+
+    def __init__(self, message: str, remedy: str = "", instead: Path | None = None) -> None:
+        super().__init__(message, remedy)
+        self.instead = instead
+
+
 @contextmanager
 def readable(path: Path | str, remedy: str = "") -> Iterator[None]:
     """Turns every `OSError` of the block into a `StoreUnreadableError`, with the remedy."""

@@ -58,8 +58,22 @@ def fill_in(text: str, names: Mapping[str, str]) -> str:
     """
     if not names:
         return text
-    word = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, names))})(?![\w-])")
-    return _COMMAND.sub(lambda command: word.sub(lambda each: shell_word(names[each[0]]), command[0]), text)
+    word = re.compile(rf"(--[\w-]+ )?(?<![\w-])({'|'.join(map(re.escape, names))})(?![\w-])")
+
+    def filled(command: re.Match[str]) -> str:
+        last: list[str] = []  # a name like an option counts as one unless it comes after `--`
+
+        def name(found: re.Match[str]) -> str:
+            value = shell_word(names[found[2]])
+            if found[1] or not value.startswith("-"):
+                return (found[1] or "") + value
+            last.append(value)
+            return ""
+
+        words = word.sub(name, command[0])
+        return f"{re.sub('  +', ' ', words).rstrip()} -- {' '.join(last)}" if last else words
+
+    return _COMMAND.sub(filled, text)
 
 
 def store_names(path: Path | str) -> dict[str, str]:
@@ -71,6 +85,7 @@ def beside(path: Path, suffix: str) -> Path:
     """Returns a name beside a directory that nothing has yet: `STORE.salvaged`, `STORE.salvaged-2`."""
     if path.name in ("", ".."):  # the current directory, or one above
         path = path.resolve()
+    path = path if path.name else Path("store")  # nothing is beside the root of all directories
     names = (f"{path.name}.{suffix}{number}" for number in ("", *(f"-{n}" for n in range(2, 1000))))
     return next((new for name in names if not os.path.lexists(new := path.with_name(name))), path)
 

@@ -107,6 +107,7 @@ KEY = Option(
     kind=Secret,
     notes=(f"; its own is {SERVER_KEY_VARIABLE}", "; a line break at its end does not count"),
 )
+ACCEPT_UNREADABLE = Option(help="Continue without the files that this user is not permitted to read.", default=False)
 CRC_POLY = Option(
     help="CRC polynomial, as in the server's -file_crc_poly: a number, ieee, castagnoli or koopman.",
     read=parse_polynomial,

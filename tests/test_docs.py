@@ -26,8 +26,10 @@ from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, Cipher, channel_key, master_key
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.catalogue import CATALOGUE
+from stantools.inspection.outcomes import Unknown
 from stantools.inspection.records import FileKind, read_records
 from stantools.inspection.serverlog import LINES, WRAPPERS
+from stantools.inspection.start_verdict import Flaw, FlawKind
 from stantools.migration.followed import Cutover
 from stantools.recovery.compact.plan import ACCEPTABLE, HARMLESS
 from stantools.store.serverinfo import encode_server_file, new_server_info
@@ -344,9 +346,27 @@ def test_json_is_as_described(golden: Path, tmp_path: Path) -> None:
             "verify",
         },
         "cluster": {*cluster, *cluster["nodes"][0], *cluster["outcomes"][0], *forgets, "forecast"},
-        "verify": {*verify, *verify["findings"][0], *verify["channels"][0]},
-        "doctor": {*doctor, *doctor["findings"], *doctor["starts"][0], *doctor["next"], "report", *STATES},
-        "forecast": {*forecast, *forecast["normal"], *forecast["normal"]["channels"]["alpha"]},
+        "verify": {*verify, *verify["findings"][0], *verify["channels"][0], "doctor"},
+        "doctor": {
+            *doctor,
+            *doctor["findings"],
+            *doctor["starts"][0],
+            *doctor["next"],
+            *doctor["messages"],
+            *doctor["encryption"],
+            *doctor["channels"]["alpha"],
+            *Unknown(1, None, "", suspected=True).as_json(),
+            "report",
+            *STATES,
+        },
+        "forecast": {
+            *forecast,
+            *forecast["normal"],
+            *forecast["normal"]["channels"]["alpha"],
+            *Flaw(FlawKind.SKIPPED, "").as_json(),
+            "doctor",
+            "forecast",
+        },
         "merge": {
             *merge,
             *merge["nodes"][0],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from stantools.inspection.advice import Advice
     from stantools.inspection.forecast.model import Forecast
     from stantools.inspection.node import NodeReport
+    from stantools.inspection.outcomes import ChannelOutcome
     from stantools.inspection.overview import ChannelOverview, Overview
+    from stantools.inspection.start_verdict import StartVerdict
     from stantools.inspection.survey import ChannelSurvey
     from stantools.inspection.verify import ChannelVerdict
     from stantools.store.nodes import NodeFiles
+    from stantools.store.ranges import Ranges
 
 #: Findings of each severity that are kept at hand.
 MOST_FIRST = 50
@@ -64,8 +67,8 @@ class ChannelFacts:
 
     @property
     def intact(self) -> int:
-        """Messages that are there and right, 0 while nobody knows."""
-        return self.verdict.intact.count() if self.verdict else 0
+        """Whole messages in its directory, 0 while nobody knows."""
+        return self.verdict.outcome.count if self.verdict else 0
 
     @property
     def damaged(self) -> int:
@@ -74,8 +77,8 @@ class ChannelFacts:
 
     @property
     def missing(self) -> int:
-        """Messages of which nothing is there."""
-        return self.verdict.missing.count() if self.verdict else 0
+        """Messages that are damaged beyond proof, or gone."""
+        return self.verdict.outcome.missing.count() if self.verdict else 0
 
 
 @dataclass
@@ -84,9 +87,6 @@ class Totals:
 
     by_index: int = 0  #: messages that the indexes name
     disk_bytes: int = 0  #: bytes of all files of channels
-    intact: int = 0  #: messages that are there and right
-    damaged: int = 0  #: messages of which something is there, but not right
-    missing: int = 0  #: messages of which nothing is there
     unharmed: int = 0  #: channels without damage
     severities: dict[str, int] = field(default_factory=dict)  #: how many findings of each severity
     #: The first findings of each severity, at most `MOST_FIRST`.
@@ -104,9 +104,6 @@ class Totals:
     def add_channel(self, facts: ChannelFacts) -> None:
         """Counts a channel that was scanned."""
         self.add_findings(facts.findings)
-        self.intact += facts.intact
-        self.damaged += facts.damaged
-        self.missing += facts.missing
         self.unharmed += facts.state in ("clean", "info")
 
 
@@ -165,6 +162,9 @@ class StoreSession:
         self.stage = Stage.NAMES
         self.scanned = False
         self._advice: tuple[int, Advice] | None = None
+        self._in_root: Mapping[str, Ranges] = {}
+        self._outcomes: dict[str, ChannelOutcome] | None = None
+        self._judged: StartVerdict | None = None
         self.touch()
 
     @property
@@ -223,6 +223,29 @@ class StoreSession:
         for facts in list(self.channels.values()):
             yield from facts.findings
 
+    @property
+    def outcomes(self) -> dict[str, ChannelOutcome]:
+        """What became of the messages of each channel; of those that are scanned, while others are not."""
+        if self._outcomes is not None:
+            return self._outcomes
+        from stantools.inspection.outcomes import store_outcomes
+
+        verdicts = [each.verdict for each in list(self.channels.values()) if each.verdict]
+        found = store_outcomes(((each.outcome, each.foreign) for each in verdicts), self._in_root)
+        if self.scanned:
+            self._outcomes = found
+        return found
+
+    def start_verdict(self) -> StartVerdict | None:
+        """Returns what a normal start comes to; None while it is not forecast."""
+        if self.forecasts is None:
+            return None
+        from stantools.inspection.start_verdict import judge_start
+
+        if self._judged is None or self._judged.forecast is not self.forecasts[0]:
+            self._judged = judge_start(self.forecasts[0], self.outcomes)
+        return self._judged
+
     def advice(self) -> Advice | None:
         """Returns the one safe step to take next; None while a start is not forecast."""
         if self.forecasts is None and not self.forecast_problem:
@@ -230,10 +253,9 @@ class StoreSession:
         from stantools.inspection.advice import advise
 
         if self._advice is None or self._advice[0] != self.revision:
-            self._advice = (
-                self.revision,
-                advise(self.named, list(self.findings()), self.forecasts[0] if self.forecasts else None, self.uses),
-            )
+            findings = list(self.findings())
+            step = advise(self.named, findings, self.start_verdict(), self.uses, self.outcomes)
+            self._advice = (self.revision, step)
         return self._advice[1]
 
     def _scan(self, job: Job[None]) -> None:
@@ -290,6 +312,7 @@ class StoreSession:
         job.begin_phase("checking every byte", self.store.data_size(names))
         self.stage = Stage.SCAN
         root = verify_root(self.store)
+        self._in_root = root.messages
         self.root_findings = [*(self.node.findings if self.node else ()), *root.findings]
         self.totals.add_findings(self.root_findings)
         self.touch()

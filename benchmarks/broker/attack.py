@@ -24,11 +24,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from stantools.format.proto.protocol_pb2 import PubMsg
 from stantools.format.proto.store_pb2 import ConnectRequest
 
-_CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"protocol":1}\r\n'
+_CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"protocol":1,"headers":true}\r\n'
 _PATIENCE = 120.0
 _PAUSE = 0.001
 #: Seconds that the innocent goes on alone, before and after.
-_CALM = 1.0
+CALM = 1.0
 
 
 class Client:
@@ -147,10 +147,10 @@ ATTACKS: dict[str, Callable[[Client], None]] = {
 def longest_wait(port: int, attack: str) -> dict[str, float]:
     """Lets one client attack, and says how long another one waited: during the attack, and alone before it."""
     innocent = Client(port)
-    alone = max(_waits(innocent, time.perf_counter() + _CALM))
+    alone = max(waits_until(innocent, time.perf_counter() + CALM))
     attacker = multiprocessing.get_context("fork").Process(target=_attack, args=(port, attack))
     attacker.start()
-    waits = list(_waits(innocent, 0, attacker))
+    waits = list(waits_until(innocent, 0, attacker))
     attacker.join()
     if attacker.exitcode:
         raise RuntimeError(f"the attack failed ({attacker.exitcode})")
@@ -174,7 +174,7 @@ def longest_wait_meanwhile(port: int) -> dict[str, float]:
     return {"longest": longest * 1000}
 
 
-def _waits(innocent: Client, end: float, attacker: BaseProcess | None = None) -> Iterator[float]:
+def waits_until(innocent: Client, end: float, attacker: BaseProcess | None = None) -> Iterator[float]:
     """Yields how long (s) each PONG takes, until a time, or until a while after the attacker has gone."""
     now = 0.0
     while now < end or attacker is not None:
@@ -184,7 +184,7 @@ def _waits(innocent: Client, end: float, attacker: BaseProcess | None = None) ->
         yield now - begin
         if attacker is not None and not attacker.is_alive():
             # Its connection has yet to be cleared away.
-            attacker, end = None, now + _CALM
+            attacker, end = None, now + CALM
         time.sleep(_PAUSE)
 
 

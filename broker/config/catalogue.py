@@ -332,7 +332,7 @@ NATS: Final = Section(
             remark="made for Go programs"),
     _option("jetstream", _B, "JetStream: streams in the embedded server", "js jetstream"),
     _option("jetstream.store_dir", _S, "Directory of streams; `jetstream` is added", "sd store_dir",
-            remark="the system's temporary directory without"),
+            "store_dir storedir", remark="the system's temporary directory without"),
     _option("jetstream.from_channels", _B, "Each channel is a stream, too, to be read only", "streams_from_channels"),
     _option("jetstream.preview", _B, "JetStream's preview of 2019 and 2020 is answered, too", "preview_api"),
     _option("nats.listen", Kind.ADDRESS, "Address and port for clients", "", "listen"),
@@ -362,6 +362,16 @@ NATS: Final = Section(
     _option("nats.allow_non_tls", _B, "Clients may do without TLS", "", "allow_non_tls", state=_LATER),
     _option("nats.no_system_account", _B, "", "", "no_system_account no_system no_sys_acc", state=_NOT_NEEDED),
     _option("nats.server_tags", _L, "Tags of the server", "", "server_tags", state=_WARNED),
+    _option("nats.trace_headers", _B, "Trace headers only", "", "trace_headers", state=_WARNED),
+    _option("nats.log_max_num", _I, "Rotated log files that are kept", "", "logfile_max_num log_max_num",
+            state=_WARNED),
+    _option("nats.max_closed_clients", _I, "Closed connections that monitoring shows", "", "max_closed_clients",
+            state=_WARNED),
+    _option("nats.no_fast_producer_stall", _B, "Publishers never wait for slow receivers", "",
+            "no_fast_producer_stall", state=_WARNED),
+    _option("nats.prof_block_rate", _I, "Detail of profiling", "", "prof_block_rate", state=_WARNED),
+    _option("nats.write_timeout", _S, "What becomes of a client that takes no data", "", "write_timeout",
+            state=_WARNED),
 )
 
 NATS_LOGS: Final = Section(
@@ -396,6 +406,11 @@ NATS_PARTS: Final = Section(
     _option("system_account", _S, "Account for system events", "", "system_account system", state=_LATER),
     _option("mappings", _M, "Subject mappings", "", "mappings maps", state=_LATER),
     _option("ocsp", _M, "Stapled certificate states", "", "ocsp", state=_LATER),
+    _option("ocsp_cache", _M, "Certificate states that are kept", "", "ocsp_cache", state=_NOT_NEEDED),
+    _option("server_metadata", _M, "What else is said of the server", "", "server_metadata", state=_WARNED),
+    _option("feature_flags", _M, "Features of nats-server", "", "feature_flags", state=_WARNED),
+    _option("proxies", _M, "Proxies that are trusted", "", "proxies", state=_LATER),
+    _option("default_sentinel", _S, "JWT of clients without one", "", "default_sentinel", state=_LATER),
     _option("operator", _M, "Operators and their accounts (JWT)", "",
             "operator operators roots root root_operators root_operator trusted trusted_keys resolver "
             "account_resolver account_resolvers resolver_tls resolver_preload resolver_pinned_accounts", state=_LATER),
@@ -404,10 +419,10 @@ NATS_PARTS: Final = Section(
 JETSTREAM: Final = Section(
     "JetStream", "jetstream",
     _option("jetstream", _B, "Switch it on; a map without this does, too", "", "enabled enable"),
-    _option("jetstream.store_dir", _S, "Directory of streams; `jetstream` is added", "", "store_dir storedir"),
-    _option("jetstream.max_mem", _I, "Bytes of messages in memory; 0 for three quarters of the machine's", "",
+    _option("jetstream.store_dir", _S, "Directory of streams; `jetstream` is added", "", "store_dir storedir store"),
+    _option("jetstream.max_mem", _Z, "Bytes of messages in memory; 0 for three quarters of the machine's", "",
             "max_memory_store max_mem_store max_mem"),
-    _option("jetstream.max_file", _I, "Bytes of messages in files; 0 for three quarters of what is free", "",
+    _option("jetstream.max_file", _Z, "Bytes of messages in files; 0 for three quarters of what is free", "",
             "max_file_store max_file"),
     _option("jetstream.from_channels", _B, "Each channel is a stream, too, to be read only", "",
             "streams_from_channels"),
@@ -416,7 +431,17 @@ JETSTREAM: Final = Section(
     _option("jetstream.sync_interval", _S, "Time between two syncs of files", "", "sync_interval sync", state=_LATER,
             remark="two minutes"),
     _option("jetstream.limits", _M, "Limits of requests", "", "limits", state=_LATER),
-    _option("jetstream.key", _S, "Encryption of files", "", "key cipher", state=_LATER),
+    _option("jetstream.key", _S, "Encryption of files", "",
+            "key encryption_key ek cipher prev_key prev_encryption_key prev_ek", state=_LATER),
+    _option("jetstream.tpm", _M, "Key of the encryption in a TPM", "", "tpm", state=_LATER),
+    _option("jetstream.strict", _B, "Refuse requests with unknown members", "", "strict", state=_WARNED),
+    _option("jetstream.request_queue_limit", _I, "Requests that may wait", "", "request_queue_limit",
+            state=_NOT_NEEDED, remark="they are answered as they come"),
+    _option("jetstream.info_queue_limit", _I, "Requests for information that may wait", "", "info_queue_limit",
+            state=_NOT_NEEDED),
+    _option("jetstream.replication", _I, "About replicas only", "",
+            "max_outstanding_catchup max_buffered_msgs max_buffered_size meta_compact meta_compact_size "
+            "meta_compact_sync unique_tag extension_hint", state=_NOT_NEEDED),
 )
 
 AUTHORIZATION: Final = Section(
@@ -428,6 +453,8 @@ AUTHORIZATION: Final = Section(
     _option("users", _L, "Several users", "", "users"),
     _option("default_permissions", _M, "Permissions of users without their own", "",
             "default_permission default_permissions permissions"),
+    _option("auth_callout", _M, "A service decides who may connect", "", "auth_callout auth_hook", state=_LATER),
+    _option("proxy_required", _B, "Clients have to come by a proxy", "", "proxy_required", state=_LATER),
 )
 
 USER: Final = Section(
@@ -439,6 +466,7 @@ USER: Final = Section(
     _option("allowed_connection_types", _L, "Kinds of connections", "",
             "allowed_connection_types connection_types clients",
             remark="a user without STANDARD among them cannot connect: there are no other kinds yet"),
+    _option("proxy_required", _B, "The user has to come by a proxy", "", "proxy_required", state=_LATER),
 )
 
 NATS_TLS: Final = Section(
@@ -455,6 +483,14 @@ NATS_TLS: Final = Section(
     _option("curve_preferences", _L, "Curves", "", "curve_preferences"),
     _option("pinned_certs", _L, "Accepted client certificates", "", "pinned_certs", state=_LATER),
     _option("connection_rate_limit", _I, "Handshakes per second", "", "connection_rate_limit", state=_WARNED),
+    _option("handshake_first", _B, "TLS before anything else", "", "handshake_first first immediate", state=_LATER),
+    _option("min_version", _S, "Oldest version of TLS; 1.2 without", "", "min_version", state=_LATER),
+    _option("certs", _L, "Several certificates", "", "certs certificates", state=_LATER),
+    _option("cert_store", _S, "Certificates of Windows", "",
+            "cert_store cert_match_by cert_match cert_match_skip_invalid ca_certs_match", state=_LATER),
+    _option("ocsp_peer", _M, "Certificate states of clients", "", "ocsp_peer", state=_LATER),
+    _option("allow_insecure_cipher_suites", _B, "Weak cipher suites", "", "allow_insecure_cipher_suites",
+            state=_WARNED),
 )
 
 ROUTES: Final = Section(
@@ -479,6 +515,10 @@ ROUTES: Final = Section(
     _option("routes.compression", _S, "Compression of routes", "", "compression", state=_NOT_NEEDED),
     _option("routes.ping_interval", _D, "Time between two pings", "", "ping_interval", state=_NOT_NEEDED),
     _option("routes.ping_max", _I, "Unanswered pings of a stale route", "", "ping_max", state=_NOT_NEEDED),
+    _option("routes.write_deadline", _D, "How long a server may take no data", "", "write_deadline write_timeout",
+            state=_NOT_NEEDED),
+    _option("routes.connect_backoff", _B, "Longer and longer pauses between attempts", "", "connect_backoff",
+            state=_NOT_NEEDED),
 )
 
 COMMON: Final = Section(
@@ -497,6 +537,11 @@ SECTIONS: Final = (
     STREAMING, LIMITS, CHANNEL_LIMITS, FILE, SQL, CHANNELS, CLUSTER, STREAMING_TLS, STREAMING_LOGS,
     NATS, NATS_LOGS, NATS_TLS, NATS_PARTS, JETSTREAM, AUTHORIZATION, USER, ROUTES, COMMON,
 )  # fmt: skip
+#: Keys by name, for each map of a file.
+KEYS: Final = {
+    path: {name: key for section in SECTIONS if section.path == path for name, key in section.keys.items()}
+    for path in dict.fromkeys(section.path for section in SECTIONS)
+}
 #: Options by their names on the command line.
 FLAGS: Final = {name: option for section in SECTIONS for option in section.options for name in option.flags}
 #: Settings whose default is not zero, false or empty.

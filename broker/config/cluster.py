@@ -29,6 +29,9 @@ _RAFT: Final = (
     *("bolt_free_list_sync", "bolt_free_list_map", "nodes_connections"),
 )
 _NO_EFFECT: Final = "cluster: %s: no effect; elections and replication are those of JetStream, in the NATS servers"
+_COMMA: Final = (
+    "Peer name contains ',' make sure you provided an array of peer names, not a string with commas: taken for %d peers"
+)
 #: With durable copies: what these do not have, registrations and new subscriptions, is lost with power of that time.
 _SYNC_INTERVAL: Final = "1s"
 _SECOND: Final = 1e9
@@ -39,7 +42,7 @@ _USUAL: Final = 3
 _OURS: Final = frozenset(
     f"nats.{each}"
     for each in ("name", "pid_file", "ports_file_dir", "http_port", "https_port", "http_base_path", "profile")
-)
+) | {"jetstream.store_dir"}
 _PLAIN: Final = (Kind.BOOL, Kind.INT, Kind.STRING, Kind.DURATION)
 #: Of the part `cluster`, what is taken as it is in the file.
 _OF_ROUTES: Final = ("tls", "permissions", "accounts", "pool_size", "compression", "ping_interval", "ping_max")
@@ -70,7 +73,8 @@ def as_node(options: BrokerOptions, settings: Settings, file: NatsFile) -> Broke
     """
     lease = 2 * settings.number("cluster.raft_lease_timeout") / _SECOND
     node_id, peers = settings.text("cluster.node_id"), settings.given.get("cluster.peers", ())
-    named = peers if isinstance(peers, tuple) else str(peers).split(",")
+    listed = peers if isinstance(peers, tuple) else ()
+    named = [name for each in listed or (str(peers),) for name in each.split(",")] if peers else ()
     others = dict.fromkeys(each for name in named if (each := name.strip()) not in ("", node_id))
     node = NodeOptions(node_id, max(lease, _SHORTEST_LEASE), tuple(others))
     external = bool(settings.text("nats_server"))
@@ -80,6 +84,8 @@ def as_node(options: BrokerOptions, settings: Settings, file: NatsFile) -> Broke
         options = replace(options, node=node)
     given = [name for name in _RAFT if settings.given.get(f"cluster.{name}")]
     warnings = (_NO_EFFECT % ", ".join(given),) if given else ()
+    if any("," in each for each in listed):
+        warnings = (*warnings, _COMMA % len(others))
     return replace(options, warnings=(*options.warnings, *warnings))
 
 

@@ -14,6 +14,7 @@ Depth, number of included files and their size are bounded.
 from __future__ import annotations
 
 import bisect
+import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ MAX_INCLUDE_DEPTH: Final = 10
 MAX_INCLUDES: Final = 1000
 MAX_SIZE: Final = 16 * 1024 * 1024
 
+_OTHER_ENCODINGS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BLANKS: Final = " \t"
 _LINE_ENDS: Final = "\r\n"
 _SPACE: Final = "\t\n\v\f\r \x85\xa0"
@@ -87,7 +89,10 @@ def _parse_file(path: str, source: str, surroundings: _Surroundings) -> dict[str
         raise ConfigurationError(f"open {source}: larger than {MAX_SIZE} bytes")
     surroundings.including.append(str(Path(path).absolute()))
     try:
-        text = content.decode("utf-8", "surrogateescape")
+        if content.startswith(_OTHER_ENCODINGS):
+            raise ConfigurationError(f"{source} is written in UTF-16; save it in UTF-8")
+        # Editors of Windows begin files so. It would become part of the first key.
+        text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
         return _Scanner(text, source, Path(path).parent, surroundings).document()
     finally:
         surroundings.including.pop()

@@ -17,7 +17,7 @@ from broker.config.settings import NatsFile
 from broker.config.values import ConfigurationError, Node, Problems, go_type, parse_go_duration, reason, seconds, text
 from broker.nats.options import DEFAULT_TIMEOUT, TLSOptions
 from stantools.format.quoting import quote
-from stantools.notation import format_go_duration
+from stantools.notation import format_go_duration, parse_size
 
 _SECOND: Final = 1_000_000_000
 _TOP: Final = NATS.keys | NATS_LOGS.keys
@@ -106,8 +106,8 @@ def _plain(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
         if key.to in _INT32 and isinstance(value, int) and value > _MAX_INT32:
             problems.error(node, f"{name} value is too big")
         found.settings[key.to] = value
-    if key.state is Support.WARNED:
-        problems.warnings.append(f"{node.place}: {name} has no effect in this server")
+    if key.state in (Support.WARNED, Support.NOT_NEEDED):
+        problems.without_effect(node, name, key.state)
     elif key.state is Support.UNAVAILABLE and node.value is True:
         problems.unavailable.append(f"{node.place}: {name}")
 
@@ -144,8 +144,8 @@ def _block(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
         _cluster(found, problems, node)
     elif key.to == "jetstream":
         _jetstream(found, problems, node)
-    elif key.to == "default_js_domain":
-        pass
+    elif key.state in (Support.WARNED, Support.NOT_NEEDED):
+        problems.without_effect(node, name, key.state)
     elif _asks_for_something(node):
         problems.unavailable.append(f"{node.place}: {name}")
 
@@ -178,7 +178,9 @@ def _cluster(found: NatsFile, problems: Problems, node: Node) -> None:
                 settings["routes.timeout"] = round(who.timeout * _SECOND)
         elif key.to == "routes.tls":
             found.cluster_tls = read_tls(problems, entry)
-        elif key.state is not Support.NOT_NEEDED and (value := problems.value(entry, key.kind)) is not None:
+        elif key.state is Support.NOT_NEEDED:
+            problems.without_effect(entry, f"{name} of cluster", key.state)
+        elif (value := problems.value(entry, key.kind)) is not None:
             settings[key.to] = value
 
 
@@ -195,8 +197,28 @@ def _jetstream(found: NatsFile, problems: Problems, node: Node) -> None:
         key = JETSTREAM.keys[name]
         if key.state is Support.UNAVAILABLE:
             problems.unavailable.append(f"{entry.place}: {name} of jetstream")
+        elif key.state is not Support.WORKS:
+            problems.without_effect(entry, f"{name} of jetstream", key.state)
+        elif key.kind is Kind.SIZE:
+            if (size := _size(problems, name, entry)) is not None:
+                found.settings[key.to] = size
         elif (said := problems.value(entry, key.kind)) is not None:
             found.settings[key.to] = said
+
+
+def _size(problems: Problems, name: str, node: Node) -> int | None:
+    """Reads a size: a number, or a text such as `10G` or `10GB`."""
+    value = node.value
+    if isinstance(value, str):
+        if not value:
+            return None
+        try:
+            return parse_size(value)
+        except ValueError:
+            problems.error(node, f"{name} should be a size such as 10G, got {quote(value)}")
+            return None
+    found = problems.value(node, Kind.INT)
+    return found if isinstance(found, int) else None
 
 
 def _asks_for_something(node: Node) -> bool:
@@ -239,6 +261,11 @@ def read_tls(problems: Problems, node: Node) -> TLSOptions | None:
             curves = _choice(problems, entry, name, CURVES, "unrecognized curve preference")
         elif name == "pinned_certs":
             _pins(problems, entry)
+        elif (key := _TLS[name]).state is Support.UNAVAILABLE:
+            if entry.value is not False and not (name == "min_version" and text(entry) == "1.2"):
+                problems.unavailable.append(f"{entry.place}: {name} of tls")
+        elif key.kind is Kind.BOOL:
+            problems.without_effect(entry, f"{name} of tls", key.state)
         elif problems.value(entry, Kind.INT) is not None:
             problems.warn(entry, f"{name} has no effect in this server")
     options = TLSOptions(
@@ -279,6 +306,7 @@ def check_files(options: TLSOptions, *, weak: bool = True) -> None:
     import ssl
 
     from broker.nats.tls import load_certificate, too_weak
+    from stantools.nats.pem import authority_problem, certificate_problem
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for path in (options.cert, options.key):
@@ -286,7 +314,8 @@ def check_files(options: TLSOptions, *, weak: bool = True) -> None:
     try:
         load_certificate(context, options)
     except (ssl.SSLError, ValueError, OSError) as problem:
-        text = f"error parsing X509 certificate/key pair: tls: {_ssl_reason(problem)}"
+        reason = certificate_problem(options.cert, options.key) or _ssl_reason(problem)
+        text = f"error parsing X509 certificate/key pair: tls: {reason}"
         if not too_weak(problem):
             raise ConfigurationError(text) from None
         if not weak:
@@ -296,7 +325,7 @@ def check_files(options: TLSOptions, *, weak: bool = True) -> None:
         try:
             context.load_verify_locations(options.ca)
         except (ssl.SSLError, ValueError, OSError):
-            raise ConfigurationError("failed to parse root ca certificate") from None
+            raise ConfigurationError(f"failed to parse root ca certificate: {authority_problem(options.ca)}") from None
 
 
 def _check_readable(path: Path, prefix: str) -> None:

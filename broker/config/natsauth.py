@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.config.catalogue import AUTHORIZATION, USER, Kind
+from broker.config.catalogue import AUTHORIZATION, USER, Kind, Support
 from broker.config.values import ConfigurationError, Node, Problems, go_type, kind, parse_go_duration, seconds, text
 from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
 from stantools.format.quoting import quote
@@ -26,7 +26,10 @@ def read_authorization(problems: Problems, node: Node) -> Authorization:
         return Authorization(**values)
     for name, entry in problems.known(node, AUTHORIZATION.keys):
         to = AUTHORIZATION.keys[name].to
-        if to in _READERS:
+        if AUTHORIZATION.keys[name].state is Support.UNAVAILABLE:
+            if entry.value is not False:
+                problems.unavailable.append(f"{entry.place}: {name} of authorization")
+        elif to in _READERS:
             values[to] = _READERS[to](problems, entry)
         elif (value := problems.value(entry, Kind.STRING)) is not None:
             values[to] = value
@@ -80,7 +83,10 @@ def _user(problems: Problems, node: Node) -> User:
     for name, entry in problems.known(node, USER.keys):
         place = entry
         to = USER.keys[name].to
-        if to == "permissions":
+        if USER.keys[name].state is Support.UNAVAILABLE:
+            if entry.value is not False:
+                problems.unavailable.append(f"{entry.place}: {name} of a user")
+        elif to == "permissions":
             values[to] = _permissions(problems, entry)
         elif to == "allowed_connection_types":
             _connection_types(problems, entry)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from broker.config.building import build, tls_options
-from broker.config.catalogue import CHANNEL_LIMITS, SECTIONS, Kind, Option, Setting, Support
+from broker.config.catalogue import CHANNEL_LIMITS, KEYS, SECTIONS, Kind, Option, Setting, Support
 from broker.config.flags import CommandLine, FlagError, parse_flags
 from broker.config.options import JETSTREAM, SQL, Answer, BrokerOptions, Environment, Parsed, SignalRequest
 from broker.config.settings import NatsFile, Settings, StreamingFile
@@ -31,11 +31,6 @@ _KINDS = {Kind.STRING: " <string>", Kind.INT: " <int>", Kind.DURATION: " <durati
 
 #: How durations and sizes are written in a file.
 _WRITTEN: Final = {Kind.DURATION: Kind.STRING, Kind.SIZE: Kind.INT}
-#: Keys by name, for each map of a file.
-_KEYS: Final = {
-    path: {name: key for section in SECTIONS if section.path == path for name, key in section.keys.items()}
-    for path in dict.fromkeys(section.path for section in SECTIONS)
-}
 _EXPECTED: Final = {
     "tls": "TLS",
     "limits": "store limits",
@@ -55,6 +50,7 @@ class Configured:
     streaming: StreamingFile = field(default_factory=StreamingFile)  #: their streaming part
     settings: Settings = field(default_factory=lambda: Settings({}, {}, {}))  #: everything merged
     nats_path: str = ""  #: file that configures NATS, as given; empty without
+    misplaced: list[str] = field(default_factory=list)  #: keys of the files without an effect, each with its place
 
 
 def parse(argv: Sequence[str], environ: Environment | None = None) -> Parsed:
@@ -92,13 +88,20 @@ def configure(flags: CommandLine, environ: Environment) -> Configured:
     top: dict[str, Node] = {}
     if found.nats_path:
         from broker.config import grammar
+        from broker.config.misplaced import misplaced_keys
         from broker.config.nats import read_nats
 
         top = grammar.parse_file(found.nats_path, environ)
         found.nats = read_nats(top)
+        found.misplaced += misplaced_keys(
+            top, nats_file=found.nats_path, streaming_file=streaming_path, path=found.nats_path
+        )
     if streaming_path:
         if streaming_path != found.nats_path:
             top = _streaming_file(streaming_path, environ)
+            found.misplaced += misplaced_keys(
+                top, nats_file=found.nats_path, streaming_file=streaming_path, path=streaming_path
+            )
         found.streaming = read_streaming(top)
     found.settings = Settings(found.nats.settings, found.streaming.settings, flags.settings)
     return found
@@ -157,12 +160,16 @@ def _checked(found: Configured, environ: Environment) -> BrokerOptions | Answer:
         return Answer(EXIT_UNAVAILABLE, stderr=listed)
     options = replace(build(settings, found.nats, found.streaming, tls, environ), config_file=found.nats_path)
     if settings.switch("check"):
+        if found.misplaced:
+            return Answer(_EXIT_ERROR, stderr="".join(f"{each}\n" for each in found.misplaced))
         problem = options.failure or options.monitoring.problem
         if problem:
             return Answer(_EXIT_ERROR, stderr=f"{problem}\n")
         checked = dict.fromkeys(str(found.flags.settings.get(name, "")) for name in ("config", "stan_config"))
-        return Answer(0, stderr="".join(f"configuration file {path} is valid\n" for path in checked if path))
-    return options
+        remarks = (*options.warnings, *options.nats_warnings)
+        lines = (*remarks, *(f"configuration file {path} is valid" for path in checked if path))
+        return Answer(0, stderr="".join(f"{each}\n" for each in lines))
+    return replace(options, warnings=(*found.misplaced, *options.warnings))
 
 
 def _listens_for_routes(settings: Settings) -> bool:
@@ -255,7 +262,7 @@ def read_streaming(top: Mapping[str, Node]) -> StreamingFile:
 
 
 def _read(found: StreamingFile, path: str, entries: Mapping[str, Node]) -> None:
-    for name, node, key in _known(entries, _KEYS[path]):
+    for name, node, key in _known(entries, KEYS[path]):
         if key.kind is not Kind.MAP:
             found.settings[key.to] = _value(name, node, key)
         elif key.to == "limits.channels":

@@ -63,7 +63,10 @@ class PortsFile:
         temporary = self.path.with_suffix(".ports.tmp")
         try:
             # Whoever waits for the file never sees half of it.
-            temporary.write_text(json.dumps(urls, separators=(",", ":")))
+            # What somebody has put there is not written through.
+            temporary.unlink(missing_ok=True)
+            with temporary.open("x") as file:
+                file.write(json.dumps(urls, separators=(",", ":")))
             temporary.rename(self.path)
         except (OSError, ValueError) as problem:
             NATS.error("Error writing ports file (%s): open %s: %s", self.path, self.path, reason(problem))

@@ -121,7 +121,7 @@ def _compare(old: BrokerOptions, found: Configured, tls: TLSOptions | None) -> R
     ):
         if before != after:
             lines.append(f"Reloaded: {label} = {_shown(after)}")
-    warnings = tuple(found.nats.warnings)
+    warnings = (*found.misplaced, *found.nats.warnings)
     options = replace(
         old,
         nats=nats,

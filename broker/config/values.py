@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from broker.config.catalogue import Kind
+from broker.config.catalogue import Kind, Support
 from stantools.errors import UsageError
 from stantools.format.quoting import quote
 
@@ -30,7 +30,7 @@ _POWERS: Final = {letter: power for power, letter in enumerate("kmgtpe", 1)}
 _ADDRESS: Final = re.compile(r"[0-9.:-]*")
 _DATE: Final = "dddd-dd-ddTdd:dd:ddZ"
 _BEHIND_INTEGER: Final = " \t\r\n,;}"
-_BEHIND_SIZE: Final = "\t\n\v\f\r \x85\xa0,;}])0123456789"
+_BEHIND_SIZE: Final = "\t\n\v\f\r \x85\xa0,;}])"
 _MAX_DIGITS: Final = 20
 _LONGEST_NUMBER: Final = 40
 UNITS: Final = {
@@ -318,6 +318,11 @@ class Problems:
     def warn(self, node: Node, text: str) -> None:
         """Takes note of a warning."""
         self.warnings.append(f"{node.place}: {text}")
+
+    def without_effect(self, node: Node, name: str, state: Support) -> None:
+        """Takes note of a key that the server knows and has no use for."""
+        needed = "has no effect in this server" if state is Support.WARNED else "has no effect here, and is not needed"
+        self.warnings.append(f"{node.place}: {name} {needed}")
 
     def value(self, node: Node, expected: Kind) -> bool | int | str | None:
         """Returns a plain value, None with an error if it has another type."""

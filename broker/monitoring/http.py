@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from json.encoder import encode_basestring
 from math import isfinite
+from types import GeneratorType
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -29,7 +30,7 @@ DEFAULT_LIMIT: Final = 1024
 _PLAIN: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
 _INDENT = "  "
-_CONTAINERS = frozenset((dict, list, tuple))
+_CONTAINERS = frozenset((dict, list, tuple, GeneratorType))
 #: What Go escapes and Python does not, or not in the same way.
 _SPECIAL = re.compile("[<>&\x08\x0c\u2028\u2029\ud800-\udfff]")
 #: Go writes smaller and larger numbers with an exponent.
@@ -126,7 +127,8 @@ def written(value: Any) -> Iterator[str]:
     """Writes a document, piece by piece.
 
     Args:
-        value: Dictionaries, lists, tuples, text, bytes (shown as UTF-8), numbers, True, False and None.
+        value: Dictionaries, lists, tuples, text, bytes (shown as UTF-8), numbers, True, False and None. Generators are
+            lists whose items are made when it is their turn.
 
     Raises:
         TypeError: Something else is in it.
@@ -156,16 +158,13 @@ def _written(value: Any, margin: str) -> Iterator[str]:
             yield from _written(each, inner)
             separator = f",{inner}"
         yield f"{margin}}}"
-    elif isinstance(value, list | tuple):
-        if not value:
-            yield "[]"
-            return
+    elif isinstance(value, list | tuple | GeneratorType):
         separator = f"[{inner}"
         for each in value:
             yield separator
             yield from _written(each, inner)
             separator = f",{inner}"
-        yield f"{margin}]"
+        yield "[]" if separator[0] == "[" else f"{margin}]"
     else:
         yield _scalar(value)
 

@@ -3,8 +3,8 @@
 Loading aiohttp takes as long as all else that a broker does to start. So a thread loads it once the port is open, while
 clients are served already; what is asked meanwhile is answered a moment later.
 
-It runs on the broker's own loop. A request is answered from the state at one moment: documents are made at once, and
-then written down piece by piece, so that a long one does not hold up the messages.
+It runs on the broker's own loop. What a document lists is chosen at one moment; it is written down piece by piece, and
+the items of long lists are made when it is their turn, so that a long document does not hold up the messages.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from broker.monitoring.metrics import Metrics
 from broker.monitoring.pages import NatsPages, Page, streaming_pages
 from broker.nats.tls import load_certificate
 from stantools.errors import StantoolsError
+from stantools.installing import install_command
 
 if TYPE_CHECKING:
     import socket
@@ -125,7 +126,7 @@ class MonitoringServer:
                 f"Can't start monitoring: can't listen to the monitor port: listen tcp: address {port}: invalid port"
             )
         if importlib.util.find_spec("aiohttp") is None:
-            raise MonitoringError("Can't start monitoring: aiohttp is not installed", "pip install 'stantools[broker]'")
+            raise MonitoringError("Can't start monitoring: aiohttp is not installed", install_command("aiohttp"))
         context = None if tls is None else _context(tls)
         try:
             sockets = open_sockets(host, port)
@@ -213,13 +214,16 @@ class MonitoringServer:
 
 async def _written(value: Any) -> bytes:
     pieces: list[str] = []
+    parts: list[bytes] = []
     turn = time.perf_counter() + _TURN
     for piece in written(value):
         pieces.append(piece)
         if time.perf_counter() > turn:
+            parts.append("".join(pieces).encode())
+            pieces.clear()
             await asyncio.sleep(0)
             turn = time.perf_counter() + _TURN
-    return "".join(pieces).encode()
+    return b"".join([*parts, "".join(pieces).encode()])
 
 
 def _split(target: str) -> tuple[str, str, str]:

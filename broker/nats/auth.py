@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from stantools.installing import install_command
 from stantools.nats import subjects
 
 if TYPE_CHECKING:
@@ -127,7 +128,9 @@ class Authenticator:
             identity = Identity(user.nkey or user.name, _permit(permissions, permits), user)
             (self._keys if user.nkey else self._users)[user.nkey or user.name] = (user, identity)
         if any(map(is_bcrypt, self._secrets)) and importlib.util.find_spec("bcrypt") is None:
-            raise AuthorizationError("bcrypt is not installed, which hashed passwords need (extra `broker`)")
+            raise AuthorizationError(
+                f"bcrypt is not installed, which hashed passwords need: {install_command('bcrypt')}"
+            )
 
     @property
     def _secrets(self) -> list[str]:

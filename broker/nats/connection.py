@@ -123,12 +123,15 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     def connection_lost(self, problem: Exception | None) -> None:
         """Cleans up after a connection that ended."""
-        if self.waits:
-            self.intake.run()
+        self.intake.run()
+        if problem is None:
+            # The client has sent all of that before it went.
+            for _ in self._further_turns():
+                pass
         self._end(Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR)
         self.release_stalled()
         # Monitoring keeps closed connections for a while: they are to be small, and to go at once when it forgets them.
-        self.out, self._left, self._large, self._work, self.tls = [], b"", None, None, None
+        self.out, self._left, self._large, self.tls = [], b"", None, None
         self._replies.clear()
         self.identity, self.credentials = Identity(), Credentials()
         del self._transport
@@ -141,7 +144,8 @@ class Connection(Session, asyncio.BufferedProtocol):
             error: Text that is sent to the client.
             abort: Do not wait until it has taken what was sent.
         """
-        if self.waits:
+        if self.intake.may_read():
+            # What was read before, by others too, comes before the end.
             self.intake.run()
         if self.closed:
             return
@@ -174,6 +178,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         self.stop_timer()
+        self._queue()
         self.server.ended(self)
         NATS.debug("%s - Client connection closed: %s", self, reason)
         return True
@@ -182,6 +187,10 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Returns where the next bytes go."""
+        if self.state is CLOSED:
+            # TLS may still read when it is told to close, whatever happens at the moment.
+            return memoryview(bytearray(LARGE))
+        assert self.intake.may_read(), "a connection is read while a batch is applied"
         if self.waits:
             self.intake.run()
         if self._gathered:
@@ -257,19 +266,28 @@ class Connection(Session, asyncio.BufferedProtocol):
     def become(self, identity: Identity) -> None:
         """Grants the client the rights of a user."""
         Session.become(self, identity)
-        if self.permit is not None:
-            # What is gathered is published without a look at rights.
-            self._gathered = False
+        # What is gathered is published without a look at rights, and without an answer.
+        self._gathered = False
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether there is something left to do, and nothing to wait for but the next turn.
+
+        Others get what the client has published before it ended.
+        """
+        if self.state is CLOSED:
+            return self._work is not None
+        return self._unfinished and self._stall_timer is None
 
     def _queue(self) -> None:
-        """Waits for the next turn, if there is something left to do and nothing else to wait for."""
-        if self._unfinished and not self._queued and not self.closed and self._stall_timer is None:
+        """Waits for the next turn, if there is more to do."""
+        if not self._queued and self._has_more:
             self._queued = True
             self.server.turns.add(self._further_turns())
 
     def _further_turns(self) -> Iterator[None]:
         """Handles the rest of what came; ends early if the connection is closed or stalled."""
-        while self._unfinished and not self.closed and self._stall_timer is None:
+        while self._has_more:
             if self._work is not None:
                 try:
                     yield from self._work
@@ -293,11 +311,17 @@ class Connection(Session, asyncio.BufferedProtocol):
         self.close(Reason.PARSE_ERROR)
 
     def _handle(self, data: Buffer, end: int) -> None:
+        intake = self.intake
+        # What others have sent before.
+        intake.run()
+        intake.begin()
         try:
             at, need = self._parse(data, end)
         except Exception as problem:
             self._failed(problem)
             return
+        finally:
+            intake.end()
         if at == end or self.state is CLOSED:
             return
         self._gathered = False

@@ -19,6 +19,7 @@ from broker.log import NATS
 from broker.nats.client import CLOSED, Client, ClientState, NatsSubscription
 from broker.nats.options import VERSION
 from broker.nats.turns import Mailbox
+from broker.reserved import ReservedSubjects
 from stantools.nats import subjects
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, frame_table
 
@@ -195,7 +196,7 @@ class InternalClient(Client):
             self.subscribe(self._inbox + b"*", self._answered)
         reply = secrets.token_hex(4).encode()
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(timeout_seconds, self._finish, reply, None, False)
+        timer = loop.call_later(timeout_seconds, self._time_out, reply)
         self._requests[reply] = _Request(callback, timer)
         if not self.publish(subject, payload, self._inbox + reply):
             self.mailbox.put(lambda: self._finish(reply, None, True))
@@ -208,6 +209,10 @@ class InternalClient(Client):
             nobody = not payload and bytes(view[at : at + min(header, 12)]) == b"NATS/1.0 503"
             self._finish(reply, None if nobody else payload, nobody)
 
+    def _time_out(self, reply: bytes) -> None:
+        self.server.take_in()
+        self._finish(reply, None, False)
+
     def _finish(self, reply: bytes, payload: bytes | None, nobody: bool) -> None:
         request = self._requests.pop(reply, None)
         if request is not None:
@@ -216,8 +221,7 @@ class InternalClient(Client):
 
     def barrier(self, done: Callable[[], None]) -> None:
         """Calls `done` when all that was published before, by whomever in this process, was handed over."""
-        self.server.take_in()
-        if self.mailbox:
+        if self.server.behind:
             self.mailbox.put(done)
         else:
             done()
@@ -270,11 +274,20 @@ class InternalClient(Client):
         self.mailbox.put(hand_over)
 
 
+@dataclass(slots=True, eq=False)
 class SystemClient(InternalClient):
-    """The server itself: it needs no permission, and no view shows it."""
+    """The server itself: it needs no permission, and no view shows it.
+
+    Clients name most of the subjects that it publishes to. So it publishes nothing to a reserved one
+    (`broker.reserved`).
+    """
+
+    reserved: ReservedSubjects = field(default_factory=ReservedSubjects)
 
     def publish_anything(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
-        """Publishes one message, of any size, to any subject."""
+        """Publishes one message, of any size, to any subject that is not reserved."""
+        if subject in self.reserved:
+            return
         if header:
             payload = header + payload
         self.server.router.answer(self, subject, payload, len(header), reply)
@@ -290,16 +303,20 @@ class SystemClient(InternalClient):
             header: Header block with its empty line; empty for none.
             group: Only one of this queue group gets it; empty for all who have subscribed.
         """
+        if to in self.reserved:
+            return
         self._sent(1, len(header) + len(payload))
         self.server.router.hand_to(self, to, subject, reply, header + payload, len(header), group)
 
     def publish_rows(self, buffer: Buffer, frames: Frames) -> None:
-        """Publishes the rows of a table, each to its subject."""
+        """Publishes the rows of a table, each to its subject unless it is reserved."""
         self._sent(len(frames), int(frames[:, PAYLOAD_SIZE].sum()))
-        self.server.router.publish_rows(self, buffer, frames)
+        self.server.router.publish_rows(self, buffer, frames, self.reserved)
 
     def send_rows(self, to: bytes, buffer: Buffer, frames: Frames) -> None:
         """Hands the rows of a table to those who have subscribed to `to`, all on sockets and without a limit."""
+        if to in self.reserved:
+            return
         size = int(frames[:, PAYLOAD_SIZE].sum())
         self._sent(len(frames), size)
         self.server.router.hand_rows(to, buffer, frames, size)

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from stantools.errors import UsageError
 from stantools.notation import format_go_duration
+
+if TYPE_CHECKING:
+    from stantools.nats.login import Server
 
 #: The version of NATS whose protocol is spoken.
 VERSION: Final = "2.9.24"
 #: Seconds that a TLS handshake may take, and a login.
 DEFAULT_TIMEOUT: Final = 2.0
+
+
+#: How URLs of routes begin. The original looks at none of it.
+_ROUTES: Final = ("nats-route", "nats", "tls", "tcp")
+
+
+def parse_route(url: str) -> Server:
+    """Reads the URL of a route.
+
+    Raises:
+        UsageError: It is malformed, or that of something else.
+    """
+    from stantools.nats.login import Server
+
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme.lower() not in _ROUTES:
+        raise UsageError(
+            f"a route has no URL of the kind {scheme}://", "it begins with nats-route://, nats:// or tls://"
+        )
+    return Server.parse(f"{'tls' if scheme.lower() == 'tls' else 'nats'}://{rest}" if separator else url)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from stantools.nats.kernels import hand_out, subject_runs
 if TYPE_CHECKING:
     from broker.nats.auth import Permit
     from broker.nats.subscriptions import Route, SubjectTable, Subscriptions
+    from broker.reserved import ReservedSubjects
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Payloads, Share, Span
 
@@ -465,12 +466,19 @@ class Router:
                 self._account(receiver, len(frames), size)
                 receiver.client.take(receiver, buffer, frames, 0, len(frames), size)
 
-    def publish_rows(self, origin: Client, buffer: Buffer, frames: Frames) -> None:
-        """Hands over the rows of a table that a part of this process published, each to its subject."""
+    def publish_rows(self, origin: Client, buffer: Buffer, frames: Frames, reserved: ReservedSubjects) -> None:
+        """Hands over the rows of a table that a part of this process published, each to its subject.
+
+        What is for a reserved subject goes nowhere.
+        """
         begin, last = 0, None
         for at, after in pairwise((*subject_runs(buffer, frames, 0, len(frames)), len(frames))):
             start, length = frames[at, SUBJECT : SUBJECT_SIZE + 1].tolist()
             subject = bytes(memoryview(buffer)[start : start + length])
+            if subject in reserved:
+                self._hand_run(last, buffer, frames, begin, at)
+                begin, last = after, None
+                continue
             only = self._subscriptions.route(subject, keep=after - at > 1).only
             if only is not None and (only.handler is not None or only.limit or only.closed):
                 only = None

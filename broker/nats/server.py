@@ -25,6 +25,7 @@ from broker.nats.options import VERSION, reload_changes
 from broker.nats.router import Router
 from broker.nats.subscriptions import Subscriptions
 from broker.nats.turns import Mailbox, Turns
+from broker.reserved import ReservedSubjects
 from stantools.nats import encoding
 from stantools.nats.frames import frame_table
 
@@ -89,9 +90,9 @@ class NatsServer:
         self._dirty: deque[Connection] = deque()
         self._flushing: asyncio.Handle | None = None
         self._held_back = False
-        self.turns = Turns()  #: who has the event loop
-        self.intake = Intake(self)  #: what many connections have sent, to be handed over together
+        self.intake = Intake(self)  #: what many connections have sent, to be applied together
         self.take_in: Final = self.intake.run
+        self.turns = Turns(self.take_in)  #: who has the event loop
         self.slow_checks = SlowChecks()  #: hashed passwords that are being checked
         self._mailbox = Mailbox(self.turns)
         self.drain: Final = self._mailbox.drain  #: hands over what parts of this process have sent each other
@@ -306,6 +307,8 @@ class NatsServer:
             ReloadError: Something else differs; nothing was changed.
             TLSError: The new TLS options cannot be used; nothing was changed.
         """
+        # What was read is applied with the options that were in force then.
+        self.take_in()
         before = self.options
         lines, recheck = reload_changes(before, options)
         if options.tls is not None:
@@ -485,10 +488,10 @@ class NatsServer:
         self._clients[client.cid] = client
         return client
 
-    def system_client(self, name: str) -> SystemClient:
-        """Returns a client that is the server itself."""
+    def system_client(self, name: str, reserved: ReservedSubjects) -> SystemClient:
+        """Returns a client that is the server itself, and publishes nothing to reserved subjects."""
         self._cid += 1
-        return SystemClient(self._cid, name, server=self, mailbox=self._mailbox)
+        return SystemClient(self._cid, name, server=self, mailbox=self._mailbox, reserved=reserved)
 
     def forget(self, client: Client) -> None:
         """A part of this process has disconnected."""
@@ -496,5 +499,5 @@ class NatsServer:
 
     @property
     def behind(self) -> bool:
-        """Something that was sent within this process still waits."""
-        return bool(self._mailbox)
+        """Something that was sent before still waits to be handed over."""
+        return bool(self._mailbox or self.intake)

@@ -84,7 +84,11 @@ class Hub(Protocol[C]):
         """Hands over what parts of this process have sent each other."""
 
     def take_in(self) -> None:
-        """Hands over what connections have sent and left to wait for others."""
+        """Applies what connections have sent and left to wait for others."""
+
+    @property
+    def behind(self) -> bool:
+        """Something that was sent before still waits to be handed over."""
 
 
 def first_ping(interval: float) -> int:

@@ -333,6 +333,11 @@ class Subscriptions:
         route = self.route(subject, keep=True)
         return bool(route.members(group)) if group else any(not s.closed for s in route.plain)
 
+    def reaches(self, subject: bytes) -> bool:
+        """Returns whether a subject has receivers."""
+        route = self.route(subject, keep=True)
+        return bool(route.fanout) or route.abroad is not None
+
     def takes_rows(self, subject: bytes) -> bool:
         """Returns whether a subject has receivers, all on sockets here, in no queue group and without a limit."""
         route = self.route(subject, keep=True)

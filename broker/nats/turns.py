@@ -21,9 +21,14 @@ _SHORTEST: Final = 0.001
 
 
 class Turns:
-    """Shares the time of the event loop."""
+    """Shares the time of the event loop.
 
-    def __init__(self) -> None:
+    Args:
+        take_in: Called before a turn: what was read meanwhile comes first.
+    """
+
+    def __init__(self, take_in: Callable[[], None]) -> None:
+        self.take_in: Final = take_in
         self._waiting: deque[Iterator[None]] = deque()
         self._timer: asyncio.Handle | None = None
 
@@ -51,6 +56,7 @@ class Turns:
 
     def _run(self) -> None:
         self._timer = None
+        self.take_in()
         end = perf_counter() + _TURN
         while self._waiting:
             work = self._waiting.popleft()
@@ -95,6 +101,7 @@ class Mailbox:
 
     def _due(self) -> None:
         self._timer = None
+        self._turns.take_in()
         self.drain()
 
     def drain(self) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -147,7 +147,7 @@ def connz(server: NatsServer, query: Mapping[str, str]) -> Document:
         "total": len(found),
         "offset": offset,
         "limit": limit,
-        "connections": [_connection(client, auth, listed, details) for client in page],
+        "connections": (_connection(client, auth, listed, details) for client in page),
     }
 
 
@@ -186,11 +186,11 @@ def _connection(client: Client, auth: bool, listed: bool, details: bool) -> Docu
     if auth and client.user:
         found["authorized_user"] = client.user
     if listed and client.subscriptions:
-        held = client.subscriptions.values()
+        held = list(client.subscriptions.values())
         if details:
-            found["subscriptions_list_detail"] = [_subscription(each) for each in held]
+            found["subscriptions_list_detail"] = (_subscription(each) for each in held)
         else:
-            found["subscriptions_list"] = [_text(each.subject) for each in held]
+            found["subscriptions_list"] = (_text(each.subject) for each in held)
     return found
 
 
@@ -238,8 +238,8 @@ def routez(server: NatsServer, query: Mapping[str, str]) -> Document:
     detail = query.get("subs", "").lower() == "detail"
     listed = detail or _boolean(query, "subs")
     ways = [] if server.mesh is None else server.mesh.ways
-    routes = [_route(link, listed=listed) for link in ways]
-    return {"server_id": server.id, "now": format_moment(time.time_ns()), "num_routes": len(routes), "routes": routes}
+    routes = (_route(link, listed=listed) for link in list(ways))
+    return {"server_id": server.id, "now": format_moment(time.time_ns()), "num_routes": len(ways), "routes": routes}
 
 
 def _route(link: Link, *, listed: bool) -> Document:
@@ -263,7 +263,7 @@ def _route(link: Link, *, listed: bool) -> Document:
         "subscriptions": len(link.wishes),
     }
     if listed:
-        view["subscriptions_list"] = [subject.decode(errors="replace") for subject, _ in link.wishes]
+        view["subscriptions_list"] = (subject.decode(errors="replace") for subject, _ in list(link.wishes))
     return view
 
 
@@ -316,15 +316,16 @@ def subsz(server: NatsServer, query: Mapping[str, str]) -> Document:
         "total": len(chosen),
         "offset": offset,
         "limit": limit,
-        "subscriptions_list": [{"account": _ACCOUNT} | _subscription(each) for each in chosen],
+        "subscriptions_list": ({"account": _ACCOUNT} | _subscription(each) for each in chosen),
     }
 
 
 def _subscriptions(server: NatsServer, test: bytes) -> Iterator[NatsSubscription]:
-    found: Iterable[NatsSubscription] = (each for client in server.clients() for each in client.subscriptions.values())
-    for each in found:
-        if not test or subjects.matches(each.subject, test):
-            yield each
+    if not test:
+        yield from (each for client in server.clients() for each in client.subscriptions.values())
+        return
+    found = server.subscriptions.interest.match(test)
+    yield from sorted((*found.plain, *chain(*found.queues)), key=lambda each: each.client.cid)
 
 
 def healthz(server: NatsServer, query: Mapping[str, str]) -> tuple[int, list[Document]]:

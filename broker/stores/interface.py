@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol
 
 from broker.blocks import Record, Records
@@ -34,6 +35,14 @@ class FasterError(StorageError):
 
 class InUseError(StorageError):
     """Another process has the directory."""
+
+
+class DamagedStoreError(StorageError):
+    """What is there cannot be started with; the offline tools say what is wrong."""
+
+    def __init__(self, message: str, directory: Path) -> None:
+        super().__init__(message)
+        self.directory = directory  #: of the store
 
 
 class OriginalStoreError(StorageError):

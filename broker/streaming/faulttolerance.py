@@ -207,7 +207,7 @@ class FaultTolerance:
         beat = protocol.CtrlMsg(
             msg_type=protocol.CtrlMsg.FT_HEARTBEAT, server_id=self._server_id, data=encode_time(self._since)
         )
-        sent = self._context.bus.publish(Role.FAULT_TOLERANCE, self._subject, beat.SerializeToString())
+        sent = self._context.bus.publish(Role.FAULT_TOLERANCE, self._subject, beat.SerializeToString(), to_servers=True)
         now = self._clock.monotonic()
         if not sent and self._unsent.due(now):
             log.STREAMING.error("Unable to send FT heartbeat: nats: connection closed")

@@ -140,7 +140,8 @@ class Partitions:
             self._fail(f"unable to send channels list: {problem}")
             return
         sent = [
-            self._bus.publish(Role.PARTITIONS, self._subject, self._message(piece), self._inbox) for piece in pieces
+            self._bus.publish(Role.PARTITIONS, self._subject, self._message(piece), self._inbox, to_servers=True)
+            for piece in pieces
         ]
         if all(sent):
             self._wait()

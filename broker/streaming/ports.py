@@ -59,8 +59,13 @@ class Bus(Protocol):
     def deliverable(self) -> int:
         """Bytes that a message of ours may have: what is larger is never sent."""
 
-    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
-        """Publishes. Returns False if it could not be sent (not connected); an empty subject is dropped silently."""
+    def publish(
+        self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"", *, to_servers: bool = False
+    ) -> bool:
+        """Publishes. Returns False if it could not be sent (not connected).
+
+        An empty subject is dropped silently, and so is a reserved one (`broker.reserved`) unless it is `to_servers`.
+        """
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         """Publishes rows `begin` to `end`, one message each. Nothing refers to the block after the call."""
@@ -79,6 +84,9 @@ class Bus(Protocol):
     def congested(self, subject: bytes) -> bool:
         """Returns whether much waits for those who get messages of a subject, so that more is better sent later."""
 
+    def has_receiver(self, subject: bytes) -> bool:
+        """Returns whether anybody gets messages of a subject; True where that is not known."""
+
     def slow_down(self) -> None:
         """Reads more slowly from whoever has sent what a handler is given at the moment, until `go_on` is called.
 
@@ -89,11 +97,18 @@ class Bus(Protocol):
         """Reads from all as fast as they send."""
 
     def request(
-        self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
+        self,
+        role: Role,
+        subject: bytes,
+        payload: bytes,
+        timeout: int,
+        answer: Callable[[Answer], None],
+        *,
+        to_servers: bool = False,
     ) -> None:
         """Publishes with a reply subject of its own and reports the first answer, or its absence after `timeout` ns.
 
-        `answer` is never called from within this call.
+        Nobody answers on a reserved subject unless it is `to_servers`. `answer` is never called from within this call.
         """
 
     def listen(

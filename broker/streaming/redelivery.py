@@ -1,13 +1,16 @@
 """Sends messages again that were not acknowledged in time, or before all others.
 
-Facts: streaming-protocol.md sections 16, 17, 18 and 23.
+Facts: streaming-protocol.md sections 16, 17, 18 and 23. A timer begins a round: all that is due then, in order. Rounds
+of many subscriptions take turns, a few hundred messages each, and give way to everything else after some milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from broker import log
 from broker.streaming.hot.fields import redelivered_block
@@ -16,7 +19,7 @@ from broker.streaming.state import Hold
 
 if TYPE_CHECKING:
     from broker.blocks import Records
-    from broker.streaming.context import Context
+    from broker.streaming.context import Context, Timer
     from broker.streaming.inflight import Acknowledgements, Sender
     from broker.streaming.state import Subscription
 
@@ -30,6 +33,11 @@ _READ_SIZE: Final = 1 << 20
 #: How soon a timer fires again at the earliest, and if a client does not keep up (ns).
 _SOON: Final = 1_000_000
 _PAUSE: Final = 20_000_000
+#: How long (ns) rounds go on before others have their turn, and the messages of a round that come together.
+SHARE: Final = 3_000_000
+STEP: Final = 256
+#: From so many pending messages on arrays sort them.
+_MANY: Final = 4096
 
 _Found = tuple["Records", list[int], list[int]]
 
@@ -43,6 +51,9 @@ class Redelivery:
         self._bus = context.bus
         self._sender = sender
         self._acknowledgements = acknowledgements
+        #: What is still to be sent of each round, in reverse; None before it has begun.
+        self._rounds: dict[Subscription, list[int] | None] = {}
+        self._turn: Timer | None = None
 
     def arm(self, subscription: Subscription) -> None:
         """Starts a subscription's timer if it is not running."""
@@ -57,9 +68,10 @@ class Redelivery:
             subscription.timer = self._timers.at(time, partial(self._fire, subscription))
 
     def stop(self, subscription: Subscription) -> None:
-        """Stops a subscription's timer."""
+        """Stops a subscription's timer, and its round."""
         self._timers.cancel(subscription.timer)
         subscription.timer = None
+        self._rounds.pop(subscription, None)
 
     def release(self, subscription: Subscription) -> bool:
         """Goes on with a subscription whose new messages are held back, a bounded amount.
@@ -88,10 +100,28 @@ class Redelivery:
 
     def _fire(self, subscription: Subscription) -> None:
         subscription.timer = None
+        self._rounds.setdefault(subscription, None)
+        if self._turn is None:
+            self._take_turns()
+
+    def _take_turns(self) -> None:
+        """Goes on with rounds, one step each in turn, until it is the turn of others."""
+        self._turn = None
+        begin = self._clock.monotonic()
+        while self._rounds:
+            subscription = next(iter(self._rounds))
+            left = self._rounds.pop(subscription)
+            if left := self._step(subscription, left):
+                self._rounds[subscription] = left
+            if self._rounds and (now := self._clock.monotonic()) - begin >= SHARE:
+                self._turn = self._timers.at(now, self._take_turns)
+                return
+
+    def _step(self, subscription: Subscription, left: list[int] | None) -> list[int]:
+        """Sends some messages of a round; returns those that are left of it."""
         client = subscription.client
         if client is None or not subscription.pending:
-            return
-        now = self._clock.monotonic()
+            return []
         if subscription.group is None and client.failed_heartbeat:
             log.STREAMING.debug(
                 "[Client:%s] Skipping redelivery to subid=%d due to missed client heartbeat",
@@ -99,23 +129,27 @@ class Redelivery:
                 subscription.id,
             )
             self.arm(subscription)
-            return
-        horizon = now + _TOLERANCE
-        due = sorted((deadline, sequence) for sequence, deadline in subscription.pending.items() if deadline <= horizon)
-        sequences = [sequence for _, sequence in due]
-        portion = _portion(subscription)
+            return []
+        now = self._clock.monotonic()
+        if left is None:
+            left = _due(subscription.pending, now + _TOLERANCE)
         pause = _SOON
-        for start in range(0, len(sequences), portion):
-            if self._congested(subscription):
-                # The others are overdue then, and come when there is room.
-                pause = _PAUSE
-                break
-            turn = sequences[start : start + portion]
-            if subscription.group is None:
-                self._send_again(subscription, turn, now)
-            else:
-                self._hand_out_again(subscription, turn, now)
-        self._rearm(subscription, now, pause)
+        if left and self._congested(subscription):
+            # The others are overdue then, and come when there is room.
+            pause, left = _PAUSE, []
+        size = min(_portion(subscription), STEP)
+        turn = left[: -size - 1 : -1]
+        del left[-size:]
+        # Since the round began some may have been acknowledged, or sent.
+        pending, horizon = subscription.pending, now + _TOLERANCE
+        turn = [sequence for sequence in turn if pending.get(sequence, horizon + 1) <= horizon]
+        if turn and subscription.group is None:
+            self._send_again(subscription, turn, now)
+        elif turn:
+            self._hand_out_again(subscription, turn, now)
+        if not left:
+            self._rearm(subscription, now, pause)
+        return left
 
     def _congested(self, subscription: Subscription) -> bool:
         members = subscription.group.members if subscription.group is not None else ()
@@ -130,8 +164,15 @@ class Redelivery:
 
     def _send_again(self, subscription: Subscription, sequences: list[int], now: int) -> None:
         """Sends messages again to the subscription that has them pending, and moves their deadlines."""
-        for block, rows, found in self._look_up(subscription, sequences):
-            self._send_rows(subscription, block, rows, found)
+        if self._bus.has_receiver(subscription.inbox):
+            for block, rows, found in self._look_up(subscription, sequences):
+                self._send_rows(subscription, block, rows, found)
+        else:
+            messages, counts = subscription.channel.messages, subscription.counts
+            gone = [sequence for sequence in sequences if not messages.first <= sequence <= messages.last]
+            counts.update((sequence, counts.get(sequence, 0) + 1) for sequence in sequences)
+            if gone:
+                self._drop(subscription, gone)
         for sequence in sequences:
             if (deadline := subscription.pending.get(sequence)) is not None:
                 subscription.pending[sequence] = _next_deadline(deadline, subscription.ack_wait, now)
@@ -200,6 +241,9 @@ class Redelivery:
     def _send_rows(self, subscription: Subscription, block: Records, rows: list[int], sequences: list[int]) -> None:
         known = subscription.counts
         counts = [known.get(sequence, 0) + 1 for sequence in sequences]
+        if not self._bus.has_receiver(subscription.inbox):
+            known.update(zip(sequences, counts, strict=True))
+            return
         copies = redelivered_block(block, rows, counts)
         if self._sender.send(subscription, copies, 0, sequences, "Redelivering"):
             known.update(zip(sequences, counts, strict=True))
@@ -247,16 +291,19 @@ class Redelivery:
             if found:
                 yield block, rows, found
         if gone:
-            if log.STREAMING.isEnabledFor(log.TRACE):
-                for sequence in gone:
-                    log.STREAMING.log(
-                        log.TRACE,
-                        "[Client:%s] Redelivery for subid=%d, skipping seq=%d",
-                        subscription.client_name,
-                        subscription.id,
-                        sequence,
-                    )
-            self._acknowledgements.drop(subscription, gone)
+            self._drop(subscription, gone)
+
+    def _drop(self, subscription: Subscription, gone: list[int]) -> None:
+        if log.STREAMING.isEnabledFor(log.TRACE):
+            for sequence in gone:
+                log.STREAMING.log(
+                    log.TRACE,
+                    "[Client:%s] Redelivery for subid=%d, skipping seq=%d",
+                    subscription.client_name,
+                    subscription.id,
+                    sequence,
+                )
+        self._acknowledgements.drop(subscription, gone)
 
 
 def _portion(subscription: Subscription) -> int:
@@ -264,6 +311,19 @@ def _portion(subscription: Subscription) -> int:
     messages = subscription.channel.messages
     average = messages.bytes // messages.count if messages.count else 0
     return max(1, min(_BLOCK, _READ_SIZE // max(average, 1)))
+
+
+def _due(pending: Mapping[int, int], horizon: int) -> list[int]:
+    """Returns what is due, by deadline and then by sequence, in reverse."""
+    if len(pending) < _MANY:
+        due = sorted((deadline, sequence) for sequence, deadline in pending.items() if deadline <= horizon)
+        return [sequence for _, sequence in reversed(due)]
+    sequences = np.fromiter(pending, np.int64, len(pending))
+    deadlines = np.fromiter(pending.values(), np.int64, len(pending))
+    if not (mask := deadlines <= horizon).all():
+        sequences, deadlines = sequences[mask], deadlines[mask]
+    found: list[int] = sequences[np.lexsort((sequences, deadlines))][::-1].tolist()
+    return found
 
 
 def _next_deadline(deadline: int, ack_wait: int, now: int) -> int:

@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker import log
-from broker.stores.interface import StorageError
+from broker.stores.ciphertext import suspected
+from broker.stores.interface import DamagedStoreError, StorageError
 from broker.streaming.commits import SHARE, Commits
 from broker.streaming.connect import Connecting, Heartbeats
 from broker.streaming.context import Context, Statistics, new_id
@@ -22,9 +23,13 @@ from broker.streaming.requests import one_by_one
 from broker.streaming.startup import Recovery, StartError, detect, recover_server
 from broker.streaming.subscribe import Subscribing
 from broker.streaming.unsubscribe import Unsubscribing
+from stantools.escaping import escape
 from stantools.nats.subjects import valid_subject
+from stantools.notation import some_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from broker.stores.interface import Lock
     from broker.streaming.faulttolerance import FaultTolerance
     from broker.streaming.partitioning import Partitions
@@ -72,6 +77,7 @@ class StreamingServer:
         self.ready = False  #: it takes requests
         self.subjects: Subjects | None = None  #: what it listens on, as soon as the store was read
         self.recovered: int | None = None  #: how many channels were found in the store; None if it was empty
+        self.damaged: Path | None = None  #: the directory of a store that it could not start with
         self._stopped = False
 
         self._partitions: Partitions | None = None
@@ -135,6 +141,7 @@ class StreamingServer:
             try:
                 self._recover()
             except (StartError, StorageError) as error:
+                self.damaged = error.directory if isinstance(error, DamagedStoreError) else None
                 failed(str(error))
                 return
             subjects = self.subjects
@@ -219,6 +226,8 @@ class StreamingServer:
             self._recovery.restore(recovered)
             self.recovered = len(self.channels)
             log.STREAMING.info("Recovered %d channel(s)", self.recovered)
+            if self.store.crc is not None:  # messages come as they are stored
+                _warn_of_ciphertext(suspected(recovered.channels, self.store.crc))
 
     def _listen(self, ready: Callable[[], None]) -> None:
         subjects = self.subjects
@@ -270,3 +279,13 @@ class StreamingServer:
             ("Close subject:              ", subjects.close),
         ):
             log.STREAMING.debug("%s%s", label, subject.decode(errors="replace"))
+
+
+def _warn_of_ciphertext(channels: list[bytes]) -> None:
+    if channels:
+        names = some_of([escape(each) for each in channels], 3)
+        log.STREAMING.warning(
+            "Messages of %d channel(s) may be encrypted (%s), encryption is off: clients get them as they are stored",
+            len(channels),
+            names,
+        )

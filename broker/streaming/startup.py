@@ -88,10 +88,12 @@ def detect(context: Context, discovery: bytes, alone: Callable[[], None], failed
             failed(found)
             return
         close = pb.CloseRequest(client_id=cluster_id).SerializeToString()
-        context.bus.request(Role.GENERAL, response.close_requests, close, _TIMEOUT, lambda _answer: failed(found))
+        # A client may have answered: it names no other kind of request.
+        to, is_close = response.close_requests, response.close_requests.startswith(b"_STAN.close.")
+        context.bus.request(Role.GENERAL, to, close, _TIMEOUT, lambda _answer: failed(found), to_servers=is_close)
 
     probe = pb.ConnectRequest(client_id=cluster_id, heartbeat_inbox=context.nuids.inbox())
-    context.bus.request(Role.GENERAL, discovery, probe.SerializeToString(), _TIMEOUT, answered)
+    context.bus.request(Role.GENERAL, discovery, probe.SerializeToString(), _TIMEOUT, answered, to_servers=True)
 
 
 class Recovery:

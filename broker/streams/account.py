@@ -10,11 +10,13 @@ from broker.stores.interface import StorageError
 from broker.streams.configuration import StreamConfig
 from broker.streams.errors import ApiError, adjusted, invalid_config, sealed, store_failed, stream_not_found
 from broker.streams.room import Limits, Room
-from broker.streams.stream import Stream
+from broker.streams.stream import Memories, Stream, memories
+from stantools.nats.interest import finished
 from stantools.nats.subjects import overlap
+from stantools.nats.subjecttree import PatternTree, tree_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from broker.ports import Clock
     from broker.stores.streams.interface import StreamStore
@@ -42,21 +44,24 @@ class Account:
         self._place, self._clock = place, clock
         self.room = Room(limits)  #: what they take, and may take
         self.streams: dict[str, Stream] = {}  #: streams by name
+        self._subjects: PatternTree[str] = PatternTree()  #: names of streams by their subjects
+        self._version = 0  #: another one once that has changed
 
     def load(self) -> None:
-        """Opens the streams that are there.
-
-        Raises:
-            StorageError: One of them cannot be opened.
-        """
+        """Opens the streams that are there, as far as they can be opened."""
         for values, created in self._place.streams():
             try:
                 config = StreamConfig.read(values)
-                config.check()
+                config.check(stored=True)
+                finished(config.check_overlaps())
             except ApiError as error:
                 NATS.error("  Stream %r is left alone: %s", values.get("name"), error.text)
                 continue
-            self._opened(config, created, self._place.open(config.name))
+            try:
+                store = self._place.open(config.name)
+                self._opened(config, created, store, memories(store, config, self._clock.wall()))
+            except StorageError as error:
+                NATS.error("  Stream %r is left alone: %s", config.name, error.message)
 
     def find(self, name: str) -> Stream:
         """Returns a stream.
@@ -81,8 +86,8 @@ class Account:
         mirrors = (each for each in self.streams.values() if each.config.mirror_direct and not each.failure)
         return next((each for each in mirrors if each.config.mirror and each.config.mirror["name"] == name), None)
 
-    def create(self, config: StreamConfig, *, pedantic: bool = False) -> tuple[Stream, bool]:
-        """Makes a stream. One that is there with the same configuration is as good.
+    def create(self, config: StreamConfig, *, pedantic: bool = False) -> Generator[None, None, tuple[Stream, bool]]:
+        """Makes a stream, as work that can be interrupted. One that is there with the same configuration is as good.
 
         Args:
             config: Its configuration.
@@ -95,6 +100,7 @@ class Account:
             ApiError: It cannot be made.
         """
         config.check()
+        subjects = yield from config.check_overlaps()
         if config.sealed:
             raise invalid_config("stream configuration for create can not be sealed")
         if config.num_replicas > 1:
@@ -111,7 +117,7 @@ class Account:
             if known.config != replace(config, first_seq=known.config.first_seq):
                 raise ApiError(400, 10058, "stream name already in use with a different configuration")
             return known, False
-        self._check_others(config)
+        yield from self._check_others(config, subjects)
         self._check_reservation(config, 0)
         created = self._clock.wall()
         try:
@@ -119,30 +125,34 @@ class Account:
             store.configure(config.as_json(), created)
         except StorageError as error:
             raise store_failed(error.message) from error
-        stream = self.streams[config.name] = Stream(self.room, config, created, store)
-        return stream, True
+        return self._enter(Stream(self.room, config, created, store)), True
 
-    def update(self, config: StreamConfig) -> Stream:
-        """Changes the configuration of a stream.
+    def update(self, config: StreamConfig) -> Generator[None, None, Stream]:
+        """Changes the configuration of a stream, as work that can be interrupted.
 
         Raises:
             ApiError: It cannot be changed so.
         """
         config.check()
+        subjects = yield from config.check_overlaps()
         stream = self._own(config.name)
         old = stream.config
         config = replace(old.changed_to(config), mirror_direct=old.mirror_direct and bool(config.mirror))
-        self._check_others(config)
+        yield from self._check_others(config, subjects)
         self._check_reservation(config, max(old.max_bytes, 0))
         try:
-            if any(_wider(getattr(old, name), getattr(config, name)) for name in _LIMITS):
-                stream.store.settle()
             stream.store.configure(config.as_json(), stream.created)
         except StorageError as error:
             raise store_failed(error.message) from error
+        self._leave(stream)
         stream.configure(config)
-        stream.expire(self._clock.wall())
-        stream.enforce()
+        self._enter(stream)
+        now = self._clock.wall()
+        while stream.expire(now):
+            yield
+            stream.check_there()
+        yield from stream.enforce_all()
+        stream.check_there()
         stream.store.flush()
         return stream
 
@@ -181,9 +191,8 @@ class Account:
         """
         if config.name in self.streams:
             raise ApiError(400, 10058, "stream name already in use with a different configuration")
-        self._check_subjects(config)
-        stream = self.streams[config.name] = Stream(self.room, config, created, store, borrowed=True)
-        return stream
+        finished(self._check_subjects(config.name, tree_of(each.encode() for each in config.subjects)))
+        return self._enter(Stream(self.room, config, created, store, borrowed=True))
 
     def check_new(self, config: StreamConfig) -> None:
         """Checks whether a stream may be restored.
@@ -195,33 +204,50 @@ class Account:
             raise ApiError(400, 10130, "stream name already in use, cannot restore")
         if config.num_replicas > 1:
             raise ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
-        self._check_others(config)
+        finished(self._check_others(config, tree_of(each.encode() for each in config.subjects)))
         self._check_reservation(config, 0)
 
-    def restore(self, config: StreamConfig, created: int) -> Stream:
-        """Opens a stream whose files are there now; its configuration may be another one than theirs.
+    def restore(self, config: StreamConfig, created: int, store: StreamStore, found: Memories) -> Stream:
+        """Makes a stream of a store that was opened; its configuration may be another one than that in its files.
 
         Raises:
-            StorageError: It cannot be opened.
+            StorageError: It cannot be written.
         """
-        store = self._place.open(config.name)
         store.configure(config.as_json(), created)
-        return self._opened(config, created, store)
+        return self._opened(config, created, store, found)
 
-    def _opened(self, config: StreamConfig, created: int, store: StreamStore) -> Stream:
+    def _opened(self, config: StreamConfig, created: int, store: StreamStore, found: Memories) -> Stream:
         """Makes a stream of what is there, without what is over its limits by now."""
         now = self._clock.wall()
-        stream = self.streams[config.name] = Stream(self.room, config, created, store)
-        stream.remember(now)
-        stream.expire(now)
-        stream.enforce()
+        stream = self._enter(Stream(self.room, config, created, store))
+        stream.take_over(found)
+        while stream.expire(now):
+            pass
+        for _ in stream.enforce_all():
+            pass
         stream.store.flush()
         return stream
 
     def drop(self, stream: Stream) -> None:
         """Forgets a stream."""
-        del self.streams[stream.name]
+        self._leave(stream)
+        stream.deleted = True
         self.room.used[stream.config.storage] -= stream.counted
+
+    def _enter(self, stream: Stream) -> Stream:
+        """Adds a stream. Returns it."""
+        self.streams[stream.name] = stream
+        self._version += 1
+        for subject in stream.config.subjects:
+            self._subjects.add(subject.encode(), stream.name)
+        return stream
+
+    def _leave(self, stream: Stream) -> None:
+        """Takes out a stream."""
+        del self.streams[stream.name]
+        self._version += 1
+        for subject in stream.config.subjects:
+            self._subjects.remove(subject.encode(), stream.name)
 
     def reopen(self, stream: Stream) -> None:
         """Opens a stream anew with what is certain, after something could not be written."""
@@ -246,18 +272,17 @@ class Account:
 
     def selected(self, subject: str) -> list[Stream]:
         """Returns the streams, by name, of which a subject overlaps with one; all for an empty one."""
-        return [
-            stream
-            for _, stream in sorted(self.streams.items())
-            if not subject or any(overlap(subject, each) for each in stream.config.subjects)
-        ]
+        if not subject:
+            return [stream for _, stream in sorted(self.streams.items())]
+        pairs = tree_of((subject.encode(),)).overlaps(self._subjects)
+        return [self.streams[name] for name in sorted({pair[1] for pair in pairs if pair is not None})]
 
     def _mirrored(self, config: StreamConfig) -> StreamConfig:
         """A mirror answers direct gets of its origin if that does."""
         origin = self.streams.get(config.mirror["name"]) if config.mirror else None
         return replace(config, mirror_direct=origin.config.allow_direct) if origin is not None else config
 
-    def _check_others(self, config: StreamConfig) -> None:
+    def _check_others(self, config: StreamConfig, subjects: PatternTree[bytes]) -> Generator[None, None, None]:
         """Checks whether a stream goes with the others."""
         self._check_cycles(config)
         for name in {each["name"] for each in config.origins} & self.streams.keys():
@@ -265,7 +290,7 @@ class Account:
                 number, what = (10030, "mirror") if config.mirror else (10046, "source")
                 text = f"stream {what} must have max message size >= {'source' if config.mirror else 'target'}"
                 raise ApiError(400, number, text)
-        self._check_subjects(config)
+        yield from self._check_subjects(config.name, subjects)
 
     def _check_cycles(self, config: StreamConfig) -> None:
         """Checks where a stream would get its messages from (jetstream-server.md section 16)."""
@@ -284,10 +309,16 @@ class Account:
                 elif name in self.streams:
                     todo.append(self.streams[name].config)
 
-    def _check_subjects(self, config: StreamConfig) -> None:
-        for name, stream in self.streams.items():
-            if name != config.name and config.overlaps(stream.config):
-                raise ApiError(400, 10065, "subjects overlap with an existing stream")
+    def _check_subjects(self, name: str, subjects: PatternTree[bytes]) -> Generator[None, None, None]:
+        version = -1
+        # Another stream may have come in between.
+        while version != self._version:
+            version = self._version
+            for pair in subjects.overlaps(self._subjects):
+                if pair is None:
+                    yield
+                elif pair[1] != name:
+                    raise ApiError(400, 10065, "subjects overlap with an existing stream")
 
     def _check_reservation(self, config: StreamConfig, before: int) -> None:
         wanted = self.reserved(config.storage) - before + max(config.max_bytes, 0)
@@ -303,11 +334,3 @@ class Account:
             "reserved_storage": self.reserved("file"),
             "streams": len(self.streams),
         }
-
-
-_LIMITS: Final = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
-
-
-def _wider(old: int, new: int) -> bool:
-    """Returns whether a limit becomes wider; 0 and less is none."""
-    return old > 0 and (new <= 0 or new > old)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Final
 
 from broker.ports import Clock
@@ -11,9 +11,9 @@ from broker.streams import reading
 from broker.streams.account import Account
 from broker.streams.advisories import Advisories
 from broker.streams.configuration import StreamConfig
-from broker.streams.consumercalls import ConsumerCalls
+from broker.streams.consumercalls import Answering, ConsumerCalls
 from broker.streams.consumers import Consumers
-from broker.streams.errors import ApiError, bad_request, name_mismatch, store_failed, unavailable
+from broker.streams.errors import ApiError, bad_request, name_mismatch, overloaded, store_failed, unavailable
 from broker.streams.headers import bare, status
 from broker.streams.options import LEVEL, beyond
 from broker.streams.requests import (
@@ -22,6 +22,7 @@ from broker.streams.requests import (
     STRING,
     UINT,
     dumps,
+    dumps_long,
     expect_empty,
     failed,
     members,
@@ -29,7 +30,7 @@ from broker.streams.requests import (
     response_type,
 )
 from broker.streams.stream import Stream
-from broker.streams.streaminfo import stream_info, stream_state, subject_counts
+from broker.streams.streaminfo import add_deleted, stream_info, stream_state, subject_counts
 from broker.streams.transfers import Transfers
 
 PREFIX: Final = b"$JS.API."
@@ -48,8 +49,32 @@ BEYOND: Final = status("412 Required Api Level")
 #: What failed answers of lists contain.
 _NO_PAGE: Final[Mapping[str, Any]] = {"total": 0, "offset": 0, "limit": 0}
 
-#: Gets name of the stream and body, returns the members of the answer.
-Call = Callable[[str, bytes], dict[str, Any]]
+#: Gets name of the stream and body, returns the members of the answer, or what makes them.
+Call = Callable[[str, bytes], dict[str, Any] | Answering]
+#: How requests begin that change nothing.
+_QUESTIONS: Final = (
+    b"INFO",
+    b"STREAM.INFO.",
+    b"STREAM.NAMES",
+    b"STREAM.LIST",
+    b"STREAM.MSG.GET.",
+    b"CONSUMER.INFO.",
+    b"CONSUMER.NAMES.",
+    b"CONSUMER.LIST.",
+    b"CONSUMER.MSG.NEXT.",
+    b"DIRECT.",
+)
+#: Where the name of the stream is in the others, by how they begin; the last token otherwise.
+_STREAM_AT: Final = ((b"CONSUMER.DURABLE.CREATE.", 3), (b"CONSUMER.LEADER.", 3), (b"CONSUMER.", 2))
+
+
+def changed_stream(call: bytes) -> bytes:
+    """Returns the stream that a request changes, by what follows `$JS.API.` in its subject; empty if it only asks."""
+    if call.startswith(_QUESTIONS):
+        return b""
+    tokens = call.split(b".")
+    place = next((at for head, at in _STREAM_AT if call.startswith(head)), -1)
+    return tokens[place] if place < len(tokens) else b""
 
 
 class Api:
@@ -59,7 +84,7 @@ class Api:
         account: The streams.
         clock: The time.
         advisories: Where events are published.
-        listen: Called with a stream whose subjects are new or others.
+        listen: Called with a stream whose subjects are new or others; returns work that can be interrupted.
         forget: Called with a stream that is no more.
 
     Attributes:
@@ -74,7 +99,7 @@ class Api:
         transfers: Transfers,
         clock: Clock,
         advisories: Advisories,
-        listen: Callable[[Stream], None],
+        listen: Callable[[Stream], Iterator[None]],
         forget: Callable[[Stream], None],
     ) -> None:
         self._consumers, self._transfers = consumers, transfers
@@ -96,30 +121,39 @@ class Api:
             b"STREAM.LEADER.STEPDOWN": ("stream_leader_stepdown", self._no_cluster, {}),
             b"STREAM.PEER.REMOVE": ("stream_remove_peer", self._no_cluster, {}),
         }
-        self._plain_calls: dict[bytes, tuple[str, Callable[[bytes], dict[str, Any]], Mapping[str, Any]]] = {
+        self._plain_calls: dict[bytes, tuple[str, Callable[[bytes], dict[str, Any] | Answering], Mapping[str, Any]]] = {
             b"INFO": ("account_info", self._account_info, {}),
             b"STREAM.NAMES": ("stream_names", self._names, {**_NO_PAGE, "streams": None}),
             b"STREAM.LIST": ("stream_list", self._list, {**_NO_PAGE, "streams": []}),
         }
 
-    def answer(self, subject: bytes, header: bytes, body: bytes) -> bytes:
-        """Returns what answers a request, but for direct gets; nothing where servers say nothing."""
-        answer = self._answer(subject[len(PREFIX) :], header, body)
+    def answer(self, subject: bytes, header: bytes, body: bytes) -> Generator[None, None, bytes]:
+        """Makes what answers a request, but for direct gets; nothing where servers say nothing."""
+        answer = yield from self._answer(subject[len(PREFIX) :], header, body)
         if answer:
             self._advisories.audit(subject, body, answer)
         return answer
 
-    def _answer(self, call: bytes, header: bytes, body: bytes) -> bytes:
+    def refusal(self, subject: bytes) -> bytes:
+        """Returns the answer to a request for which there is no room."""
+        self.total += 1
+        self.errors += 1
+        call = subject[len(PREFIX) :]
+        found = self._plain_calls.get(call) or self._calls.get(call.rpartition(b".")[0])
+        kind = found[0] if found is not None else "consumer_create"
+        return dumps(failed(kind, overloaded()))
+
+    def _answer(self, call: bytes, header: bytes, body: bytes) -> Generator[None, None, bytes]:
         found = self._plain_calls.get(call)
         if found is not None:
             kind, plain, otherwise = found
-            return self._carry_out(kind, header, lambda: plain(body), otherwise)
+            return (yield from self._carry_out(kind, header, lambda: plain(body), otherwise))
         if call.startswith(_CONSUMER):
             about = self._consumer_calls.find(call[len(_CONSUMER) :])
             if about is None:
                 return b""
             kind, consumer_call, otherwise = about
-            return self._carry_out(kind, header, lambda: consumer_call(body), otherwise)
+            return (yield from self._carry_out(kind, header, lambda: consumer_call(body), otherwise))
         action, _, name = call.rpartition(b".")
         named = self._calls.get(action)
         if named is None or not name:
@@ -129,16 +163,19 @@ class Api:
             text = name.decode()
         except UnicodeDecodeError:
             text = ""
-        return self._carry_out(kind, header, lambda: of_stream(text, body), otherwise)
+        return (yield from self._carry_out(kind, header, lambda: of_stream(text, body), otherwise))
 
     def _carry_out(
-        self, kind: str, header: bytes, call: Callable[[], dict[str, Any]], otherwise: Mapping[str, Any]
-    ) -> bytes:
+        self, kind: str, header: bytes, call: Callable[[], dict[str, Any] | Answering], otherwise: Mapping[str, Any]
+    ) -> Generator[None, None, bytes]:
         self.total += 1
         try:
             if beyond(header):
                 raise ApiError(412, 10185, "JetStream minimum api level required")
-            return dumps({"type": response_type(kind), **call()})
+            found = call()
+            if isinstance(found, Generator):
+                found = yield from found
+            return (yield from dumps_long({"type": response_type(kind), **found}))
         except ApiError as error:
             problem = error
         except StorageError as error:
@@ -176,32 +213,34 @@ class Api:
             config.check_as_sent(values)
         return config, pedantic
 
-    def _create(self, name: str, body: bytes) -> dict[str, Any]:
+    def _create(self, name: str, body: bytes) -> Answering:
         config, pedantic = self._config(name, body)
-        stream, new = self._account.create(config, pedantic=pedantic)
+        stream, new = yield from self._account.create(config, pedantic=pedantic)
         if new:
-            self._listen(stream)
+            yield from self._listen(stream)
             self._advisories.stream(name, "create")
         return {**stream_info(stream, self._clock.wall()), "did_create": True}
 
-    def _update(self, name: str, body: bytes) -> dict[str, Any]:
-        stream = self._account.update(self._config(name, body)[0])
-        self._listen(stream)
+    def _update(self, name: str, body: bytes) -> Answering:
+        stream = yield from self._account.update(self._config(name, body)[0])
+        yield from self._listen(stream)
         self._advisories.stream(name, "modify")
         return stream_info(stream, self._clock.wall())
 
-    def _info(self, name: str, body: bytes) -> dict[str, Any]:
+    def _info(self, name: str, body: bytes) -> Answering:
         wanted = members(parse(body), _INFO, "JSApiStreamInfoRequest", strict=True)
         stream = self._account.find(name)
         info = stream_info(stream, self._clock.wall())
         if wanted.get("deleted_details"):
-            info["state"] = stream_state(stream, deleted=True)
+            info["state"] = stream_state(stream)
+            yield from add_deleted(info["state"], stream)
         page = dict(_NO_PAGE)
         if pattern := wanted.get("subjects_filter"):
             offset = max(wanted.get("offset", 0), 0)
-            total, subjects = subject_counts(stream, pattern.encode(), offset)
+            total, subjects = yield from subject_counts(stream, pattern.encode(), offset)
             if total:
                 page = {"total": total, "offset": min(offset, total), "limit": _SUBJECTS}
+            stream.check_there()
             if subjects:
                 info["state"]["subjects"] = subjects
         return {**page, **info}
@@ -216,10 +255,12 @@ class Api:
         names = [stream.name for stream in found[offset : offset + _NAMES]]
         return {"total": len(found), "offset": offset, "limit": _NAMES, "streams": names or None}
 
-    def _list(self, body: bytes) -> dict[str, Any]:
+    def _list(self, body: bytes) -> Answering:
         found, offset = self._page(body, "JSApiStreamListRequest")
-        now = self._clock.wall()
-        infos = [stream_info(stream, now) for stream in found[offset : offset + _INFOS]]
+        infos = []
+        for stream in found[offset : offset + _INFOS]:
+            infos.append(stream_info(stream, self._clock.wall()))
+            yield
         return {"total": len(found), "offset": offset, "limit": _INFOS, "streams": infos}
 
     def _delete(self, name: str, body: bytes) -> dict[str, Any]:
@@ -228,20 +269,22 @@ class Api:
         self._advisories.stream(name, "delete")
         return {"success": True}
 
-    def _purge(self, name: str, body: bytes) -> dict[str, Any]:
+    def _purge(self, name: str, body: bytes) -> Answering:
         wanted = members(parse(body), _PURGE, "JSApiStreamPurgeRequest", strict=True)
+        if wanted.get("seq") and wanted.get("keep"):
+            raise bad_request()
         stream = self._account.find(name)
         pattern = wanted.get("filter", "")
         patterns = (pattern.encode(),) if pattern else ()
-        purged = stream.purge(patterns, wanted.get("seq", 0), wanted.get("keep", 0))
+        purged = yield from stream.purge(patterns, wanted.get("seq", 0), wanted.get("keep", 0))
         stream.store.flush()
         return {"success": True, "purged": purged}
 
-    def _get(self, name: str, body: bytes) -> dict[str, Any]:
+    def _get(self, name: str, body: bytes) -> Answering:
         stream = self._account.find(name)
         if not body:
             raise bad_request()
-        return {"message": reading.stored_message(stream, body)}
+        return {"message": (yield from reading.stored_message(stream, body))}
 
     def _delete_message(self, name: str, body: bytes) -> dict[str, Any]:
         stream = self._account.find(name)
@@ -249,10 +292,12 @@ class Api:
         stream.store.flush()
         return {"success": True}
 
-    def _snapshot(self, name: str, body: bytes) -> dict[str, Any]:
+    def _snapshot(self, name: str, body: bytes) -> Answering:
         stream = self._account.find(name)
-        for consumer in self._consumers.of(stream).values():
+        for consumer in list(self._consumers.of(stream).values()):
             self._consumers.keep(consumer)
+            yield
+        stream.check_there()
         return self._transfers.snapshot(stream, body)
 
     def _no_cluster(self, name: str, body: bytes) -> dict[str, Any]:
@@ -260,8 +305,10 @@ class Api:
 
     # Messages themselves
 
-    def direct(self, rest: bytes, header: bytes, body: bytes) -> Iterable[tuple[bytes, int]]:
-        """Returns what answers a direct get: messages, each with the size of the header block that it begins with.
+    def direct(self, rest: bytes, header: bytes, body: bytes) -> Iterator[tuple[bytes, int] | None]:
+        """Iterates over what answers a direct get: messages, each with the size of the header block before it.
+
+        None lets others go first.
 
         Args:
             rest: What follows `DIRECT` in the subject: a stream, and perhaps a subject.
@@ -269,10 +316,20 @@ class Api:
             body: The request.
         """
         self.total += 1
-        if header and beyond(header):
-            return (bare(BEYOND),)
         name, _, subject = rest.partition(b".")
         stream = self._account.direct(name.decode(errors="replace"))
-        if stream is None:
-            return (bare(status("503")),)
-        return reading.direct(stream, subject, body)
+        if header and beyond(header):
+            yield bare(BEYOND)
+        elif stream is None:
+            yield bare(status("503"))
+        else:
+            yield from reading.direct(stream, subject, body)
+
+    def last(self, rest: bytes, header: bytes) -> tuple[bytes, int]:
+        """As `direct` for the last message of a subject without wildcards, at once: so are nearly all requests."""
+        self.total += 1
+        name, _, subject = rest.partition(b".")
+        stream = self._account.direct(name.decode(errors="replace"))
+        if header and beyond(header):
+            return bare(BEYOND)
+        return bare(status("503")) if stream is None else reading.last(stream, subject)

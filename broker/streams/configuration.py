@@ -1,20 +1,22 @@
 """Configurations of streams: what they may contain, what is filled in, what is refused, and what may change.
 
-Facts: jetstream-server.md sections 4 and 5. Features of later versions that are not there are refused, as members that
-are not known.
+Facts: jetstream-server.md sections 4 and 5. Options of later versions are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
+from broker.reserved import RESERVED
 from broker.streams.errors import ApiError, adjusted, invalid_config, invalid_mapping
-from broker.streams.mapping import FUNCTION, MappingError, SubjectMapping
+from broker.streams.mapping import FUNCTION, MOST_DESTINATION, MappingError, SubjectMapping
 from broker.streams.origins import MAPPING, Origin, read_origin
 from broker.streams.requests import BOOL, INT, MAP, OBJECT, OBJECTS, STRING, STRINGS, UINT, members, valid_name
 from stantools.nats.subjects import overlap, valid_pattern
+from stantools.nats.subjecttree import PatternTree, first_overlap, grow
 
 _SECOND: Final = 1_000_000_000
 _WINDOW: Final = 120 * _SECOND
@@ -23,8 +25,12 @@ _MOST_NAME: Final = 255
 _MOST_TEXT: Final = 4096
 _MOST_METADATA: Final = 131072
 _MOST_REPLICAS: Final = 5
-#: More subjects of a stream are refused: each is compared with each.
+#: Subjects of a stream, branches of their tree that are looked at to find out whether they overlap, streams that it
+#: copies, and mappings of their subjects. More are refused.
 _MOST_SUBJECTS: Final = 10_000
+_MOST_BRANCHES: Final = 200_000
+_MOST_SOURCES: Final = 1000
+_MOST_TRANSFORMS: Final = 1000
 _NAME: Final = "stream name is required and can not contain '.', '*', '>', '\\', '/'"
 #: Members, their kinds, and the words that they may have.
 _KINDS: Final[Mapping[str, str]] = {
@@ -63,9 +69,14 @@ _KINDS: Final[Mapping[str, str]] = {
     "subject_transform": OBJECT,
 }
 _REPUBLISH: Final[Mapping[str, str]] = {**MAPPING, "headers_only": BOOL}
-#: Switches of later versions. They stay off, as with 2.11, which does not know them; a message that relies on one is
-#: refused.
-_OFF: Final = frozenset(("allow_msg_counter", "allow_atomic", "allow_batched", "allow_msg_schedules"))
+#: Options of later versions, and the values that ask for nothing.
+_LATER: Final[Mapping[str, tuple[object, ...]]] = {
+    "allow_msg_counter": (False, None),
+    "allow_atomic": (False, None),
+    "allow_batched": (False, None),
+    "allow_msg_schedules": (False, None),
+    "persist_mode": ("", "default", None),
+}
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "retention": ("limits", "interest", "workqueue"),
     "discard": ("old", "new"),
@@ -138,13 +149,17 @@ class StreamConfig:
         """Returns the configuration of a request, with defaults filled in; it is not checked yet.
 
         Raises:
-            ApiError: A member has another type, or is not known.
+            ApiError: A member has another type, is not known, or asks for what is not there.
         """
-        known = {name: value for name, value in values.items() if name not in _OFF}
+        for name, nothing in _LATER.items():
+            if values.get(name) not in nothing:
+                raise invalid_config(f"{name} is not supported by this server")
+        known = {name: value for name, value in values.items() if name not in _LATER}
         found = members(known, _KINDS, "StreamConfigRequest", strict=True)
         for name, words in _WORDS.items():
             if name in found and found[name] not in words:
                 raise ApiError(400, 10025, f'invalid JSON: can not unmarshal "\\"{found[name][:40]}\\""')
+        _check_many(found)
         if "mirror" in found:
             found["mirror"] = read_origin(found["mirror"])
         found["sources"] = tuple(read_origin(each) for each in found.get("sources", ()))
@@ -166,7 +181,9 @@ class StreamConfig:
         window = 0 if copies else min(age, _WINDOW) if age > 0 else _WINDOW
         found["duplicate_window"] = found.get("duplicate_window") or window
         if found.get("subject_delete_marker_ttl", 0) > 0:
-            found |= {"allow_msg_ttl": True, "allow_rollup_hdrs": True, "deny_purge": False}
+            if not found.get("allow_rollup_hdrs"):
+                found |= {"allow_rollup_hdrs": True, "deny_purge": False}
+            found["allow_msg_ttl"] = True
         return cls(**{"name": "", **found})
 
     def as_json(self) -> dict[str, Any]:
@@ -195,8 +212,11 @@ class StreamConfig:
         if self.republish and not sent["republish"].get("src"):
             raise adjusted("republish source can not be empty")
 
-    def check(self) -> None:
+    def check(self, *, stored: bool = False) -> None:
         """Checks what the configuration says by itself.
+
+        Args:
+            stored: It is that of a stream on disk: destinations that get nothing in any case do not matter.
 
         Raises:
             ApiError: What is wrong first.
@@ -218,6 +238,9 @@ class StreamConfig:
         self._check_origins()
         self._check_subjects()
         self._check_mappings()
+        # What a mapping makes of a subject is known when it is published; it goes nowhere then.
+        if self.republish and self.republish["dest"].encode() in RESERVED and not stored:
+            raise invalid_config("stream configuration for republish destination is a subject of servers")
 
     def _problems(self) -> Iterator[str]:
         if self.max_age < 0:
@@ -272,7 +295,8 @@ class StreamConfig:
             if not valid_pattern(subject.encode()):
                 raise invalid_config("invalid subject")
         if not self.no_ack:
-            for subject in self.subjects:
+            # Only these can be among the server's own subjects.
+            for subject in [each for each in self.subjects if each[0] in "$_*>"]:
                 if subject == ">":
                     raise invalid_config("capturing all subjects requires no-ack to be true")
                 if any(overlap(subject, own) for own in _OWN) and not subject.startswith("$JS.EVENT."):
@@ -281,22 +305,30 @@ class StreamConfig:
                 channels = overlap(subject, "_STAN.>")
                 if channels or (overlap(subject, "$SYS.>") and not subject.startswith("$SYS.ACCOUNT.")):
                     raise invalid_config("subjects that overlap with system api require no-ack to be true")
-        before: set[str] = set()
-        wild: list[str] = []
-        for subject in self.subjects:
-            is_wild = "*" in subject or ">" in subject
-            if subject in before:
-                raise invalid_config(f'subject "{subject}" overlaps with "{subject}"')
-            for other in before if is_wild else wild:
-                if overlap(other, subject):
-                    raise invalid_config(f'subject "{other}" overlaps with "{subject}"')
-            before.add(subject)
-            wild += [subject] * is_wild
+
+    def check_overlaps(self) -> Generator[None, None, PatternTree[bytes]]:
+        """Checks that no two subjects overlap, as work that can be interrupted. Returns them as a tree.
+
+        Raises:
+            ApiError: Two do.
+        """
+        if twice := [subject for subject, count in Counter(self.subjects).items() if count > 1]:
+            raise invalid_config(f'subject "{twice[0]}" overlaps with "{twice[0]}"')
+        try:
+            tree = yield from grow(subject.encode() for subject in self.subjects)
+            found = yield from first_overlap(tree, _MOST_BRANCHES)
+        except OverflowError:
+            raise invalid_config("too many subjects with wildcards to be compared") from None
+        if found is not None:
+            one, other = sorted(found, key=[each.encode() for each in self.subjects].index)
+            raise invalid_config(f'subject "{one.decode()}" overlaps with "{other.decode()}"')
+        return tree
 
     def _check_mappings(self) -> None:
         if echo := self.republish:
             source, target = echo["src"], echo["dest"]
-            if target and any(overlap(FUNCTION.sub("*", target), subject) for subject in self.subjects):
+            pattern = FUNCTION.sub("*", target[:MOST_DESTINATION])
+            if target and any(overlap(pattern, subject) for subject in self.subjects):
                 raise invalid_config("stream configuration for republish destination forms a cycle")
             try:
                 SubjectMapping(source, target)
@@ -308,17 +340,6 @@ class StreamConfig:
                 SubjectMapping(self.subject_transform["src"], self.subject_transform["dest"])
             except MappingError as error:
                 raise invalid_mapping(error, "stream transform", 10155, 10156) from None
-
-    def overlaps(self, other: StreamConfig) -> bool:
-        """Returns whether there is a subject that both take."""
-        mine, theirs = set(self.subjects), set(other.subjects)
-        if mine & theirs:
-            return True
-        wild = [subject for subject in mine if "*" in subject or ">" in subject]
-        wild_theirs = [subject for subject in theirs if "*" in subject or ">" in subject]
-        return any(overlap(one, each) for one in wild for each in theirs) or any(
-            overlap(one, each) for one in wild_theirs for each in mine
-        )
 
     def changed_to(self, new: StreamConfig) -> StreamConfig:
         """Returns the configuration of an update.
@@ -347,3 +368,17 @@ class StreamConfig:
                 new, discard="new", deny_delete=True, deny_purge=True, max_age=0, allow_rollup_hdrs=False,
             )  # fmt: skip
         return new
+
+
+def _check_many(found: Mapping[str, Any]) -> None:
+    """Checks how many streams are copied, and how many mappings of subjects that takes.
+
+    Raises:
+        ApiError: They are too many.
+    """
+    origins = [*found.get("sources", ()), *([found["mirror"]] if found.get("mirror") else [])]
+    if len(origins) > _MOST_SOURCES:
+        raise invalid_config(f"too many sources, maximum allowed is {_MOST_SOURCES}")
+    transforms = (each.get("subject_transforms") for each in origins)
+    if sum(len(each) for each in transforms if isinstance(each, list)) > _MOST_TRANSFORMS:
+        raise invalid_config(f"too many subject transforms, maximum allowed is {_MOST_TRANSFORMS}")

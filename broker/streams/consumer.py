@@ -6,19 +6,26 @@ Facts: jetstream-server.md sections 11 and 14. The rules here send nothing: they
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Generator, Sequence
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
 
 from broker.streams.options import with_level
 from broker.streams.requests import time_text
+from stantools.nats.subjects import covers
+from stantools.nats.subjecttree import STEP
 from stantools.streamfiles.meta import ConsumerState
 
 if TYPE_CHECKING:
     from broker.streams.consumerconfig import ConsumerConfig
     from broker.streams.stream import Stream
 
+#: Above all sequences.
+_ALL: Final = 1 << 64
 #: Sequences that are looked up at a time.
 _AHEAD: Final = 1024
 
@@ -40,12 +47,56 @@ class Pending:
         self.number, self.time = number, time
 
 
+class Start(NamedTuple):
+    """Where a consumer begins."""
+
+    position: int  #: the first sequence, after those
+    lasts: OrderedDict[int, None]  #: the last messages of subjects, rising
+
+
+def find_start(stream: Stream, config: ConsumerConfig) -> Generator[None, None, Start]:
+    """Finds out where a new consumer begins, as work that can be interrupted.
+
+    Messages that are stored meanwhile come after its beginning, except with the policies `last` and `new`.
+    """
+    contents = stream.store.contents
+    start = contents.first
+    lasts: OrderedDict[int, None] = OrderedDict()
+    match config.deliver_policy:
+        case "last":
+            wanted = yield from contents.make_filter(config.filters)
+            start = contents.last_match(wanted) or contents.last + 1
+            contents.release(wanted)
+        case "new":
+            start = contents.last + 1
+        case "by_start_sequence":
+            start = max(config.opt_start_seq, contents.first)
+        case "by_start_time":
+            start = contents.first_since(config.opt_start_time)
+        case "last_per_subject":
+            start = contents.last + 1
+            found = array("q")
+            for entry in contents.select(config.filters):
+                if entry is None:
+                    yield
+                elif last := contents.last_before(start, entry):
+                    found.append(last)
+            for row, sequence in enumerate(np.sort(np.frombuffer(found, np.int64)).tolist() if found else (), 1):
+                lasts[sequence] = None
+                if row % STEP == 0:
+                    yield
+            if not lasts:
+                start = contents.last_match(None) or start
+    return Start(max(start, 1), lasts)
+
+
 class Consumer:
     """The state of a consumer.
 
     Args:
         config: Its configuration, checked.
         created: When it was made, in nanoseconds since 1970.
+        start: Where it begins.
         event: Called for what others may want to know.
 
     Attributes:
@@ -54,7 +105,7 @@ class Consumer:
         floor: Everything up to these is acknowledged.
     """
 
-    def __init__(self, stream: Stream, config: ConsumerConfig, created: int, event: Event) -> None:
+    def __init__(self, stream: Stream, config: ConsumerConfig, created: int, event: Event, start: Start) -> None:
         self.stream, self.config, self.created = stream, config, created
         self.delivered, self.floor = (0, 0), (0, 0)
         #: What is not acknowledged, by stream sequence, which is the order of first deliveries.
@@ -67,36 +118,17 @@ class Consumer:
         self._again: OrderedDict[int, None] = OrderedDict()
         self._due: list[tuple[int, int]] = []
         #: The last messages of subjects, which come before `_position`.
-        self._lasts: OrderedDict[int, None] = OrderedDict()
+        self._lasts, self._position = start.lasts, start.position
         self._ahead: deque[int] = deque()
         self._active_delivery = self._active_ack = 0
-        self._begin()
+        begin = next(iter(self._lasts), self._position)
+        self.delivered = self.floor = (0, begin - 1)
         self._count()
 
     @property
     def name(self) -> str:
         """Its name."""
         return self.config.name
-
-    def _begin(self) -> None:
-        config, contents = self.config, self.stream.store.contents
-        start = contents.first
-        match config.deliver_policy:
-            case "last":
-                own = (entry.last for entry in contents.selected(config.filters))
-                start = max(own, default=contents.last + 1)
-            case "new":
-                start = contents.last + 1
-            case "by_start_sequence":
-                start = max(config.opt_start_seq, contents.first)
-            case "by_start_time":
-                start = contents.first_since(config.opt_start_time)
-            case "last_per_subject":
-                self._lasts.update(dict.fromkeys(sorted(entry.last for entry in contents.selected(config.filters))))
-                start = contents.last + 1
-        self._position = max(start, 1)
-        begin = next(iter(self._lasts), self._position)
-        self.delivered = self.floor = (0, begin - 1)
 
     def release(self) -> None:
         """Releases what it uses of the stream."""
@@ -122,7 +154,7 @@ class Consumer:
         for sequence, (number, time) in sorted(state.pending.items()):
             self._wait(sequence, number, time)
         self.changed = False
-        self.shrunk()
+        self.shrunk(_ALL)
 
     def reconfigure(self, config: ConsumerConfig) -> None:
         """Takes on another configuration."""
@@ -197,11 +229,6 @@ class Consumer:
         if self.config.ack_policy != "none" and self.config.max_ack_pending > 0:
             most = min(most, self.config.max_ack_pending - len(self.pending))
         return list(islice(self._ahead, most))
-
-    @property
-    def stopped(self) -> bool:
-        """Whether messages may be there that are not to be delivered now: it is full, or was paused last time."""
-        return self.full or self._paused
 
     @property
     def full(self) -> bool:
@@ -370,7 +397,7 @@ class Consumer:
 
     def needs(self, sequence: int, number: int) -> bool:
         """Returns whether a message, whose subject has a number, is still to be delivered or acknowledged."""
-        if self._filter is not None and not self._filter.mask[number]:
+        if self._filter is not None and not self._filter.has(number):
             return False
         if sequence >= self._position or sequence in self.pending:
             return True
@@ -379,34 +406,61 @@ class Consumer:
     # What goes from the stream
 
     def removed(self, sequence: int, number: int) -> None:
-        """A message, whose subject has a number, is gone."""
-        if self._position <= sequence <= self._known and (self._filter is None or self._filter.mask[number]):
+        """A message, whose subject has a number, is about to go."""
+        if self._position <= sequence <= self._known and (self._filter is None or self._filter.has(number)):
             self._left -= 1
         self._lasts.pop(sequence, None)
         if sequence in self.pending:
             self._drop(sequence)
             self.changed = True
 
-    def shrunk(self) -> None:
-        """Many messages are gone."""
+    def shrunk(self, below: int) -> None:
+        """Many messages below a sequence are gone."""
         contents = self.stream.store.contents
         self._ahead.clear()
-        for sequence in [each for each in self._lasts if contents.locate(each) is None]:
-            del self._lasts[sequence]
-        if self._position < contents.first:
-            self._position = contents.first
-            self.delivered = (self.delivered[0], max(self.delivered[1], contents.first - 1))
-        for sequence in [each for each in self.pending if contents.locate(each) is None]:
-            self._drop(sequence)
-        if not self.pending and self.floor[1] < contents.first - 1:
-            self.floor = (self.delivered[0], contents.first - 1)
-        self._count()
+        # Both rise.
+        lasts, pending = (list(takewhile(below.__gt__, some)) for some in (self._lasts, self.pending))
+        for sequence in lasts:
+            if contents.locate(sequence) is None:
+                del self._lasts[sequence]
+        counted = below <= self._position
+        self._position = max(self._position, contents.first)
+        for sequence in pending:
+            if contents.locate(sequence) is None:
+                self._drop(sequence)
+        # What it has left behind does not count.
+        if not counted:
+            self._count()
+        self.changed = True
+
+    def purged(self, pattern: bytes, first: int) -> None:
+        """A purge took out messages whose subjects match, or any; the first one that is left has a sequence."""
+        filters, contents = self.config.filters, self.stream.store.contents
+        if pattern and not any(covers(pattern, each) for each in filters):
+            if filters and not any(covers(each, pattern) for each in filters):
+                return
+            first = contents.first
+        if self.delivered[1] < first - 1:
+            # Unlike after limits, it stands behind what was purged.
+            self._position = max(self._position, first)
+            self.delivered = (self.delivered[0], first - 1)
+            self._ahead.clear()
+            self._count()
+        if self.floor[1] < first:
+            number = self.floor[0]
+            for sequence in list(takewhile(first.__gt__, self.pending)):
+                number = max(number, self.pending.pop(sequence).number)
+                self.repeats.pop(sequence, None)
+            self.floor = (number, first - 1)
+        if not self.pending:
+            self.repeats.clear()
+            self.floor = self.delivered
         self.changed = True
 
     def renew(self) -> None:
         """Looks again at everything: the store of the stream is another one."""
         self._filter = self.stream.store.contents.filter(self.config.filters)
-        self.shrunk()
+        self.shrunk(_ALL)
 
     def info(self, now: int) -> dict[str, Any]:
         """Returns what answers say of its state."""

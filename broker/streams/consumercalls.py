@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,8 +25,10 @@ _NO_PAUSE: Final[Mapping[str, Any]] = {"paused": False, "pause_until": time_text
 _UNPIN: Final[Mapping[str, str]] = {"group": STRING}
 _PATHS: Final = ("/", "\\")
 
+#: What makes the members of an answer, as work that can be interrupted.
+Answering = Generator[None, None, dict[str, Any]]
 #: Kind of the answer, what makes its members of the body, and those of a failed answer.
-Found = tuple[str, Callable[[bytes], dict[str, Any]], Mapping[str, Any]]
+Found = tuple[str, Callable[[bytes], dict[str, Any] | Answering], Mapping[str, Any]]
 
 
 class ConsumerCalls:
@@ -78,7 +80,7 @@ class ConsumerCalls:
             raise ApiError(404, 10014, "consumer not found")
         return consumer
 
-    def _create(self, stream: str, named: list[str], durable: bool, body: bytes) -> dict[str, Any]:
+    def _create(self, stream: str, named: list[str], durable: bool, body: bytes) -> Answering:
         if not body:
             raise ApiError(400, 10056, "stream name in subject does not match request")
         values = parse(body)
@@ -88,7 +90,7 @@ class ConsumerCalls:
         if named and any(each in named[0] for each in _PATHS):
             raise ApiError(400, 10127, "Consumer name can not contain path separators")
         config, action = read_request(found, named, durable, values)
-        return self._consumers.info(self._consumers.create(found, config, action))
+        return self._consumers.info((yield from self._consumers.create(found, config, action)))
 
     def _info(self, stream: str, name: str, body: bytes) -> dict[str, Any]:
         expect_empty(body)
@@ -123,9 +125,13 @@ class ConsumerCalls:
         page = names[offset : offset + _NAMES]
         return {"total": len(names), "offset": offset, "limit": _NAMES, "consumers": page}
 
-    def _list(self, stream: str, body: bytes) -> dict[str, Any]:
+    def _list(self, stream: str, body: bytes) -> Answering:
         found, names, offset = self._page(stream, body)
-        page = [self._consumers.info(self._consumers.of(found)[name]) for name in names[offset : offset + _INFOS]]
+        page = []
+        for name in names[offset : offset + _INFOS]:
+            if name in self._consumers.of(found):
+                page.append(self._consumers.info(self._consumers.of(found)[name]))
+            yield
         return {"total": len(names), "offset": offset, "limit": _INFOS, "consumers": page}
 
 

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
+from broker.reserved import RESERVED
 from broker.streams.configuration import StreamConfig
 from broker.streams.errors import ApiError, adjusted
 from broker.streams.requests import BOOL, INT, INTS, MAP, STRING, STRINGS, TIME, UINT, members, time_text
 from stantools.nats.subjects import is_literal, overlap, valid_pattern
+from stantools.nats.subjecttree import overlap_each_other
 
 _SECOND: Final = 1_000_000_000
 _LEAST_HEARTBEAT: Final = 100_000_000
@@ -26,8 +28,9 @@ _PINNED: Final = 120 * _SECOND
 _MOST_NAME: Final = 255
 _MOST_TEXT: Final = 4096
 _MOST_METADATA: Final = 128 << 10
-#: More filters are refused: each is compared with each.
+#: Filters, and branches of their tree that are looked at to find out whether they overlap. More are refused.
 _MOST_FILTERS: Final = 1000
+_MOST_BRANCHES: Final = 200_000
 _KINDS: Final[Mapping[str, str]] = {
     "durable_name": STRING,
     "name": STRING,
@@ -75,6 +78,7 @@ _ALWAYS: Final = frozenset(("deliver_policy", "ack_policy", "replay_policy", "nu
 #: What an update may not change, and how messages call it.
 _FIXED: Final[Mapping[str, str]] = {
     "deliver_policy": "deliver policy",
+    "mem_storage": "storage type",
     "opt_start_seq": "start sequence",
     "opt_start_time": "start time",
     "ack_policy": "ack policy",
@@ -272,6 +276,8 @@ class ConsumerConfig:
             yield 10079, "consumer deliver subject has wildcards"
         if not valid_pattern(subject):
             yield 10112, "invalid push consumer deliver subject"
+        if subject in RESERVED:
+            yield 10112, "invalid push consumer deliver subject: servers listen there"
         if any(overlap(self.deliver_subject, each) for each in stream.subjects):
             yield 10081, "consumer deliver subject forms a cycle"
         if self.max_waiting:
@@ -320,13 +326,14 @@ class ConsumerConfig:
             yield 10136, "consumer cannot have both FilterSubject and FilterSubjects specified"
         if not all(self.filter_subjects):
             yield 10139, "consumer filter in FilterSubjects cannot be empty"
-        if len(self.filter_subjects) > _MOST_FILTERS:
+        if len(self.filter_subjects) > _MOST_FILTERS or self._filters_overlap():
             yield 10138, "consumer subject filters cannot overlap"
-        for i, one in enumerate(self.filter_subjects):
-            if any(overlap(one, other) for other in self.filter_subjects[:i]):
-                yield 10138, "consumer subject filters cannot overlap"
         if not all(map(valid_pattern, self.filters)):
             yield 10093, "consumer filter subject is not a valid subset of the interest subjects"
+
+    def _filters_overlap(self) -> bool:
+        filters = self.filters
+        return len(set(filters)) < len(filters) or overlap_each_other(filter(valid_pattern, filters), _MOST_BRANCHES)
 
     def _start_problems(self) -> Iterator[tuple[int, str]]:
         what = self.deliver_policy.replace("_", " ")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import secrets
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.log import NATS
 from broker.stores.interface import StorageError
 from broker.streams.acks import Kind, Place, Verb
-from broker.streams.consumer import Consumer
+from broker.streams.consumer import Consumer, Start, find_start
 from broker.streams.consumerconfig import ConsumerConfig
 from broker.streams.delivery import Delivery
 from broker.streams.errors import ApiError, store_failed
@@ -27,6 +27,7 @@ from broker.streams.pulling import PullDelivery
 from broker.streams.pushing import PushDelivery
 from broker.streams.requests import BOOL, OBJECT, STRING, members, time_text, valid_name
 from stantools.nats.subjects import is_literal, overlap
+from stantools.nats.subjecttree import tree_of
 
 if TYPE_CHECKING:
     from broker.ports import Clock
@@ -91,8 +92,8 @@ class Consumers:
 
     # Made and removed
 
-    def load(self, stream: Stream) -> None:
-        """Opens the consumers of a stream that are there."""
+    def load(self, stream: Stream) -> Iterator[None]:
+        """Opens the consumers of a stream that are there, as work that can be interrupted."""
         for values, created, state in stream.store.consumers():
             try:
                 name = values.pop("name", "") or values.get("durable_name", "")
@@ -101,13 +102,17 @@ class Consumers:
             except ApiError as error:
                 NATS.error("  Consumer %r of %r is left alone: %s", values.get("name"), stream.name, error.text)
                 continue
-            consumer = self._add(stream, config, created)
+            wanted = yield from stream.store.contents.make_filter(config.filters)
+            start = yield from find_start(stream, config)
+            consumer = self._add(stream, config, created, start)
+            stream.store.contents.release(wanted)
             if state is not None:
                 consumer.restore(state)
+            yield
         self._review(stream)
 
-    def create(self, stream: Stream, config: ConsumerConfig, action: str) -> Consumer:
-        """Makes a consumer, or changes one.
+    def create(self, stream: Stream, config: ConsumerConfig, action: str) -> Generator[None, None, Consumer]:
+        """Makes a consumer, or changes one, as work that can be interrupted.
 
         Raises:
             ApiError: That is not possible.
@@ -116,17 +121,32 @@ class Consumers:
         if not config.name:
             config = replace(config, name=self._new_name(stream))
         known = self.of(stream).get(config.name)
-        self._check_unique(stream, config)
+        most = stream.config.max_consumers
+        if known is None and action != "update" and 0 < most <= len(self.of(stream)):
+            raise ApiError(400, 10026, "maximum consumers limit reached")
         if known is not None:
-            return self._change(known, config, action)
+            return (yield from self._change(known, config, action))
+        self._check_unique(stream, config)
         if action == "update":
             raise ApiError(400, 10149, "consumer does not exist")
-        most = stream.config.max_consumers
-        if 0 < most <= len(self.of(stream)):
-            raise ApiError(400, 10026, "maximum consumers limit reached")
-        consumer = self._add(stream, config, self._clock.wall())
+        contents = None
+        while contents is not stream.store.contents:
+            contents = stream.store.contents
+            wanted = yield from contents.make_filter(config.filters)
+            try:
+                start = yield from find_start(stream, config)
+                stream.check_there()
+                if contents is stream.store.contents:
+                    # The filter is there, so this is quick.
+                    consumer = self._add(stream, config, self._clock.wall(), start)
+            finally:
+                contents.release(wanted)
         try:
             if not config.mem_storage:
+                # Its configuration may have been damaged: then it is where it was.
+                state = stream.store.kept_state(config.name, config.as_json())
+                if state is not None:
+                    consumer.restore(state)
                 stream.store.keep_consumer(config.name, config.as_json(), consumer.created)
         except StorageError as error:
             self.remove(consumer)
@@ -134,8 +154,11 @@ class Consumers:
         self._advisories.consumer(consumer, "create")
         return consumer
 
-    def _add(self, stream: Stream, config: ConsumerConfig, created: int) -> Consumer:
-        consumer = Consumer(stream, config, created, lambda name, said: self._advisories.about(consumer, name, said))
+    def _add(self, stream: Stream, config: ConsumerConfig, created: int, start: Start) -> Consumer:
+        def about(name: str, said: dict[str, Any]) -> None:
+            self._advisories.about(consumer, name, said)
+
+        consumer = Consumer(stream, config, created, about, start)
         self._by_stream.setdefault(stream, {})[config.name] = consumer
         stream.followers.append(consumer)
         self._start(consumer)
@@ -167,7 +190,7 @@ class Consumers:
                 del self._by_subject[subject]
         return delivery
 
-    def _change(self, consumer: Consumer, config: ConsumerConfig, action: str) -> Consumer:
+    def _change(self, consumer: Consumer, config: ConsumerConfig, action: str) -> Generator[None, None, Consumer]:
         old = consumer.config
         # Only a request of its own ends a pause.
         config = replace(config, pause_until=config.pause_until or old.pause_until)
@@ -175,6 +198,7 @@ class Consumers:
             raise ApiError(400, 10148, "consumer already exists")
         if config == old:
             return consumer
+        self._check_unique(consumer.stream, config)
         delivery = self._deliveries[consumer]
         moved = old.deliver_subject != config.deliver_subject
         if old.push and config.push and moved and delivery.is_used(self._clock.wall()):
@@ -182,9 +206,17 @@ class Consumers:
         old.check_change(config)
         if not config.mem_storage:
             consumer.stream.store.keep_consumer(config.name, config.as_json(), consumer.created)
-        if moved:
-            self._stop(consumer)
-        consumer.reconfigure(config)
+        contents = consumer.stream.store.contents
+        wanted = yield from contents.make_filter(config.filters)
+        try:
+            consumer.stream.check_there()
+            if consumer not in self._deliveries:
+                raise ApiError(404, 10014, "consumer not found")
+            if moved:
+                self._stop(consumer)
+            consumer.reconfigure(config)
+        finally:
+            contents.release(wanted)
         if moved:
             self._start(consumer)
         else:
@@ -215,9 +247,12 @@ class Consumers:
         for name, other in self.of(stream).items():
             if name == config.name:
                 continue
-            if not config.filters or not other.config.filters:
+            if not config.filters:
                 raise ApiError(400, 10099, "multiple non-filtered consumers not allowed on workqueue stream")
-            if any(overlap(one, each) for one in config.filters for each in other.config.filters):
+            if not other.config.filters:
+                raise ApiError(400, 10100, "filtered consumer not unique on workqueue stream")
+            pairs = tree_of(config.filters).overlaps(tree_of(other.config.filters))
+            if next((pair for pair in pairs if pair is not None), None) is not None:
                 raise ApiError(400, 10100, "filtered consumer not unique on workqueue stream")
 
     def _new_name(self, stream: Stream) -> str:
@@ -330,7 +365,7 @@ class Consumers:
         if isinstance(delivery, PullDelivery):
             delivery.ask(reply, body, self._clock.wall(), short)
             self.touch(delivery)
-        else:
+        elif not short:
             self._bus.publish(reply, b"", header=status("409 Consumer is push based"))
 
     def acknowledged(self, consumer: Consumer, verb: Verb, reply: bytes, place: Place) -> bool:
@@ -340,7 +375,7 @@ class Consumers:
         about = partial(self._advisories.about_message, consumer, sequence, number)
         deliveries = consumer.repeats.get(sequence, 0) + 1
         match verb.kind:
-            case Kind.ACK | Kind.TERM | Kind.NEXT if sequence > consumer.delivered[1]:
+            case Kind.ACK | Kind.TERM if sequence > consumer.delivered[1]:
                 return False
             case Kind.ACK | Kind.NEXT:
                 self.done(consumer, sequence, number, now)
@@ -354,8 +389,8 @@ class Consumers:
                     about("nak", deliveries)
             case Kind.PROGRESS:
                 consumer.in_progress(sequence, now)
-        if verb.kind is Kind.NEXT and reply and isinstance(delivery, PullDelivery):
-            delivery.ask(reply, verb.text.encode(), now, place.short)
+        if verb.kind is Kind.NEXT and reply:
+            self.ask(consumer, reply, verb.text.encode(), place.short)
         self.touch(delivery)
         return verb.kind is not Kind.NEXT and not place.short
 
@@ -403,10 +438,12 @@ class Consumers:
         """When (nanoseconds since 1970) the next one must go on, which may be past; 0 for never."""
         return self._alarms[0][0] if self._alarms else 0
 
-    def look_after(self) -> None:
-        """Removes consumers that nobody has used for too long, and keeps the states of the others."""
+    def look_after(self) -> Iterator[None]:
+        """Removes consumers that nobody has used for too long, and keeps the states of the others, step by step."""
         now = self._clock.wall()
         for consumer, delivery in list(self._deliveries.items()):
+            if consumer not in self._deliveries:
+                continue
             if 0 < delivery.expires() <= now:
                 if delivery.is_used(now):
                     delivery.used = now
@@ -414,6 +451,7 @@ class Consumers:
                     self.remove(consumer)
                     continue
             self.keep(consumer)
+            yield
 
     def keep_all(self) -> None:
         """Keeps the states of all."""

@@ -1,7 +1,8 @@
 """Streams that copy others: mirrors, with the sequences and times of their origin, and streams with sources.
 
 Messages are read from the origin's store once they are flushed there, and acknowledged to it, where its retention
-cares, once the copies are flushed. How far a source is can be read in the copies themselves, in their headers.
+cares, once the copies are flushed. How far a source is can be read in the headers of the copies. Before the last copy
+of a source goes, that is kept beside the messages: otherwise everything would be copied again at the next start.
 Facts: jetstream-server.md section 16.
 """
 
@@ -17,6 +18,7 @@ from broker.streams.errors import TOO_LARGE, ApiError, stream_not_found
 from broker.streams.headers import with_lines, without
 from broker.streams.origins import HEADER, Origin
 from broker.streams.publishing import EXPECTED, said
+from stantools.streamfiles.meta import CopiedState
 
 if TYPE_CHECKING:
     from broker.ports import Clock
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Messages that are copied before others have their turn.
 _MOST: Final = 256
+#: Headers of messages that are read in a row.
+_FEW: Final = 32
 
 
 def _unwanted(line: bytes) -> bool:
@@ -45,7 +49,10 @@ class Copy:
 
     def __init__(self, target: Stream, origin: Origin) -> None:
         self.target, self.origin = target, origin
+        self.key = b" ".join(origin.key)  #: names it among what the target copies
         self.position = 0
+        self._mark = 0  #: the last copy
+        self.unmarked = False  #: it is further than any copy says
         self.moved: list[int] = []  #: copied, and not yet said so to an origin whose retention cares
         self.blocked = False  #: the target takes nothing more for now
         self._settled = self._active = 0
@@ -68,10 +75,27 @@ class Copy:
         if stream is not None and stream.config.retention != "limits" and self not in stream.followers:
             stream.followers.append(self)
 
-    def resume(self, position: int) -> None:
-        """Goes on behind a sequence that was copied; 0 if none was."""
+    def resume(self, position: int, lost: int = 0, mark: int = 0) -> None:
+        """Goes on behind a sequence that was copied; 0 if none was.
+
+        Args:
+            position: The sequence.
+            lost: So many of the last copies may be missing: as many messages are copied again.
+            mark: The last copy, whose headers say so; 0 if none does.
+        """
         origin = self.origin
         self.moved.clear()
+        self._mark = mark
+        if mark:
+            self.target.marks.add(mark)
+        if lost and position and self._from is not None:
+            contents = self._from.store.contents
+            before = [
+                sequence
+                for segment, rows in contents.rows(self._filter, position + 1)
+                for sequence in (rows[-lost:] + segment.first).tolist()
+            ]
+            position = before[-lost] - 1 if len(before) >= lost else 0
         if not position:
             position = max(origin.start - 1, 0)
             if not origin.start and origin.start_time and self._from is not None:
@@ -114,9 +138,15 @@ class Copy:
         subject = self.origin.subject(message.subject)
         if self.origin.mirror:
             self.target.copy(subject, header, message.payload, message.time, sequence)
+            return
+        header = with_lines(header, self.origin.mark(sequence, message.subject))
+        copied = self.target.copy(subject, header, message.payload, now)
+        if copied and self.target.store.contents.locate(copied) is not None:
+            self.target.marks.discard(self._mark)
+            self.target.marks.add(copied)
+            self._mark = copied
         else:
-            header = with_lines(header, self.origin.mark(sequence, message.subject))
-            self.target.copy(subject, header, message.payload, now)
+            self.unmarked = True
 
     def settle(self) -> None:
         """Reports to the origin what is safe now."""
@@ -129,12 +159,15 @@ class Copy:
 
     def needs(self, sequence: int, number: int) -> bool:
         """Returns whether a message, whose subject has a number, is still to be copied."""
-        return sequence > self._settled and (self._filter is None or bool(self._filter.mask[number]))
+        return sequence > self._settled and (self._filter is None or self._filter.has(number))
 
     def removed(self, sequence: int, number: int) -> None:
         """A message is gone: it will not be found."""
 
-    def shrunk(self) -> None:
+    def purged(self, pattern: bytes, first: int) -> None:
+        """Messages are gone: they will not be found."""
+
+    def shrunk(self, below: int) -> None:
         """Messages are gone: they will not be found."""
 
     def renew(self) -> None:
@@ -173,6 +206,8 @@ class Copies:
         #: By the name of the origin.
         self._from: dict[str, list[Copy]] = {}
         self._ready: dict[Copy, None] = {}
+        #: Streams whose messages do not say how far they are with what they copy.
+        self._unmarked: dict[Stream, None] = {}
         #: Those that have something to report to their origin once it is flushed, and those that cannot continue.
         self._moving: dict[Copy, None] = {}
         self._blocked: dict[Copy, None] = {}
@@ -182,21 +217,33 @@ class Copies:
         """Whether there may be something for `run`."""
         return bool(self._ready)
 
-    def adopt(self, stream: Stream) -> None:
-        """Copies what a stream is configured to copy now, and what others copy from it."""
-        known = {each.origin.key: each for each in self._of.pop(stream, ())}
-        fresh = []
+    def adopt(self, stream: Stream) -> Iterator[None]:
+        """Copies what a stream is configured to copy now, and what others copy from it, as work in steps."""
+        known = {each.origin.key: each for each in self._of.get(stream, ())}
+        copies, fresh = [], []
         for values in stream.config.origins:
             origin = Origin(values, mirror=bool(stream.config.mirror))
             copy = known.pop(origin.key, None)
             if copy is None:
                 fresh.append(copy := Copy(stream, origin))
-                self._from.setdefault(origin.name, []).append(copy)
                 copy.attach(self._streams.get(origin.name))
-            self._of.setdefault(stream, []).append(copy)
+            copies.append(copy)
+        # New ones run when it is known how far they are.
+        yield from self._resume(stream, fresh)
+        if stream.deleted:
+            for copy in fresh:
+                copy.attach(None)
+            return
+        for copy in fresh:
+            copy.attach(self._streams.get(copy.origin.name))
+            self._from.setdefault(copy.origin.name, []).append(copy)
         self._drop(known.values())
-        self._resume(stream, fresh)
-        stream.copies = self._of.get(stream, [])
+        self._of.pop(stream, None)
+        if copies:
+            self._of[stream] = copies
+        stream.copies = copies
+        if known:
+            self._unmarked[stream] = None
         for copy in self._from.get(stream.name, ()):
             copy.attach(stream)
         self._begin((*stream.copies, *self._from.get(stream.name, ())))
@@ -204,6 +251,7 @@ class Copies:
     def forget(self, stream: Stream) -> None:
         """A stream was deleted."""
         self._drop(self._of.pop(stream, ()))
+        self._unmarked.pop(stream, None)
         left = self._from.get(stream.name, ())
         for copy in left:
             copy.attach(None)
@@ -224,23 +272,32 @@ class Copies:
     def renew(self, stream: Stream) -> None:
         """A stream was opened again, with what is certain: what it copies continues when its turn comes."""
         copies = self._of.get(stream, [])
-        self._resume(stream, copies)
+        for _ in self._resume(stream, copies):
+            pass
         self._blocked.update(dict.fromkeys(copies))
         for copy in self._from.get(stream.name, ()):
             if copy not in stream.followers:
                 copy.renew()
 
-    def _resume(self, stream: Stream, copies: list[Copy]) -> None:
-        """Finds out how far copies are."""
+    def _resume(self, stream: Stream, copies: list[Copy]) -> Iterator[None]:
+        """Finds out how far copies are, as work that can be interrupted."""
         contents = stream.store.contents
-        for copy in copies:
-            copy.resume(contents.last if copy.origin.mirror else 0)
         left = [copy for copy in copies if not copy.origin.mirror]
+        kept = (stream.store.copied() if left else None) or CopiedState(0, {})
+        for copy in copies:
+            known = contents.last if copy.origin.mirror else kept.positions.get(copy.key, 0)
+            copy.resume(known, max(kept.end - 1 - contents.last, 0))
         for segment, rows in reversed(list(contents.rows(None)) if left else []):
             for row in reversed(rows.tolist()):
-                value = _marked(stream, segment.first + row)
+                sequence = segment.first + row
+                if sequence < kept.end:
+                    # What was kept counts, if it says something of a source.
+                    left = [copy for copy in left if copy.key not in kept.positions]
+                if row % _FEW == 0:
+                    yield
+                value = _marked(stream, sequence) if left else b""
                 for copy in [copy for copy in left if copy.origin.marked(value)]:
-                    copy.resume(copy.origin.marked(value))
+                    copy.resume(max(copy.origin.marked(value), copy.position), mark=sequence)
                     left.remove(copy)
                 if not left:
                     return
@@ -269,6 +326,9 @@ class Copies:
                 yield copy.target
             if copy.moved:
                 self._moving[copy] = None
+            if copy.unmarked:
+                copy.unmarked = False
+                self._unmarked[copy.target] = None
             if copy.blocked:
                 self._blocked[copy] = None
             if self._ready and perf_counter() > deadline:
@@ -276,7 +336,13 @@ class Copies:
                 break
 
     def settle(self) -> None:
-        """Reports to origins, whose retention cares, what has been flushed elsewhere."""
+        """Keeps how far streams are, and reports to origins, whose retention cares, what has been flushed elsewhere."""
+        unmarked, self._unmarked = self._unmarked, {}
+        for stream in unmarked:
+            try:
+                stream.keep_copied()
+            except StorageError as error:
+                NATS.error("Stream %r: %s", stream.name, error.message)
         while self._moving:
             copy, _ = self._moving.popitem()
             copy.settle()

@@ -92,6 +92,11 @@ def wrong_last_sequence(actual: int) -> ApiError:
     return ApiError(400, 10071, f"wrong last sequence: {actual}")
 
 
+def overloaded() -> ApiError:
+    """Too many requests wait."""
+    return ApiError(503, 10008, "JetStream system temporarily unavailable")
+
+
 def unavailable() -> ApiError:
     """What only a cluster can do."""
     return ApiError(503, 10010, "JetStream clustering support required")

@@ -24,6 +24,10 @@ _BLANK: Final = re.compile(r"\s")
 _FNV_OFFSET: Final = 2166136261
 _FNV_PRIME: Final = 16777619
 
+#: Characters of a destination, and bytes of what a subject becomes.
+MOST_DESTINATION: Final = 4096
+_MOST_RESULT: Final = 65535
+
 #: Makes a token, or several, of the token that a wildcard stands for.
 Function = Callable[[bytes, int], bytes]
 
@@ -83,6 +87,8 @@ class SubjectMapping:
         #: Where the tokens are that wildcards stand for; number 0 is the first of all.
         self._places = [0, *(i for i, token in enumerate(tokens) if token == "*")]
         self._rest = len(tokens) - 1 if tokens[-1] == ">" else 0
+        if len(destination) > MOST_DESTINATION:
+            raise MappingError(f"invalid mapping destination: it has more than {MOST_DESTINATION} characters")
         targets = destination.split(".") if destination else []
         if "" in targets:
             raise MappingError("invalid mapping destination: invalid transform")
@@ -94,13 +100,19 @@ class SubjectMapping:
         self._parts = parts
 
     def of(self, subject: bytes) -> bytes | None:
-        """Returns what a subject becomes: itself if that would be no subject; None if it does not match."""
+        """Returns what a subject becomes: itself if that would be none, or too long; None if it does not match."""
         if not matches(self.source, subject):
             return None
         if not self._parts:
             return subject
         tokens = subject.split(b".")
-        made = b".".join([part(tokens) for part in self._parts])
+        parts, size = [], 0
+        for part in self._parts:
+            parts.append(part(tokens))
+            size += len(parts[-1]) + 1
+            if size > _MOST_RESULT:
+                return subject
+        made = b".".join(parts)
         return made if valid_subject(made) else subject
 
     def _part(self, token: str) -> Callable[[list[bytes]], bytes]:

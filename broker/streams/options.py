@@ -26,6 +26,7 @@ class StreamsOptions:
     max_mem: int = 0  #: bytes of messages in memory; 0 for three quarters of the machine's memory
     max_file: int = 0  #: bytes of messages in files; 0 for three quarters of what is free
     from_channels: bool = False  #: each channel is a stream, too
+    temporary: bool = False  #: the directory was not configured; it is in the system's temporary one
     preview: bool = False  #: requests of the preview of 2019 and 2020 are answered, too
 
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 from broker.streams.errors import ApiError, invalid_config, invalid_mapping
 from broker.streams.mapping import MappingError, SubjectMapping
 from broker.streams.requests import OBJECT, OBJECTS, STRING, TIME, UINT, members, valid_name
-from stantools.nats.subjects import overlap, valid_pattern
+from stantools.nats.subjects import valid_pattern
+from stantools.nats.subjecttree import overlap_each_other
 
 #: Names the message that one is a copy of.
 HEADER: Final = b"Nats-Stream-Source"
@@ -25,6 +26,8 @@ _KINDS: Final[Mapping[str, str]] = {
     "external": OBJECT,
     "subject_transforms": OBJECTS,
 }
+#: Branches of the tree of filters that are looked at to find out whether they overlap.
+_MOST_BRANCHES: Final = 200_000
 #: Numbers of errors, for a mirror and for a source: name, filter beside transforms, overlap, transform's source and
 #: destination.
 _MIRROR: Final = (10142, 10150, 10152, (10151, 10154))
@@ -82,7 +85,7 @@ class Origin:
         except MappingError as error:
             raise invalid_mapping(error, f"{what} transform", *mapped) from None
         sources = [each.source for each in self._mappings]
-        if any(overlap(one, other) for i, one in enumerate(sources) for other in sources[:i]):
+        if len(set(sources)) < len(sources) or overlap_each_other(sources, _MOST_BRANCHES):
             text = "mirror subject filters can not overlap" if mirror else "source filters can not overlap"
             raise ApiError(400, crossing, text)
         #: Which subjects; none for all.

@@ -62,6 +62,9 @@ class Bus(Protocol):
     def interested(self, subject: bytes, group: bytes = b"") -> bool:
         """Returns whether somebody has subscribed to a subject by itself, or in this queue group."""
 
+    def reaches(self, subject: bytes) -> bool:
+        """Returns whether there is anybody who gets messages of a subject."""
+
     def congested(self, subject: bytes) -> bool:
         """Returns whether much waits for those who get messages of a subject."""
 
@@ -97,8 +100,12 @@ class Incoming(Protocol):
             StorageError: It cannot be written.
         """
 
-    def unpack(self) -> str:
-        """Unpacks what has come; may be called in a thread. Returns what is wrong, nothing if all is well."""
+    def unpack(self, limit: int) -> str:
+        """Unpacks what has come, at most so many bytes; may be called in a thread.
+
+        Returns:
+            What is wrong, nothing if all is well.
+        """
 
     def place(self) -> None:
         """Makes a stream of it, to be opened; it goes with `close` unless `keep` is called.
@@ -141,6 +148,16 @@ class Place(Protocol):
         Raises:
             StorageError: It cannot be opened.
         """
+
+    def open_apart(self, name: str) -> StreamStore:
+        """As `open`, in a thread: it shares nothing with other streams until `share`.
+
+        Raises:
+            StorageError: It cannot be opened.
+        """
+
+    def share(self, name: str, store: StreamStore) -> None:
+        """Makes a stream that was opened apart one of the others."""
 
     def delete(self, name: str, store: StreamStore) -> None:
         """Takes a stream away.

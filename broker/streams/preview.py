@@ -24,6 +24,7 @@ from broker.streams.errors import ApiError, bad_request, name_mismatch, no_messa
 from broker.streams.options import PREVIEW
 from broker.streams.requests import BOOL, OBJECT, STRING, UINT, dumps, members, parse, time_text
 from broker.streams.streaminfo import stream_state
+from stantools.nats.interest import finished
 from stantools.nats.subjects import is_literal
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class Preview:
             ApiError: It refuses.
         """
         body = b"" if values is None else dumps(values)
-        payload = self._api.answer(f"$JS.API.{call}".encode(), b"", body)
+        payload = finished(self._api.answer(f"$JS.API.{call}".encode(), b"", body))
         if not payload:
             # With such names there is no such request.
             raise bad_request()

@@ -5,9 +5,10 @@ Facts: jetstream-server.md section 7.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.streams.errors import ApiError, wrong_last_sequence
@@ -35,10 +36,13 @@ _MARKER: Final = b"Nats-Marker-Reason"
 _FOREVER: Final = -1
 _SECOND: Final = 1_000_000_000
 _LAST_ID: Final = EXPECTED + b"Last-Msg-Id"
-#: Headers that no client may send, most for what is not there yet, and the answer to each.
-_REFUSED: Final = (
-    (b"Nats-Incr", 10168, "message counters is disabled"),
+#: Headers that no client may send, for what is not there yet, and the answer to each: before expectations are checked,
+#: and after.
+_REFUSED_FIRST: Final = (
     (b"Nats-Batch-Id", 10174, "atomic publish is disabled"),
+    (b"Nats-Incr", 10168, "message counters is disabled"),
+)
+_REFUSED: Final = (
     (b"Nats-Schedule", 10188, "message schedules is disabled"),
     (HEADER, 10227, "message stream source header is not allowed"),
 )
@@ -75,13 +79,14 @@ def check(headers: Mapping[bytes, bytes], config: StreamConfig, subject: bytes, 
     Raises:
         ApiError: Something is not so.
     """
+    _refuse(headers, _REFUSED_FIRST)
     if (expected := headers.get(_STREAM)) and expected != config.name.encode():
         raise ApiError(400, 10060, "expected stream does not match")
-    for name, number, text in _REFUSED:
-        if name in headers:
-            raise ApiError(400, number, text)
-    if lifetime(headers) and not config.allow_msg_ttl:
-        raise ApiError(400, 10166, "per-message TTL is disabled")
+    if _LIFETIME in headers and not config.allow_msg_ttl:
+        # One that is not valid is noticed last.
+        with contextlib.suppress(_InvalidLifetimeError):
+            if lifetime(headers):
+                raise ApiError(400, 10166, "per-message TTL is disabled")
     if (text_of := headers.get(_LAST_OF_SUBJECT)) is not None:
         last = contents.last_of(headers.get(_OF_SUBJECT, subject))
         if _number(text_of) != last:
@@ -90,6 +95,17 @@ def check(headers: Mapping[bytes, bytes], config: StreamConfig, subject: bytes, 
         raise ApiError(400, 10193, "missing sequence for expected last sequence per subject")
     if (text_of := headers.get(_LAST)) is not None and _number(text_of) != contents.last:
         raise wrong_last_sequence(contents.last)
+    _refuse(headers, _REFUSED)
+
+
+def _refuse(headers: Mapping[bytes, bytes], refused: Iterable[tuple[bytes, int, str]]) -> None:
+    for name, number, text in refused:
+        if name in headers:
+            raise ApiError(400, number, text)
+
+
+class _InvalidLifetimeError(ApiError):
+    """A message does not say how long it is to be kept."""
 
 
 def lifetime(headers: Mapping[bytes, bytes]) -> int:
@@ -108,7 +124,7 @@ def lifetime(headers: Mapping[bytes, bytes]) -> int:
     except (ValueError, OverflowError):
         seconds = 0
     if not 1 <= seconds < 1 << 32:
-        raise ApiError(400, 10165, "invalid per-message TTL")
+        raise _InvalidLifetimeError(400, 10165, "invalid per-message TTL")
     return seconds * _SECOND
 
 

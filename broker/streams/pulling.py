@@ -86,7 +86,7 @@ class PullDelivery(Delivery):
         self.priorities.admit(request, now)
         if request.no_wait and not request.expires:
             if self.consumer.next(now) is None:
-                if not self.consumer.stopped:
+                if not self.consumer.full:
                     raise RefusedError("404 No Messages")
             elif self._requests and not config.priority_policy:
                 there = self.consumer.num_pending + len(self.consumer.pending)
@@ -143,7 +143,7 @@ class PullDelivery(Delivery):
         else:
             if self._requests:
                 return True
-        if self._hasty and not self.consumer.stopped and self._not_before <= now:
+        if self._hasty and not self.consumer.full and self._not_before <= now:
             for request in [each for each in self._requests if each.no_wait and (each.served or not each.expires)]:
                 self._forget(request)
                 self._say(request, status("404 No Messages"))
@@ -219,7 +219,7 @@ class PullDelivery(Delivery):
 
     def _end(self, request: Request, line: str) -> None:
         self._forget(request)
-        left = {"Nats_Pending_Messages": request.batch, "Nats_Pending_Bytes": request.room or 0}
+        left = {"Nats_Pending_Messages": request.batch - request.short_of, "Nats_Pending_Bytes": request.room or 0}
         self._say(request, status(line, **left))
 
     def _say(self, request: Request, header: bytes) -> None:

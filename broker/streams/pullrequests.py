@@ -44,6 +44,7 @@ class Request:
 
     reply: bytes  #: where they go
     batch: int = 1  #: how many are still wanted
+    short_of: int = 0  #: how many fewer were asked for, in words that make no sense: at least one is meant
     expires: int = 0  #: when (ns since 1970) it ends; 0 for never
     no_wait: bool = False  #: it ends when there is nothing more
     room: int | None = None  #: bytes that are still wanted; None for any
@@ -69,13 +70,16 @@ class Request:
             count = int(text) if text.isdigit() and 0 < len(text) < 10 and int(text) else 1
             return cls(reply, count, short=short)
         wanted = _members_of_short(text) if len(text) <= _SHORT else _members(text)
-        expires, heartbeat = max(wanted.get("expires", 0), 0), max(wanted.get("idle_heartbeat", 0), 0)
+        expires, heartbeat = wanted.get("expires", 0), max(wanted.get("idle_heartbeat", 0), 0)
         if heartbeat and 2 * heartbeat > expires:
             raise RefusedError("400 Bad Request - heartbeat value too large")
+        batch = wanted.get("batch", 1)
         return cls(
             reply,
-            batch=max(wanted.get("batch", 0), 0) or 1,
-            expires=now + expires if expires else 0,
+            batch=max(batch, 1),
+            short_of=max(1 - batch, 0),
+            # One that has expired already is answered so.
+            expires=max(now + expires, 1) if expires else 0,
             no_wait=wanted.get("no_wait", False),
             room=wanted["max_bytes"] if wanted.get("max_bytes", 0) > 0 else None,
             heartbeat=heartbeat,

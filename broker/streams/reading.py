@@ -12,7 +12,7 @@ from broker.streams.requests import BOOL, INT, STRING, STRINGS, TIME, UINT, memb
 from stantools.streamfiles.headers import located
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterator
 
     from broker.stores.streams.interface import Stored
     from broker.streams.stream import Stream
@@ -52,8 +52,8 @@ _BAD: Final = bare(status("408 Bad Request"))
 _DELETE: Final[Mapping[str, str]] = {"seq": UINT, "no_erase": BOOL}
 
 
-def stored_message(stream: Stream, body: bytes) -> dict[str, Any]:
-    """Returns the message that a request asks for, as answers have it.
+def stored_message(stream: Stream, body: bytes) -> Generator[None, None, dict[str, Any]]:
+    """Finds the message that a request asks for, as answers have it.
 
     Raises:
         ApiError: The request contradicts itself, or there is no such message.
@@ -65,7 +65,7 @@ def stored_message(stream: Stream, body: bytes) -> dict[str, Any]:
     asked = {name for name, value in wanted.items() if value}
     if asked not in ({"seq"}, {"last_by_subj"}, {"next_by_subj"}, {"seq", "next_by_subj"}, {"start_time"}):
         raise bad_request()
-    message = stream.message(_sequence(stream, wanted))
+    message = stream.message((yield from _sequence(stream, wanted)))
     found: dict[str, Any] = {"subject": message.subject.decode(errors="replace"), "seq": message.sequence}
     if message.header and not no_header:
         found["hdrs"] = base64.b64encode(message.header).decode()
@@ -75,11 +75,11 @@ def stored_message(stream: Stream, body: bytes) -> dict[str, Any]:
     return found
 
 
-def _sequence(stream: Stream, wanted: Mapping[str, Any]) -> int:
+def _sequence(stream: Stream, wanted: Mapping[str, Any]) -> Generator[None, None, int]:
     if last := wanted.get("last_by_subj"):
-        found = stream.last_of(last.encode())
+        found = yield from stream.store.contents.find_last(last.encode())
     elif following := wanted.get("next_by_subj"):
-        found = stream.next_of(following.encode(), wanted.get("seq", 0))
+        found = yield from stream.store.contents.find_next(following.encode(), wanted.get("seq", 0))
     elif "start_time" in wanted:
         found = stream.store.contents.first_since(wanted["start_time"])
     else:
@@ -104,30 +104,24 @@ def delete(stream: Stream, body: bytes) -> None:
     stream.delete_message(wanted.get("seq", 0), erase=not wanted.get("no_erase", False))
 
 
-def direct(stream: Stream, subject: bytes, body: bytes) -> Iterable[tuple[bytes, int]]:
-    """Returns the answers to a direct get: messages, each with the size of the header block that it begins with.
+def direct(stream: Stream, subject: bytes, body: bytes) -> Iterator[tuple[bytes, int] | None]:
+    """Iterates over the answers to a direct get: messages, each with the size of the header block before it.
+
+    None lets others go first.
 
     Args:
         stream: The stream.
         subject: The last message of this subject is asked for; empty: the body says which ones.
         body: The request.
     """
-    if subject:
-        # So are nearly all: values of keys.
-        return (_BAD if body else _last(stream, subject),)
-    return _direct(stream, body)
-
-
-def _last(stream: Stream, subject: bytes) -> tuple[bytes, int]:
     try:
-        return stream.store.direct(stream.store.contents.last_of(subject), stream.label) or _MISSING
-    except StorageError:
-        return _MISSING
-
-
-def _direct(stream: Stream, body: bytes) -> Iterator[tuple[bytes, int]]:
-    try:
-        yield from _found(stream, _wanted(body))
+        if not subject:
+            yield from _found(stream, _wanted(body))
+        elif body:
+            yield _BAD
+        else:
+            sequence = yield from stream.store.contents.find_last(subject)
+            yield stream.store.direct(sequence, stream.label) or _MISSING
     except _RefusedError as refused:
         yield bare(status(str(refused)))
     except (ApiError, StorageError):
@@ -153,26 +147,37 @@ def _wanted(body: bytes) -> dict[str, Any]:
     return wanted
 
 
-def _found(stream: Stream, wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, int]]:
+def last(stream: Stream, subject: bytes) -> tuple[bytes, int]:
+    """Returns the answer to a direct get of the last message of a subject, which has no wildcards."""
+    entry = stream.store.contents.subjects.get(subject)
+    try:
+        return (stream.store.direct(entry.last, stream.label) if entry is not None else None) or _MISSING
+    except StorageError:
+        return _MISSING
+
+
+def _found(stream: Stream, wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, int] | None]:
     if "multi_last" in wanted:
-        yield from _batch(stream, _last_ones(stream, wanted), wanted)
+        found = yield from _last_ones(stream, wanted)
+        yield from _batch(stream, found, wanted)
     elif wanted.get("batch", 0) > 0:
         contents = stream.store.contents
         begin = contents.first_since(wanted["start_time"]) if "start_time" in wanted else wanted.get("seq", 0)
         pattern = wanted.get("next_by_subj")
-        wanted_here = contents.filter((pattern.encode(),)) if pattern else None
+        wanted_here = (yield from contents.make_filter((pattern.encode(),))) if pattern else None
         most = min(wanted["batch"], _MOST_BATCH)
         sequences: list[int] = []
         while len(sequences) < most and (more := contents.matching(wanted_here, begin, most - len(sequences))):
             sequences += more
             begin = more[-1] + 1
+            yield None
         left = contents.count(wanted_here, begin)
         contents.release(wanted_here)
         if not sequences:
             raise no_message()
         yield from _batch(stream, (sequences, left, 0), wanted)
     else:
-        message = stream.message(_sequence(stream, wanted))
+        message = stream.message((yield from _sequence(stream, wanted)))
         block = b"" if wanted.get("no_hdr") else _located(stream, message)
         yield block + message.payload, len(block)
 
@@ -181,24 +186,32 @@ def _located(stream: Stream, message: Stored) -> bytes:
     return located(message.header, stream.label, message.subject, message.sequence, message.time)
 
 
-def _last_ones(stream: Stream, wanted: Mapping[str, Any]) -> tuple[list[int], int, int]:
-    """Returns the last sequences of subjects, how many more there are, and up to where was looked."""
+def _last_ones(stream: Stream, wanted: Mapping[str, Any]) -> Generator[None, None, tuple[list[int], int, int]]:
+    """Finds the last sequences of subjects, how many more there are, and up to where was looked."""
     contents = stream.store.contents
     end = wanted.get("up_to_seq", 0) or contents.last
     if "up_to_time" in wanted:
         end = contents.first_since(wanted["up_to_time"]) - 1
     patterns = [each.encode() for each in wanted["multi_last"]]
-    found = (contents.last_before(end + 1, entry) for entry in contents.selected(patterns))
-    sequences = sorted(each for each in found if each and each >= wanted.get("seq", 0))
-    if len(sequences) > _MOST_BATCH:
-        raise _RefusedError("413 Too Many Results")
+    begin = max(wanted.get("seq", 0), 1)
+    sequences = []
+    for entry in contents.select(patterns):
+        if entry is None:
+            yield
+        elif (last := contents.last_before(end + 1, entry)) >= begin:
+            sequences.append(last)
+            if len(sequences) > _MOST_BATCH:
+                raise _RefusedError("413 Too Many Results")
+    sequences.sort()
     if not sequences:
         raise _RefusedError("404 No Results")
     most = wanted.get("batch", 0) if wanted.get("batch", 0) > 0 else len(sequences)
     return sequences[:most], max(len(sequences) - most, 0), end
 
 
-def _batch(stream: Stream, found: tuple[list[int], int, int], wanted: Mapping[str, Any]) -> Iterator[tuple[bytes, int]]:
+def _batch(
+    stream: Stream, found: tuple[list[int], int, int], wanted: Mapping[str, Any]
+) -> Iterator[tuple[bytes, int] | None]:
     """Iterates over the messages of a batch, and what closes it."""
     sequences, left, end = found
     room = min(wanted.get("max_bytes", 0) or _MOST_BATCH_BYTES, _MOST_BATCH_BYTES)
@@ -212,10 +225,11 @@ def _batch(stream: Stream, found: tuple[list[int], int, int], wanted: Mapping[st
         block = with_lines(_located(stream, message), *place)
         yield block + message.payload, len(block)
         last = sequence
-        room -= len(message.header) + len(message.payload)
+        room -= len(message.subject) + len(message.header) + len(message.payload)
         if room <= 0:
             left = pending
             break
+        yield None
     headers = {"Nats_Num_Pending": left, "Nats_Last_Sequence": last}
     if end:
         headers["Nats_UpTo_Sequence"] = end

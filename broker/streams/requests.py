@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import secrets
+from collections.abc import Generator, Mapping
+from itertools import islice
 from typing import Any, Final, NoReturn
 
 from broker.streams.errors import ApiError, invalid_json, not_empty
@@ -22,6 +24,14 @@ MAP: Final = "map[string]string"
 _UNFIT: Final = frozenset(".*>\\/ \t\r\n\f\0")
 _EMPTY: Final = re.compile(rb"\s*(\{\s*\}|\[\s*\])?\s*")
 _NEVER: Final = "0001-01-01T00:00:00Z"
+#: What a body may have: bytes, values, and values within values. Names of 10,000 subjects fit.
+_MOST_BYTES: Final = 1 << 20
+_MOST_VALUES: Final = 100_000
+_MOST_DEPTH: Final = 64
+#: What in JSON is no bracket.
+_NO_BRACKET: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[^"\[\]{}]+', re.DOTALL)
+#: Members of an answer that are written at a time.
+_PIECE: Final = 2048
 
 
 def _constant(text: str) -> NoReturn:
@@ -36,6 +46,7 @@ def parse(body: bytes) -> dict[str, Any]:
     """
     if not body:
         return {}
+    _check_bounds(body)
     try:
         value = json.loads(body.decode(), parse_constant=_constant)
         if b"\\u" in body:
@@ -51,6 +62,25 @@ def parse(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise invalid_json(f"json: cannot unmarshal {_said(value)} into Go value")
     return value
+
+
+def _check_bounds(body: bytes) -> None:
+    """Checks that it does not take long to read a body.
+
+    Raises:
+        ApiError: It would.
+    """
+    if len(body) > _MOST_BYTES:
+        raise invalid_json(f"the request has {len(body)} bytes, at most {_MOST_BYTES} are allowed")
+    opened = body.count(b"[") + body.count(b"{")
+    if opened + body.count(b",") > _MOST_VALUES:
+        raise invalid_json(f"the request has more than {_MOST_VALUES} values")
+    if opened > _MOST_DEPTH:
+        depth = 0
+        for bracket in _NO_BRACKET.sub(b"", body):
+            depth += 1 if bracket in b"[{" else -1
+            if depth > _MOST_DEPTH:
+                raise invalid_json("exceeded max depth")
 
 
 def valid_name(name: str) -> bool:
@@ -144,6 +174,21 @@ def time_text(nanoseconds: int) -> str:
 def dumps(value: object) -> bytes:
     """Returns JSON as the API writes it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def dumps_long(answer: dict[str, Any]) -> Generator[None, None, bytes]:
+    """As `dumps`, for an answer with the subjects of a stream, of which there may be many."""
+    state = answer.get("state")
+    if not isinstance(state, dict) or len(subjects := state.get("subjects", ())) <= _PIECE:
+        return dumps(answer)
+    place = secrets.token_hex(16)
+    before, after = dumps({**answer, "state": {**state, "subjects": place}}).split(b'"%b"' % place.encode())
+    pieces = []
+    items = iter(subjects.items())
+    while some := dict(islice(items, _PIECE)):
+        pieces.append(dumps(some)[1:-1])
+        yield
+    return b"%b{%b}%b" % (before, b",".join(pieces), after)
 
 
 def failed(kind: str, error: ApiError) -> dict[str, Any]:

@@ -40,6 +40,10 @@ class Room:
         if not self.has(storage, size):
             raise ApiError(503, 10023, "insufficient resources")
 
+    def left(self, storage: str) -> int:
+        """Returns how many bytes there is room for."""
+        return max(self._most[storage] - self.used[storage], 0)
+
     def has(self, storage: str, size: int) -> bool:
         """Returns whether messages of some size may be stored."""
         return self.used[storage] + size <= self._most[storage]

@@ -16,20 +16,23 @@ from broker.stores.interface import StorageError
 from broker.streams import acks
 from broker.streams.account import Account
 from broker.streams.advisories import Advisories
-from broker.streams.api import BEYOND, DIRECT, PREFIX, Api
+from broker.streams.api import BEYOND, DIRECT, PREFIX, Api, changed_stream
 from broker.streams.consumers import LOOK, Consumers
 from broker.streams.copying import Copies
 from broker.streams.errors import ApiError, store_failed
 from broker.streams.headers import status
 from broker.streams.options import beyond
+from broker.streams.origins import Origin
 from broker.streams.preview import DIALECTS, Preview
 from broker.streams.pubacks import PubAcks
+from broker.streams.requestqueue import QueuedRequest, RequestQueue
 from broker.streams.requests import dumps
 from broker.streams.transfers import Transfers
 from stantools.nats.frames import rows
+from stantools.nats.subjects import is_literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from broker.ports import Clock, Driver
     from broker.stores.streams.interface import StreamStore
@@ -75,7 +78,7 @@ class StreamsServer:
         advisories = Advisories(bus, clock)
         short = {name: dialect.acks for name, dialect in DIALECTS.items()} if preview else {}
         self.consumers = Consumers(bus, clock, advisories, driver.commit_soon, short)
-        self.transfers = Transfers(bus, place, clock, driver, self.account, self._adopt)
+        self.transfers = Transfers(bus, place, clock, driver, self.account, self._adopt, self._queue_work)
         self.copies = Copies(self.account.streams, clock, driver.commit_soon)
         self.api = Api(self.account, self.consumers, self.transfers, clock, advisories, self._attend, self._forget)
         self._preview = Preview(self.api, self.account, self.consumers, bus) if preview else None
@@ -83,10 +86,11 @@ class StreamsServer:
         #: Streams to be flushed, and the acknowledgements that wait for it.
         self._dirty: dict[Stream, None] = {}
         self._acks = PubAcks(bus, preview=preview)
+        self.requests = RequestQueue()  #: requests to the API
         self._synced = self._looked = clock.monotonic()
         self._published_at = 0
         self._wake_time = 0
-        self._stopped = False
+        self._stopped = self._looking = False
 
     def start(self) -> None:
         """Opens what is there, and listens.
@@ -96,7 +100,8 @@ class StreamsServer:
         """
         self.account.load()
         for stream in self.account.streams.values():
-            self._adopt(stream)
+            for _ in self._adopt(stream):
+                pass
         self._bus.listen(PREFIX + b">", self._requested, but=_KEYS)
         self._bus.listen(_KEYS, self._keys_wanted, gathered=True)
         self._bus.listen(acks.PREFIX + b">", self._acknowledged)
@@ -111,13 +116,21 @@ class StreamsServer:
         """Closes all streams."""
         if self._stopped:
             return
+        self.requests.clear()
         self.commit()
         self._stopped = True
         self.transfers.close()
+        # What is written outlives the process; syncing, which may take long, comes after.
+        for stream in self.account.streams.values():
+            try:
+                stream.store.flush()
+            except StorageError as error:
+                NATS.error("Stream %r: %s", stream.name, error.message)
         self.consumers.keep_all()
         for stream in self.account.streams.values():
             try:
                 stream.store.close()
+                stream.keep_copied()
             except StorageError as error:
                 NATS.error("Stream %r: %s", stream.name, error.message)
         self._place.close()
@@ -133,21 +146,35 @@ class StreamsServer:
 
     # Subjects
 
-    def _attend(self, stream: Stream) -> None:
+    def _attend(self, stream: Stream) -> Iterator[None]:
         """Takes what is for a stream, as it is configured now: what is published to its subjects, and copied to it."""
         heard = self._heard.setdefault(stream.name, {})
-        for subject in [subject for subject in heard if subject not in stream.config.subjects]:
+        wanted = dict.fromkeys(stream.config.subjects)
+        for subject in [subject for subject in heard if subject not in wanted]:
             self._bus.unlisten(heard.pop(subject))
-        for subject in stream.config.subjects:
+            yield
+        for subject in wanted:
             if subject not in heard:
                 heard[subject] = self._bus.listen(subject.encode(), partial(self._published, stream), gathered=True)
-        self.copies.adopt(stream)
+                yield
+        filters = []
+        for origin in stream.config.origins:
+            # What it copies has a filter, which it finds when it begins.
+            other = self.account.streams.get(origin["name"])
+            if other is not None:
+                contents = other.store.contents
+                patterns = Origin(origin, mirror=bool(stream.config.mirror)).patterns
+                filters.append((contents, (yield from contents.make_filter(patterns))))
+        if not stream.deleted:
+            yield from self.copies.adopt(stream)
+        for contents, found in filters:
+            contents.release(found)
         self._driver.commit_soon()
 
-    def _adopt(self, stream: Stream) -> None:
+    def _adopt(self, stream: Stream) -> Iterator[None]:
         """Goes on with a stream that is there."""
-        self.consumers.load(stream)
-        self._attend(stream)
+        yield from self.consumers.load(stream)
+        yield from self._attend(stream)
 
     def _forget(self, stream: Stream) -> None:
         self.consumers.remove_all(stream)
@@ -163,8 +190,10 @@ class StreamsServer:
             ApiError: There is another one of that name, or with such subjects.
         """
         stream = self.account.lend(config, created, store)
-        self.consumers.load(stream)
-        self.copies.adopt(stream)
+        for _ in self.consumers.load(stream):
+            pass
+        for _ in self.copies.adopt(stream):
+            pass
         return stream
 
     def take_back(self, stream: Stream) -> None:
@@ -212,8 +241,11 @@ class StreamsServer:
                 answer = _stored(name, sequence, known)
             except (ApiError, StorageError) as error:
                 answer = self._refusal(stream, error)
-            if reply and not silent:
-                self._acks.add(stream, reply, answer)
+            to = b"" if silent else reply
+            if stream.rolling_up is not None:
+                self._queue_work(stream.name, self._roll_up(stream, stream.rest_of_roll_up(), to, answer))
+            elif to:
+                self._acks.add(stream, to, answer)
 
     def _publish_alone(self, stream: Stream, buffer: Buffer, frames: Frames, row: int, now: int) -> None:
         """Stores a message when nothing else is under way: who has sent it has the answer before the rest is done."""
@@ -224,14 +256,28 @@ class StreamsServer:
             answer = _stored(stream.json_name, sequence, known)
         except (ApiError, StorageError) as error:
             answer = self._refusal(stream, error)
-        if reply and not stream.config.no_ack:
-            self._acks.answer(stream, reply, answer)
+        to = b"" if stream.config.no_ack else reply
+        if stream.rolling_up is not None:
+            self._queue_work(stream.name, self._roll_up(stream, stream.rest_of_roll_up(), to, answer))
+        elif to:
+            self._acks.answer(stream, to, answer)
             self._bus.send_now()
         try:
             stream.trim()
         except StorageError as error:
             self._failed(stream, error)
         if stream.echoes or stream.followers or self.copies.feeds(stream):
+            self.changed(stream)
+
+    def _roll_up(self, stream: Stream, work: Iterator[None], to: bytes, answer: bytes) -> Iterator[None]:
+        """Takes out what a message replaces, and answers it then."""
+        try:
+            yield from work
+        except (ApiError, StorageError) as error:
+            answer = self._refusal(stream, error)
+        if to:
+            self._acks.add(stream, to, answer)
+        if not stream.deleted:
             self.changed(stream)
 
     def _refusal(self, stream: Stream, error: ApiError | StorageError) -> bytes:
@@ -251,6 +297,10 @@ class StreamsServer:
         if self._stopped:
             return
         self._flush()
+        if self.requests.busy:
+            self.requests.run(perf_counter() + _TURN)
+            if self.requests.busy:
+                self._driver.commit_soon()
         self.consumers.ring()
         if self.consumers.busy:
             self._dirty.update(dict.fromkeys(self.consumers.run(perf_counter() + _TURN)))
@@ -294,37 +344,78 @@ class StreamsServer:
     # Requests
 
     def _requested(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        deadline = self._turn()
+        for subject, reply, header, body in rows(buffer, frames, begin, end):
+            if subject.startswith(_NEXT) and not self.requests.busy:
+                self._next_wanted(subject[len(_NEXT) :], reply, header, body)
+            else:
+                self._queue(subject, reply, header, body, deadline)
+        self._driver.commit_soon()
+
+    def _keys_wanted(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        deadline = self._turn()
+        for subject, reply, header, body in rows(buffer, frames, begin, end):
+            if not body and not self.requests.busy and is_literal(subject):
+                # So are nearly all: values of keys. Each takes some microseconds.
+                found = self.api.last(subject[len(DIRECT) :], header)
+                if reply:
+                    self._bus.answer(reply, *found)
+            else:
+                self._queue(subject, reply, header, body, deadline)
+        if end - begin == 1:
+            self._bus.send_now()
+        if self.requests.busy:
+            self._driver.commit_soon()
+
+    def _turn(self) -> float:
+        """Begins to answer requests. Returns when it is the others' turn."""
         if self._dirty:
             self._flush()
-        changes = False
-        for subject, reply, header, body in rows(buffer, frames, begin, end):
-            if subject.startswith(DIRECT):
-                self._wanted(subject, reply, header, body)
-                continue
-            changes = True
-            if subject.startswith(_NEXT):
-                self._next_wanted(subject[len(_NEXT) :], reply, header, body)
-                continue
-            answer = self.api.answer(subject, header, body)
+        return perf_counter() + _TURN
+
+    def _queue(self, subject: bytes, reply: bytes, header: bytes, body: bytes, deadline: float) -> None:
+        if self.requests.full:
+            self._refuse(subject, reply)
+            return
+        stream = changed_stream(subject[len(PREFIX) :])
+        # What a client asks for is answered at subjects that differ in the last token only.
+        client = reply[: reply.rfind(b".") + 1] or reply
+        size = len(subject) + len(reply) + len(header) + len(body)
+        steps = self._answer(subject, reply, header, body)
+        listened = partial(self._bus.reaches, reply)
+        self.requests.put(QueuedRequest(client, stream, size, steps, listened), deadline)
+
+    def _queue_work(self, stream: str, work: Iterator[None]) -> None:
+        """Does what changes a stream in turns, later."""
+        self.requests.put(QueuedRequest(None, stream.encode(), 0, work, lambda: True), 0)
+        self._driver.commit_soon()
+
+    def _answer(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> Iterator[None]:
+        """Answers a request, as work that can be interrupted."""
+        if subject.startswith(DIRECT):
+            yield from self._find_messages(subject, reply, header, body)
+        elif subject.startswith(_NEXT):
+            self._next_wanted(subject[len(_NEXT) :], reply, header, body)
+        else:
+            answer = yield from self.api.answer(subject, header, body)
             if reply and answer:
                 self._bus.publish(reply, answer)
             if subject.startswith(_CHANGES):
                 self._look_for_changes()
-        if changes:
-            self._driver.commit_soon()
 
-    def _keys_wanted(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        if self._dirty:
-            self._flush()
-        for subject, reply, header, body in rows(buffer, frames, begin, end):
-            self._wanted(subject, reply, header, body)
-        if end - begin == 1:
-            self._bus.send_now()
+    def _find_messages(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> Iterator[None]:
+        for found in self.api.direct(subject[len(DIRECT) :], header, body):
+            if found is None:
+                yield
+            elif reply:
+                self._bus.answer(reply, *found)
 
-    def _wanted(self, subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
-        for message, header_size in self.api.direct(subject[len(DIRECT) :], header, body):
-            if reply:
-                self._bus.answer(reply, message, header_size)
+    def _refuse(self, subject: bytes, reply: bytes) -> None:
+        """Answers a request for which there is no room."""
+        if reply and subject.startswith((DIRECT, _NEXT)):
+            self._bus.publish(reply, b"", header=status("503"))
+        elif reply:
+            self._bus.publish(reply, self.api.refusal(subject))
 
     def _look_for_changes(self) -> None:
         """Whatever a request has changed, consumers may see it."""
@@ -421,14 +512,33 @@ class StreamsServer:
             if stream.failure:
                 self._reopen(stream)
             elif stream.ages:
-                stream.expire(wall)
+                if stream.expire(wall):
+                    self._queue_work(stream.name, self._expire(stream))
                 self._dirty[stream] = None
         if now - self._synced >= _SYNC:
             self._synced = now
             self._place.sync()
-        self.consumers.look_after()
+        if not self._looking:
+            self._looking = True
+            looking = self._look_after_consumers()
+            self.requests.put(QueuedRequest(None, b"", 0, looking, lambda: True), perf_counter() + _TURN)
         self.copies.look_after()
         self.transfers.look_after()
+
+    def _expire(self, stream: Stream) -> Iterator[None]:
+        """Takes out the rest of what is too old in a stream."""
+        try:
+            while not stream.deleted and stream.expire(self._clock.wall()):
+                self._dirty[stream] = None
+                yield
+        except StorageError as error:
+            self._failed(stream, error)
+
+    def _look_after_consumers(self) -> Iterator[None]:
+        try:
+            yield from self.consumers.look_after()
+        finally:
+            self._looking = False
 
 
 def _stored(name: bytes, sequence: int, known: bool) -> bytes:

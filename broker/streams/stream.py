@@ -6,31 +6,35 @@ Facts: jetstream-server.md sections 5 to 8.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.stores.streams.interface import Stored
 from broker.stores.streams.kernels import measure_rows
 from broker.streams import publishing
-from broker.streams.errors import TOO_LARGE, ApiError, bad_request, no_message, sealed, store_failed
+from broker.streams.errors import TOO_LARGE, ApiError, no_message, sealed, store_failed, stream_not_found
 from broker.streams.headers import size_line, with_lines
 from broker.streams.mapping import SubjectMapping
 from broker.streams.requests import dumps
 from stantools.nats import frames as tables
-from stantools.nats.subjects import valid_pattern
+from stantools.nats.subjects import is_literal, valid_pattern
 from stantools.streamfiles.headers import located
 from stantools.streamfiles.layout import MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
+from stantools.streamfiles.meta import CopiedState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
+    from broker.stores.streams.contents import Filter, Subject
     from broker.stores.streams.interface import StreamStore
     from broker.streams.configuration import StreamConfig
     from broker.streams.room import Room
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
-#: Messages that are taken out one by one.
+#: Messages that are taken out one by one, and at a time.
 _FEW: Final = 16
+_PURGED: Final = 512
 _MAX_SEQUENCE: Final = (1 << 62) - 1
 
 
@@ -38,10 +42,13 @@ class Follower(Protocol):
     """Who learns what goes, and is asked what has to stay: a consumer."""
 
     def removed(self, sequence: int, number: int) -> None:
-        """A message, whose subject has a number, is gone."""
+        """A message, whose subject has a number, is about to go."""
 
-    def shrunk(self) -> None:
-        """Many messages are gone."""
+    def purged(self, pattern: bytes, first: int) -> None:
+        """A purge took out messages whose subjects match, or any; the first one that is left has a sequence."""
+
+    def shrunk(self, below: int) -> None:
+        """Many messages below a sequence are gone."""
 
     def renew(self) -> None:
         """The store is another one."""
@@ -53,8 +60,43 @@ class Follower(Protocol):
 class Copied(Protocol):
     """What a stream copies from another one."""
 
+    key: bytes  #: names it
+    position: int  #: everything up to this sequence of the other stream is copied, or was not wanted
+
     def info(self, now: int) -> dict[str, Any]:
         """Returns what answers say of it."""
+
+
+class Memories(NamedTuple):
+    """What messages said about themselves: their ids as long as they count, their lifetimes."""
+
+    ids: publishing.Ids
+    lives: publishing.Lifetimes
+
+
+def memories(store: StreamStore, config: StreamConfig, now: int) -> Memories:
+    """Finds out what the messages of a store said about themselves. A thread may do it, if it alone has the store."""
+    ids, lives = publishing.Ids(), publishing.Lifetimes()
+    contents = store.contents
+    young = contents.first_since(now - config.duplicate_window)
+    for message in _messages(store, contents.first if config.allow_msg_ttl else young):
+        headers = publishing.said(message.header)
+        if message.sequence >= young:
+            ids.note(headers.get(publishing.MESSAGE_ID, b""), message.sequence, message.time)
+        if config.allow_msg_ttl and headers:
+            with contextlib.suppress(ApiError):
+                lives.note(message.sequence, message.time, publishing.lifetime(headers))
+    return Memories(ids, lives)
+
+
+def _messages(store: StreamStore, sequence: int) -> Iterator[Stored]:
+    """Iterates over the messages from a sequence on."""
+    while found := store.contents.matching(None, sequence, 256):
+        for each in found:
+            message = store.read(each)
+            if message is not None:
+                yield message
+        sequence = found[-1] + 1
 
 
 class Stream:
@@ -81,12 +123,16 @@ class Stream:
         self.json_name = dumps(config.name)  #: its name in JSON
         self.label = config.name.encode()  #: its name in headers
         self.failure = ""  #: why nothing can be stored; empty if nothing is wrong
+        self.rolling_up: Iterator[None] | None = None  #: takes out the rest of what the last message replaces
+        self.deleted = False  #: it is no more: work that was interrupted ends
         self.counted = 0  #: bytes that are counted for it
         self._ids = publishing.Ids()
         self._lives = publishing.Lifetimes()
         self._grown = b""  # the subject of a message for which nothing has made room yet
         self.followers: list[Follower] = []  #: its consumers
         self.copies: Sequence[Copied] = ()  #: what it copies from others
+        #: Messages that alone say, in their headers, how far that is.
+        self.marks: set[int] = set()
         self.unflushed = False  #: something was taken out since it was last flushed
         # What a message takes besides subject and payload, and more if it has headers.
         self._more = store.size_of(b"", b"", b"")
@@ -145,6 +191,7 @@ class Stream:
             subject = self._mapping.of(subject) or subject
         if config.sealed:
             raise sealed()
+        self._check_size(header, payload)
         told = publishing.PLAIN
         if header and (headers := publishing.said(header)):
             publishing.check(headers, config, subject, self.store.contents)
@@ -224,7 +271,7 @@ class Stream:
         named = [each for each in found if each]
         return found if len(set(named)) == len(named) else None
 
-    def copy(self, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> None:
+    def copy(self, subject: bytes, header: bytes, payload: bytes, time: int, sequence: int = 0) -> int:
         """Stores a message of another stream, unless its id is known.
 
         Args:
@@ -234,22 +281,29 @@ class Stream:
             time: When it was stored there, or is here: nanoseconds since 1970.
             sequence: The sequence that it gets; 0 for the next.
 
+        Returns:
+            Its sequence; 0 if it is not stored, as its id is known.
+
         Raises:
             ApiError: It is not stored, and why.
         """
         config = self.config
         if config.sealed:
             raise sealed()
+        self._check_size(header, payload)
         if self._mapping is not None:
             subject = self._mapping.of(subject) or subject
         headers = publishing.said(header)
         message_id, life, replaces = headers.get(publishing.MESSAGE_ID, b""), 0, ""
         if message_id and not sequence and self._ids.find(message_id, time - config.duplicate_window):
-            return
+            return 0
         with contextlib.suppress(ApiError):
             life = publishing.lifetime(headers) if config.allow_msg_ttl else 0
             replaces = publishing.rollup(headers, allowed=True) if config.allow_rollup_hdrs else ""
-        self._store(subject, header, payload, time, publishing.Told(message_id, life, replaces), sequence)
+        stored = self._store(subject, header, payload, time, publishing.Told(message_id, life, replaces), sequence)
+        for _ in self.rest_of_roll_up():
+            pass
+        return stored
 
     def _store(
         self,
@@ -267,16 +321,17 @@ class Stream:
         size = store.size_of(subject, header, payload)
         if size > MAX_RECORD_SIZE or len(subject) > MAX_SUBJECT_SIZE or store.contents.last >= _MAX_SEQUENCE:
             raise store_failed("message is too large to be stored")
-        if 0 <= config.max_msg_size < len(header) + len(payload):
-            raise ApiError(400, TOO_LARGE, "message size exceeds maximum allowed")
         if len(header) > publishing.MOST_HEADERS:
             raise ApiError(400, 10097, "header size exceeds maximum allowed of 64k")
         self.room.check(config.storage, size)
-        if config.discard == "new" and not told.replaces:
-            self._check_full(subject, size)
+        if config.discard == "new":
+            self._check_full(subject, size, replaces=bool(told.replaces))
         if sequence:
             store.skip(sequence)
         again = self._again.of(subject) if self._again is not None else None
+        if again == subject:
+            # What it would become is no subject; as it is, it would come back.
+            again = None
         last = store.contents.last_of(subject) if again else 0
         sequence = store.append(now, subject, header, payload)
         if again:
@@ -306,31 +361,20 @@ class Stream:
         self.echoes.append((to, with_lines(block, *lines), payload))
 
     def remember(self, now: int) -> None:
-        """Finds out anew what messages said about themselves: their ids as long as they count, their lifetimes."""
-        self._ids = publishing.Ids()
-        self._lives = publishing.Lifetimes()
-        contents = self.store.contents
-        young = contents.first_since(now - self.config.duplicate_window)
-        for message in self._from(contents.first if self.config.allow_msg_ttl else young):
-            headers = publishing.said(message.header)
-            if message.sequence >= young:
-                self._ids.note(headers.get(publishing.MESSAGE_ID, b""), message.sequence, message.time)
-            if self.config.allow_msg_ttl and headers:
-                with contextlib.suppress(ApiError):
-                    self._lives.note(message.sequence, message.time, publishing.lifetime(headers))
+        """Finds out anew what messages said about themselves."""
+        self.take_over(memories(self.store, self.config, now))
 
-    def _from(self, sequence: int) -> Iterator[Stored]:
-        """Iterates over the messages from a sequence on."""
-        while found := self.store.contents.matching(None, sequence, 256):
-            for each in found:
-                message = self.store.read(each)
-                if message is not None:
-                    yield message
-            sequence = found[-1] + 1
+    def take_over(self, found: Memories) -> None:
+        """Takes over what messages said about themselves."""
+        self._ids, self._lives = found
 
-    def _check_full(self, subject: bytes, size: int) -> None:
+    def _check_size(self, header: bytes, payload: bytes) -> None:
+        if 0 <= self.config.max_msg_size < len(header) + len(payload):
+            raise ApiError(400, TOO_LARGE, "message size exceeds maximum allowed")
+
+    def _check_full(self, subject: bytes, size: int, *, replaces: bool) -> None:
         config, contents = self.config, self.store.contents
-        if config.max_msgs_per_subject > 0:
+        if config.max_msgs_per_subject > 0 and not replaces:
             entry = contents.subjects.get(subject)
             if entry is not None and entry.count >= config.max_msgs_per_subject:
                 if config.discard_new_per_subject:
@@ -343,13 +387,32 @@ class Stream:
             raise store_failed("maximum bytes exceeded")
 
     def _roll_up(self, what: str, subject: bytes, sequence: int) -> None:
-        if what == "all":
-            self.store.purge_below(sequence)
-            self._shrunk()
-            return
-        entry = self.store.contents.subjects.get(subject)
-        while entry is not None and entry.count > 1:
-            self.take_out(self.store.contents.first_of(entry))
+        """Takes out what a message replaces: at once if that is little, else `rolling_up` does it."""
+        contents = self.store.contents
+        if what == "sub" and is_literal(subject):
+            entry = contents.subjects.get(subject)
+            if entry is not None and entry.count <= _FEW:
+                while entry.count > 1:
+                    self.take_out(contents.first_of(entry))
+                self._purged(subject)
+                return
+        wanted = contents.filter((subject,)) if what == "sub" else None
+        work = self._roll_up_all(wanted, subject if what == "sub" else b"", sequence)
+        if next(work, self) is not self:
+            self.rolling_up = work
+
+    def _roll_up_all(self, wanted: Filter | None, pattern: bytes, sequence: int) -> Iterator[None]:
+        contents = self.store.contents
+        try:
+            yield from self._purge_below(wanted, sequence)
+            self._purged(pattern)
+        finally:
+            contents.release(wanted)
+
+    def rest_of_roll_up(self) -> Iterator[None]:
+        """Returns work that takes out the rest of what the last message replaces, and can be interrupted."""
+        work, self.rolling_up = self.rolling_up, None
+        return work or iter(())
 
     # Limits
 
@@ -379,8 +442,11 @@ class Stream:
             one = contents.subjects.get(subject) if subject else None
             for entry in list(contents.subjects.values()) if not subject else () if one is None else (one,):
                 while entry.count > most:
-                    self._drop(contents.first_of(entry))
-        if 0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes:
+                    self.take_out(contents.first_of(entry))
+        # A stream that refuses new messages keeps those that it has, also when its limits become lower.
+        if config.discard == "old" and (
+            0 < config.max_msgs < contents.messages or 0 < config.max_bytes < contents.bytes
+        ):
             sequence, messages, size = contents.first, contents.messages, contents.bytes
             while messages and (0 < config.max_msgs < messages or 0 < config.max_bytes < size):
                 found = contents.locate(sequence)
@@ -389,18 +455,43 @@ class Stream:
                 sequence += 1
             if sequence - contents.first <= _FEW:
                 while contents.first < sequence and contents.messages:
-                    self._drop(contents.first)
+                    self.take_out(contents.first)
             else:
-                store.drop_below(sequence)
-                self._shrunk()
+                if self.marks:
+                    self.keep_copied()
+                store.purge_below(sequence)
+                self._shrunk(sequence)
         self.count()
 
-    def expire(self, now: int) -> None:
-        """Takes out what is too old, and forgets the ids of messages that are older than the duplicates window."""
+    def enforce_all(self) -> Iterator[None]:
+        """Takes out what is over the limits, which may be others now, as work that can be interrupted."""
+        contents, most = self.store.contents, self.config.max_msgs_per_subject
+        steps = 0
+        for entry in list(contents.subjects.values()) if most > 0 else ():
+            while entry.count > most:
+                self.take_out(contents.first_of(entry))
+                steps += 1
+                if steps % _FEW == 0:
+                    yield
+            steps += 1
+            if steps % _PURGED == 0:
+                yield
+            if self.deleted or contents is not self.store.contents:
+                return
+        self.enforce()
+
+    def expire(self, now: int) -> bool:
+        """Takes out what is too old, and forgets the ids of messages that are older than the duplicates window.
+
+        Returns:
+            Whether there may be more: it does not take out more than some at a time.
+        """
+        more = False
         contents, config = self.store.contents, self.config
         self._ids.forget(now - config.duplicate_window)
         gone: list[bytes] = []
-        for sequence in self._lives.ended(now):
+        for count, sequence in enumerate(islice(self._lives.ended(now), _PURGED), 1):
+            more = count == _PURGED
             message = self.store.read(sequence)
             if message is not None:
                 if not publishing.is_marker(message.header):
@@ -408,29 +499,43 @@ class Stream:
                 self.take_out(sequence)
         if config.max_age and contents.messages and contents.first_time <= now - config.max_age:
             end = contents.first_since(now - config.max_age + 1)
+            some = [] if self._lives.forever else contents.matching(None, contents.first, _PURGED)
+            if some and some[-1] + 1 < end:
+                end, more = some[-1] + 1, True
             if config.subject_delete_marker_ttl:
-                gone += [entry.name for entry in contents.subjects.values() if entry.last < end]
+                # Which subjects end is seen at the messages that go.
+                there = filter(None, map(contents.locate, some))
+                names = dict.fromkeys(contents.subject_at(*place) for place in there) if some else contents.subjects
+                gone += [name for name in names if self._ends_unmarked(contents.subjects[name], end)]
+            if self.marks:
+                self.keep_copied()
             if self._lives.forever:
                 self._expire_others(end)
             else:
-                self.store.drop_below(end)
-            self._shrunk()
+                self.store.purge_below(end)
+            self._shrunk(end)
         life = config.subject_delete_marker_ttl
         for subject in dict.fromkeys(gone) if life else ():
             if subject not in contents.subjects:
                 self._lives.note(self.store.append(now, subject, publishing.marker(life), b""), now, life)
         self.count()
+        return more
+
+    def _ends_unmarked(self, entry: Subject, end: int) -> bool:
+        """Returns whether all messages of a subject are below a sequence, and the last one marks no end itself."""
+        message = self.store.read(entry.last) if entry.last < end else None
+        return message is not None and not publishing.is_marker(message.header)
 
     def _expire_others(self, end: int) -> None:
         """Takes out what is below a sequence, but for what does not go by age."""
         kept = self._lives.forever = {
             each for each in self._lives.forever if self.store.contents.locate(each) is not None
         }
-        for message in self._from(self.store.contents.first):
+        for message in _messages(self.store, self.store.contents.first):
             if message.sequence >= end:
                 break
             if message.sequence not in kept:
-                self.store.drop(message.sequence)
+                self.store.remove(message.sequence)
 
     @property
     def ages(self) -> bool:
@@ -455,37 +560,54 @@ class Stream:
         self.store.flush()
         self.unflushed = False
         if self.store.contents.first != first:
-            self._shrunk()
+            self._shrunk(self.store.contents.first)
 
     # Removal
 
     def take_out(self, sequence: int, *, erase: bool = False) -> bool:
         """Takes out a message for good. Returns whether it was there."""
-        number = self._number(sequence)
-        if not self.store.remove(sequence, erase=erase):
+        found = self.store.contents.locate(sequence)
+        if found is None:
             return False
+        if sequence in self.marks:
+            self.keep_copied()
+        # With its last message a subject goes, and what filters know of it.
+        number = found[0].subjects[found[1]]
+        for follower in self.followers:
+            follower.removed(sequence, number)
         self.unflushed = True
-        for follower in self.followers:
-            follower.removed(sequence, number)
-        return True
+        return self.store.remove(sequence, erase=erase)
 
-    def _drop(self, sequence: int) -> None:
-        """Takes out a message that is over a limit."""
-        if not self.followers:
-            self.store.drop(sequence)
-            return
-        number = self._number(sequence)
-        self.store.drop(sequence)
-        for follower in self.followers:
-            follower.removed(sequence, number)
+    def keep_copied(self) -> None:
+        """Keeps how far it is with what it copies: before messages go that say so, and at the end.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        self.marks.clear()
+        if self.copies and not self.config.mirror:
+            positions = {each.key: each.position for each in self.copies if each.position}
+            self.store.keep_copied(CopiedState(self.store.contents.last + 1, positions))
 
     def _number(self, sequence: int) -> int:
         found = self.store.contents.locate(sequence) if self.followers else None
         return found[0].subjects[found[1]] if found is not None else 0
 
-    def _shrunk(self) -> None:
+    def _purged(self, pattern: bytes) -> None:
+        if not self.followers:
+            return
+        contents = self.store.contents
+        first = contents.first
+        if pattern:
+            wanted = contents.filter((pattern,))
+            first = next(iter(contents.matching(wanted, first, 1)), contents.last + 1)
+            contents.release(wanted)
         for follower in self.followers:
-            follower.shrunk()
+            follower.purged(pattern, first)
+
+    def _shrunk(self, below: int) -> None:
+        for follower in self.followers:
+            follower.shrunk(below)
 
     def _wanted(self, sequence: int) -> bool:
         """Returns whether a consumer needs a message."""
@@ -515,11 +637,11 @@ class Stream:
             self.count()
             yield
 
-    def purge(self, patterns: Sequence[bytes], below: int, keep: int) -> int:
-        """Takes out messages.
+    def purge(self, patterns: tuple[()] | tuple[bytes], below: int, keep: int) -> Generator[None, None, int]:
+        """Takes out messages, as work that can be interrupted: what is stored meanwhile stays.
 
         Args:
-            patterns: Only those whose subjects match one of these; none for all.
+            patterns: Only those whose subjects match this one; none for all.
             below: Only those below this sequence; 0 for all.
             keep: So many of the last ones stay.
 
@@ -527,34 +649,63 @@ class Stream:
             How many went.
 
         Raises:
-            ApiError: It is not allowed, or contradicts itself.
+            ApiError: It is not allowed.
         """
         if self.config.sealed:
             raise sealed()
         if self.config.deny_purge:
             raise ApiError(500, 10110, "stream purge not permitted")
-        if below and keep:
-            raise bad_request()
         contents = self.store.contents
-        before = contents.messages
         if patterns and not all(map(valid_pattern, patterns)):
             return 0
-        wanted = contents.filter(patterns)
-        if keep:
-            below = self._keeping(wanted, keep)
-            if below <= contents.first:
-                contents.release(wanted)
-                return 0
-        if wanted is not None:
-            self.store.purge_matching(wanted, below)
+        end = contents.last + 1
+        wanted = yield from contents.make_filter(patterns)
+        try:
+            if keep:
+                below = self._keeping(wanted, keep)
+                if below <= contents.first:
+                    self._purged(b"".join(patterns))
+                    return 0
+            if wanted is None and (not below or below > contents.last):
+                before = contents.messages
+                if self.marks:
+                    self.keep_copied()
+                self.store.purge_all(min(max(below, contents.last + 1), _MAX_SEQUENCE))
+                self._shrunk(contents.first)
+                self.count()
+            else:
+                before = yield from self._purge_below(wanted, below or end)
+            self._purged(b"".join(patterns))
+            return before
+        finally:
             contents.release(wanted)
-        elif not below or below > contents.last:
-            self.store.purge_all(min(max(below, contents.last + 1), _MAX_SEQUENCE))
-        else:
-            self.store.purge_below(below)
-        self._shrunk()
-        self.count()
-        return before - contents.messages
+
+    def _purge_below(self, wanted: Filter | None, below: int) -> Generator[None, None, int]:
+        """Takes out what matches and is below a sequence, some of it at a time. Returns how many messages went."""
+        contents = self.store.contents
+        gone, start = 0, contents.first
+        try:
+            while found := contents.matching(wanted, start, _PURGED):
+                start = found[-1] + 1
+                before, part = contents.messages, min(start, below)
+                if self.marks:
+                    self.keep_copied()
+                if wanted is None:
+                    self.store.purge_below(part)
+                else:
+                    self.store.purge_matching(wanted, part)
+                gone += before - contents.messages
+                if start >= below:
+                    break
+                yield
+                self.check_there()
+                if contents is not self.store.contents:
+                    raise store_failed("the stream was opened again meanwhile")
+        finally:
+            self._shrunk(min(start, below))
+            self.count()
+            self.unflushed = True
+        return gone
 
     def _keeping(self, wanted: Any, keep: int) -> int:
         """Returns the sequence below which messages go if so many of the last ones that match stay."""
@@ -575,7 +726,7 @@ class Stream:
         if self.config.deny_delete:
             raise ApiError(500, 10057, "message delete not permitted")
         contents = self.store.contents
-        if not sequence and self.config.storage == "file":
+        if sequence < contents.first and self.config.storage == "file":
             raise ApiError(500, 10057, "no message found")
         if sequence > contents.last and self.config.storage == "file":
             raise ApiError(500, 10057, "stream store EOF")
@@ -584,6 +735,15 @@ class Stream:
         self.count()
 
     # Reading
+
+    def check_there(self) -> None:
+        """Checks that the stream was not deleted since some work began.
+
+        Raises:
+            ApiError: It was.
+        """
+        if self.deleted:
+            raise stream_not_found()
 
     def message(self, sequence: int) -> Stored:
         """Returns a message.
@@ -596,15 +756,3 @@ class Stream:
         if found is None:
             raise no_message()
         return found
-
-    def last_of(self, pattern: bytes) -> int:
-        """Returns the last sequence of a subject or pattern; 0 if there is none."""
-        return self.store.contents.last_of(pattern)
-
-    def next_of(self, pattern: bytes, start: int) -> int:
-        """Returns the first sequence of a subject or pattern from some sequence on; 0 if there is none."""
-        contents = self.store.contents
-        wanted = contents.filter((pattern,))
-        found = contents.matching(wanted, start, 1)
-        contents.release(wanted)
-        return found[0] if found else 0

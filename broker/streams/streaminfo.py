@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from heapq import merge
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.streams.options import with_level
 from broker.streams.requests import time_text
 from stantools.nats.subjects import valid_pattern
+from stantools.nats.subjecttree import STEP
 
 if TYPE_CHECKING:
     from broker.streams.stream import Stream
@@ -18,8 +22,8 @@ _MOST_SUBJECT_BYTES: Final = 4 << 20
 _MOST_DELETED: Final = 250_000
 
 
-def stream_state(stream: Stream, *, deleted: bool = False) -> dict[str, Any]:
-    """Returns the state of a stream, with the sequences that are gone if they are asked for."""
+def stream_state(stream: Stream) -> dict[str, Any]:
+    """Returns the state of a stream."""
     contents = stream.store.contents
     used = contents.messages or contents.last
     state: dict[str, Any] = {
@@ -34,10 +38,18 @@ def stream_state(stream: Stream, *, deleted: bool = False) -> dict[str, Any]:
         state["num_subjects"] = len(contents.subjects)
     if contents.messages and (missing := contents.last - contents.first + 1 - contents.messages):
         state["num_deleted"] = missing
-        if deleted:
-            state["deleted"] = contents.deleted(_MOST_DELETED)
     state["consumer_count"] = len(stream.followers)
     return state
+
+
+def add_deleted(state: dict[str, Any], stream: Stream) -> Iterator[None]:
+    """Adds the sequences that are gone to a state, if there are some, as work that can be interrupted."""
+    if "num_deleted" in state:
+        gone: list[int] = []
+        for some in stream.store.contents.deleted(_MOST_DELETED):
+            gone += some
+            yield
+        state["deleted"] = gone
 
 
 def stream_info(stream: Stream, now: int) -> dict[str, Any]:
@@ -56,14 +68,29 @@ def stream_info(stream: Stream, now: int) -> dict[str, Any]:
     return found
 
 
-def subject_counts(stream: Stream, pattern: bytes, offset: int) -> tuple[int, dict[str, int]]:
-    """Returns how many subjects match, and a page of them with the messages that each has."""
+def subject_counts(stream: Stream, pattern: bytes, offset: int) -> Generator[None, None, tuple[int, dict[str, int]]]:
+    """Returns how many subjects match, and a page of them with the messages that each has, as work in steps."""
     if not valid_pattern(pattern):
         return 0, {}
-    entries = sorted(stream.store.contents.selected((pattern,)), key=lambda entry: entry.name)
+    entries = []
+    for found in stream.store.contents.select((pattern,)):
+        if found is None:
+            yield
+        else:
+            entries.append(found)
+    runs = []
+    for begin in range(0, len(entries), STEP):
+        runs.append(sorted(entries[begin : begin + STEP], key=attrgetter("name")))
+        yield
     page: dict[str, int] = {}
     size = 0
-    for entry in entries[offset : offset + _MOST_SUBJECTS]:
+    for row, entry in enumerate(merge(*runs, key=attrgetter("name"))):
+        if row < offset or row >= offset + _MOST_SUBJECTS:
+            if row >= offset:
+                break
+            continue
+        if row % STEP == 0:
+            yield
         page[entry.name.decode(errors="replace")] = entry.count
         size += len(entry.name)
         if size > _MOST_SUBJECT_BYTES:

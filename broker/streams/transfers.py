@@ -11,17 +11,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.log import NATS
+from broker.reserved import RESERVED
 from broker.stores.interface import StorageError
 from broker.streams.configuration import StreamConfig
 from broker.streams.errors import ApiError, bad_request, name_mismatch
 from broker.streams.headers import status
 from broker.streams.requests import BOOL, INT, OBJECT, STRING, dumps, failed, members, parse, response_type
+from broker.streams.stream import Memories, memories
 from broker.streams.streaminfo import stream_info, stream_state
+from stantools.errors import StantoolsError
 from stantools.nats.frames import rows
+from stantools.nats.interest import finished
 from stantools.nats.subjects import is_literal, valid_pattern
 
 if TYPE_CHECKING:
     from broker.ports import Clock, Driver
+    from broker.stores.streams.interface import StreamStore
     from broker.streams.account import Account
     from broker.streams.ports import Bus, Incoming, Outgoing, Place
     from broker.streams.stream import Stream
@@ -55,14 +60,22 @@ class Transfers:
         clock: The time.
         driver: Does in a thread what takes long.
         account: The streams.
-        adopt: Called with a stream that was restored.
+        adopt: Called with a stream that was restored; returns work that can be interrupted.
+        queue: Called with the name of a stream and work that changes it, to be done in turns.
     """
 
     def __init__(
-        self, bus: Bus, place: Place, clock: Clock, driver: Driver, account: Account, adopt: Callable[[Stream], None]
+        self,
+        bus: Bus,
+        place: Place,
+        clock: Clock,
+        driver: Driver,
+        account: Account,
+        adopt: Callable[[Stream], Iterator[None]],
+        queue: Callable[[str, Iterator[None]], None],
     ) -> None:
         self._bus, self._place, self._clock, self._driver, self._account = bus, place, clock, driver, account
-        self._adopt = adopt
+        self._adopt, self._queue = adopt, queue
         self._open: dict[_Sending | _Receiving, None] = {}
 
     def snapshot(self, stream: Stream, body: bytes) -> dict[str, Any]:
@@ -75,7 +88,7 @@ class Transfers:
         if not wanted.get("deliver_subject"):
             raise bad_request()
         to = wanted["deliver_subject"].encode()
-        if not valid_pattern(to) or not is_literal(to):
+        if not valid_pattern(to) or not is_literal(to) or to in RESERVED:
             raise ApiError(400, 10015, "deliver subject not valid")
         if stream.borrowed or stream.config.storage != "file":
             raise ApiError(500, 10064, "snapshot failed: no impl")
@@ -107,6 +120,7 @@ class Transfers:
         if config.name != name:
             raise name_mismatch()
         config.check()
+        finished(config.check_overlaps())
         if config.storage != "file":
             raise ApiError(500, 10062, "restore failed: a stream in memory has no archive")
         self._account.check_new(config)
@@ -170,7 +184,7 @@ class Transfers:
             elif payload:
                 receiving.size += len(payload)
                 try:
-                    self._account.room.check("file", receiving.size)
+                    self._account.room.check("file", self._coming)
                     receiving.archive.add(payload)
                 except (ApiError, StorageError) as error:
                     self._end(receiving, reply, str(error))
@@ -178,27 +192,74 @@ class Transfers:
                     self._bus.publish(reply, b"")
             else:
                 receiving.busy = True
-                self._driver.aside(receiving.archive.unpack, partial(self._end, receiving, reply))
+                limit = self._account.room.left("file") - self._coming + receiving.size
+                self._driver.aside(partial(receiving.archive.unpack, limit), partial(self._end, receiving, reply))
+
+    @property
+    def _coming(self) -> int:
+        """Bytes that all restores together have brought."""
+        return sum(each.size for each in self._open if isinstance(each, _Receiving))
 
     def _end(self, receiving: _Receiving, reply: bytes, problem: str) -> None:
-        """Makes a stream of what has come, if nothing is wrong with it, and says so."""
-        receiving.busy = False
+        """Opens what has come and is unpacked, in a thread, if nothing is wrong with it."""
         try:
             if problem:
                 raise ApiError(500, 10062, f"restore failed: {problem}")
             self._account.check_new(receiving.config)
             receiving.archive.place()
-            stream = self._account.restore(receiving.config, receiving.archive.created)
-            receiving.archive.keep()
-            self._adopt(stream)
-            answer = {"type": response_type("stream_create"), **stream_info(stream, self._clock.wall())}
-        except ApiError as error:
-            answer = failed("stream_create", error)
-        except StorageError as error:
-            answer = failed("stream_create", ApiError(500, 10062, f"restore failed: {error.message}"))
+        except (ApiError, StorageError) as error:
+            self._fail(receiving, reply, error)
+            return
+        job = partial(_open, self._place, receiving.config, self._clock.wall())
+        self._driver.aside(job, partial(self._opened, receiving, reply))
+
+    def _opened(self, receiving: _Receiving, reply: bytes, found: _Opened | StorageError) -> None:
+        """Makes a stream of what was opened, in the turns of a request."""
+        if isinstance(found, StorageError):
+            self._fail(receiving, reply, found)
+        else:
+            self._queue(receiving.name, self._take(receiving, reply, found))
+
+    def _take(self, receiving: _Receiving, reply: bytes, found: _Opened) -> Iterator[None]:
+        store, remembered = found
+        try:
+            self._account.check_new(receiving.config)
+            self._place.share(receiving.name, store)
+            stream = self._account.restore(receiving.config, receiving.archive.created, store, remembered)
+        except (ApiError, StorageError) as error:
+            store.abandon()
+            self._fail(receiving, reply, error)
+            return
+        receiving.archive.keep()
+        yield from self._adopt(stream)
+        answer = {"type": response_type("stream_create"), **stream_info(stream, self._clock.wall())}
+        self._finish(receiving, reply, answer)
+
+    def _fail(self, receiving: _Receiving, reply: bytes, error: ApiError | StorageError) -> None:
+        if isinstance(error, StorageError):
+            error = ApiError(500, 10062, f"restore failed: {error.message}")
+        self._finish(receiving, reply, failed("stream_create", error))
+
+    def _finish(self, receiving: _Receiving, reply: bytes, answer: dict[str, Any]) -> None:
+        receiving.busy = False
         self._bus.publish(reply, dumps(answer))
         self._close(receiving)
         self._driver.commit_soon()
+
+
+#: A store, and what its messages said about themselves.
+_Opened = tuple["StreamStore", Memories]
+
+
+def _open(place: Place, config: StreamConfig, now: int) -> _Opened | StorageError:
+    """Opens a store that nobody else knows yet; may be called in a thread. Returns what is wrong, if something is."""
+    try:
+        store = place.open_apart(config.name)
+        return store, memories(store, config, now)
+    except StorageError as error:
+        return error
+    except StantoolsError as error:
+        return StorageError(error.message)
 
 
 class _Receiving:

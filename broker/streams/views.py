@@ -65,9 +65,12 @@ def jsz(server: StreamsServer, query: Mapping[str, str]) -> dict[str, Any]:
         if any(detailed):
             begin, limit = _number(query, "offset", 0), _number(query, "limit", _PAGE)
             streams = account.selected("")[begin : begin + limit]
-            detail["stream_detail"] = [
-                _stream(server, stream, config=asked("config"), consumers=asked("consumers")) for stream in streams
-            ]
+            # Made when it is written: there may be thousands.
+            detail["stream_detail"] = (
+                _stream(server, stream, config=asked("config"), consumers=asked("consumers"))
+                for stream in streams
+                if not stream.deleted
+            )
         found["account_details"] = [detail]
         found["total"] = 1
     return found
@@ -113,9 +116,11 @@ def _stream(server: StreamsServer, stream: Stream, *, config: bool, consumers: b
     if config:
         detail["config"] = info["config"]
     if consumers:
-        detail["consumer_detail"] = [
-            server.consumers.info(each) for _, each in sorted(server.consumers.of(stream).items())
-        ]
+        detail["consumer_detail"] = (
+            server.consumers.info(each)
+            for name, each in sorted(server.consumers.of(stream).items())
+            if server.consumers.of(stream).get(name) is each
+        )
     return detail
 
 

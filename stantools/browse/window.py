@@ -71,7 +71,7 @@ class Window:
 
     @property
     def encrypted(self) -> bool:
-        """The last messages look encrypted."""
+        """The last messages may be encrypted."""
         if not self._sampled:
             self._sampled = True
             last = next((piece for piece in reversed(self._pieces) if isinstance(piece, Stretch)), None)

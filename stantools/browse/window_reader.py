@@ -20,7 +20,7 @@ from stantools.errors import StoreUnreadableError
 from stantools.format import gogo, index, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.encryption import ChannelCipher, DecryptError, looks_encrypted
+from stantools.format.encryption import ChannelCipher, DecryptError, looks_encrypted, may_be_encrypted
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER, RECORD_HEADER_SIZE, Flag, Stop
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
@@ -124,7 +124,7 @@ class StretchReader:
         self._channel = channel
         self._crc = crc
         self.cipher = ChannelCipher(key, channel) if key else None  #: decrypts, if a key was given
-        self.encrypted = False  #: payloads that look encrypted are taken for encrypted
+        self.encrypted = False  #: payloads with the shape of encrypted ones are taken for some
         self._open = OpenFiles()
         self._blocks: OrderedDict[tuple[int, int], Rows] = OrderedDict()
 
@@ -271,7 +271,7 @@ class StretchReader:
         if not stored:
             return message
         if self.cipher is None:
-            return replace(message, encrypted=self.encrypted) if looks_encrypted(stored) else message
+            return replace(message, encrypted=self.encrypted and looks_encrypted(stored, message.sequence))
         try:
             data = self.cipher.decrypt(stored)
         except DecryptError as problem:
@@ -286,7 +286,7 @@ class StretchReader:
         fields = message_head(head[RECORD_HEADER_SIZE:])
         foreign = Flag.FOREIGN_SUBJECT if fields.subject != self._channel else Flag(0)
         flags = foreign | (Flag.HAS_REPLY if fields.reply else Flag(0))
-        encrypted = looks_encrypted(fields.data) and (self.cipher is not None or self.encrypted)
+        encrypted = looks_encrypted(fields.data, sequence) and (self.cipher is not None or self.encrypted)
         return WindowMessage(
             sequence,
             timestamp,
@@ -335,13 +335,12 @@ class StretchReader:
         )
 
     def looks_encrypted(self, stretch: Stretch) -> bool:
-        """Returns whether most of the last messages look encrypted; a single one can do so by chance."""
+        """Returns whether the last messages may be encrypted."""
         try:
             rows = self.messages(stretch, self.located(stretch, max(stretch.count - _SAMPLES, 0), stretch.count))
         except StoreUnreadableError:
             return False
-        looks = [looks_encrypted(row.data) for row in rows if isinstance(row, WindowMessage) and row.size]
-        return sum(looks) * 2 > len(looks)
+        return may_be_encrypted((row.sequence, row.data) for row in rows if isinstance(row, WindowMessage))
 
     # finding messages
 

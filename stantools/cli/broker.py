@@ -6,6 +6,7 @@ import click
 
 from stantools.cli.verbs import summaries
 from stantools.errors import UsageError
+from stantools.installing import install_command
 
 
 @click.command(
@@ -27,6 +28,6 @@ def command(words: tuple[str, ...]) -> int:
     try:
         from broker.cli import main
     except ImportError as error:
-        remedy = "install the extra: pip install 'stantools[broker]'"
+        remedy = f"install what it needs: {install_command('aiohttp', 'bcrypt')}"
         raise UsageError(f"the broker cannot run: {error}", remedy) from error
     return main(list(words))

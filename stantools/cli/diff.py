@@ -126,7 +126,7 @@ def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: in
 
     nodes = [node_at(path) for path in (store, other)]
     first, second = opened = [
-        open_store(store_of_node(node, "messages are compared") if node else path, reading)
+        open_store(store_of_node(node, "messages are compared") if node else path, reading, channels)
         for node, path in zip(nodes, (store, other), strict=True)
     ]
     names = {name for each in opened for name in each.matching(channels)}

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from stantools.cli import console
-from stantools.cli.forecast import Server
+from stantools.cli.diagnosis import Server, examine, print_advice, print_outcomes, print_starts, print_verdict
 from stantools.cli.options import limit_options, options_of, reading_options, store_argument, verb
 from stantools.cli.output import show
-from stantools.errors import ExitCode, StantoolsError, StoreChangedError
-from stantools.notation import describe_ranges
+from stantools.errors import ExitCode
 
 if TYPE_CHECKING:
     from stantools.inspection.advice import Diagnosis
-    from stantools.inspection.forecast import Forecast
-    from stantools.inspection.survey import ChannelSurvey
-    from stantools.store.directory import Datastore
     from stantools.store.options import ReadOptions
 
-_COLORS = {"healthy": "green", "flawed": "yellow", "damaged": "red", "in danger": "red"}
 _MANY = 8
 _ALL = ": `stantools verify STORE`"
 
@@ -59,63 +53,15 @@ def exit_code(diagnosis: Diagnosis) -> ExitCode:
     return ExitCode.CLEAN if diagnosis.state is Health.HEALTHY else ExitCode.FINDINGS
 
 
-def examine(
-    store: Path, opened: Datastore, server: Server, on_survey: Callable[[ChannelSurvey], object] | None = None
-) -> Diagnosis:
-    """Reads everything, predicts starts, and says what that comes to; progress is shown.
-
-    Args:
-        store: The store's directory, as the user wrote it.
-        opened: The store.
-        server: How the server is started.
-        on_survey: Called with the scan of each channel before it is let go.
-    """
-    from stantools.cli.progress import Progress
-    from stantools.inspection.advice import diagnose
-    from stantools.inspection.forecast import forecast_versions
-    from stantools.inspection.verify import verify
-    from stantools.store.locks import find_uses
-
-    uses = find_uses(opened.path)
-    with Progress("verify", lambda: opened.data_size(opened.channel_names)) as shown:
-        found = verify(
-            opened,
-            workers=server.workers,
-            progress=shown.advance,
-            on_finding=shown.found,
-            on_survey=on_survey,
-        )
-    options = server.options(opened)
-    starts: list[tuple[Forecast, Forecast]] = []
-    with Progress("forecast", lambda: opened.data_size(opened.channel_names)) as shown:
-        try:
-            starts = forecast_versions(opened, options, progress=shown.advance)
-        except StoreChangedError:
-            raise
-        except StantoolsError as problem:  # the rest is worth knowing all the same
-            console.warning(f"what the server would do cannot be determined: {problem.message}", problem.remedy)
-    return diagnose(store, found, starts, uses)
-
-
-def print_verdict(diagnosis: Diagnosis) -> None:
-    """Prints the verdict in one line."""
-    state = console.paint(diagnosis.state.value, _COLORS[diagnosis.state.value], err=False, bold=True)
-    click.echo(console.wrapped(f"{console.escape(str(diagnosis.path))}: {state}: {diagnosis.verdict}", 2))
-
-
 def _print(diagnosis: Diagnosis) -> None:
-    from stantools.cli.forecast import print_advice, print_starts
     from stantools.inspection.findings import worst_first
 
     print_verdict(diagnosis)
     if diagnosis.starts:
         click.echo()
         print_starts(diagnosis.starts)
-    if diagnosis.lost:
-        click.echo("\nlost:")
-        for name, ranges in list(diagnosis.lost.items())[:_MANY]:
-            click.echo(console.wrapped(f"  {console.escape(name)}: {describe_ranges(ranges)}", 4))
-        console.left_out(len(diagnosis.lost) - _MANY, "channel", head="  ", tail=_ALL)
+    click.echo()
+    print_outcomes(diagnosis)
     ranked = worst_first(each for each in diagnosis.verified.findings if each.severity.value != "info")
     if ranked:
         click.echo("\nwrong:")

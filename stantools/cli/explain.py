@@ -28,16 +28,20 @@ _WIDTH = 100
 def command(words: tuple[str, ...]) -> int:
     """Explain a finding of `stantools verify`, or what the server wrote into its log.
 
-    Paste a log line as it is, quoted or not. In a whole log, a FILE or stdin (named - or not at all), each line
-    that says something about the store is explained once. Without any of these, every finding code is listed. Where
-    the current directory or ./datastore is a store, or STANTOOLS_STORE names one, it is the one in the commands.
+    Paste a log line as it is, quoted or not, or several; also as Docker, journald, syslog and Kubernetes keep them. In
+    a whole log, a FILE or stdin (named - or not at all), each line that says something about the store is explained
+    once. Without any of these, every finding code is listed. Where the current directory or ./datastore is a store, or
+    STANTOOLS_STORE names one, it is the one in the commands.
     """
     from stantools.inspection.catalogue import CATALOGUE
     from stantools.inspection.explain import explain, explain_log, similar_codes
 
     text = " ".join(words)
     log = _log(words)
-    found = explain(text) if log is None else explain_log(log)
+    if log is not None:
+        found = explain_log(log)
+    else:
+        found = explain_log(text.splitlines()) if "\n" in text.strip() else explain(text)
     if not words and not found and (log is None or not log.lines):
         codes = [{"code": e.code, "severity": e.severity.value, "meaning": e.meaning} for e in CATALOGUE.values()]
         rows = ([*each.values()] for each in codes)

@@ -4,81 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from stantools.cli import console
+from stantools.cli.diagnosis import Server, examine, print_advice, print_outcomes, print_starts
 from stantools.cli.options import limit_options, node_option, options_of, reading_options, stores_argument, verb
 from stantools.cli.output import print_json, table_text
 from stantools.errors import ExitCode, UsageError
-from stantools.escaping import shell_word
 from stantools.notation import counted, describe_ranges
-from stantools.options import CLUSTER_ID, SIZE, WORKERS, option
 
 if TYPE_CHECKING:
-    from stantools.inspection.advice import Advice
-    from stantools.inspection.forecast import Forecast, OtherUser, ServerOptions
-    from stantools.store.directory import Datastore
-    from stantools.store.limits import StoreLimits
+    from stantools.inspection.forecast import Forecast
     from stantools.store.nodes import NodeFiles
     from stantools.store.options import ReadOptions
 
 _LOG_LINES = 12
 _LOSSES = 8
+_CHANNELS = 20
 #: Log lines that are left out of the table: informational ones, the dump of a bad record, and the error itself.
 _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(?: |$))")
-
-
-# The versions are those of `inspection.forecast.SERVER_VERSIONS`; that module is too big to import for --help.
-_VERSIONS = ("0.23.2", "0.25.6")
-
-
-@dataclass(frozen=True)
-class Server:
-    """How the server whose behaviour is predicted is started; what is not given is the server's default."""
-
-    server_version: str | None = option(f"Which server; {_VERSIONS[0]} if not given.", choices=_VERSIONS)
-    cluster_id: str | None = CLUSTER_ID.field(help="The server's -cluster_id; the store's own if not given.")
-    read_buffer: int | None = SIZE.field(help="The server's -file_read_buffer_size; 0 is off.")
-    server_user: str | None = option("Name or number of the user that runs the server, if not you.", metavar="USER")
-    workers: int = WORKERS.field()
-    limits: StoreLimits | None = None
-
-    def options(self, store: Datastore) -> ServerOptions:
-        """Returns how the server is started on a store.
-
-        The cluster id is the store's own if it is not given: a start with another one fails anyway.
-        """
-        from stantools.inspection.forecast.options import own_server
-
-        version = self.server_version or _VERSIONS[0]
-        options = own_server(store, version=version, workers=self.workers)
-        if self.limits:
-            options = replace(options, limits=self.limits)
-        if self.read_buffer is not None:
-            options = replace(options, read_buffer_size=self.read_buffer)
-        if self.cluster_id:
-            options = replace(options, cluster_id=self.cluster_id)
-        return replace(options, access=_user(self.server_user)) if self.server_user else options
-
-
-def _user(name: str) -> OtherUser:
-    import grp
-    import pwd
-
-    from stantools.inspection.forecast import OtherUser
-
-    try:
-        entry = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
-    except KeyError as problem:
-        if name.isdecimal():
-            return OtherUser(int(name))
-        raise UsageError(f"there is no user {console.escape(name)}", "give the user's number") from problem
-    groups = {each.gr_gid for each in grp.getgrall() if entry.pw_name in each.gr_mem}
-    return OtherUser(entry.pw_uid, frozenset({entry.pw_gid, *groups}))
 
 
 @verb("forecast", "table", "json")
@@ -103,9 +50,6 @@ def command(stores: tuple[Path, ...], server: Server, reading: ReadOptions) -> i
     delivered; of a cluster: every node starts, one can lead, and none that can forgets a channel. Otherwise 1.
     """
     from stantools.cli.opening import node_at, open_store
-    from stantools.cli.progress import Progress
-    from stantools.inspection.advice import advise, harmless
-    from stantools.inspection.forecast import forecast_versions
 
     nodes = [node for path in stores if (node := node_at(path))]
     if nodes and len(nodes) == len(stores):
@@ -113,13 +57,11 @@ def command(stores: tuple[Path, ...], server: Server, reading: ReadOptions) -> i
     if len(stores) > 1:
         raise UsageError("only nodes of a cluster are forecast together", "name one store, or directories of nodes")
     (store,) = stores
-    opened = open_store(store, reading)
-    options = server.options(opened)
-    with Progress("forecast", lambda: opened.data_size(opened.channel_names)) as shown:
-        versions = forecast_versions(opened, options, progress=shown.advance)
+    diagnosis = examine(store, open_store(store, reading), server, needs_start=True)
+    judged = list(diagnosis.starts)
     if server.server_version:
-        del versions[1:]
-    normal = versions[0][0]
+        del judged[1:]
+    versions = [(normal.forecast, truncating.forecast) for normal, truncating in judged]
     if console.output() == "json":
         described = [
             {
@@ -129,16 +71,25 @@ def command(stores: tuple[Path, ...], server: Server, reading: ReadOptions) -> i
             }
             for one, two in versions
         ]
-        print_json({**described[0], "other_versions": described[1:]})
+        start = judged[0][0]
+        said = {
+            "harmless": start.harmless,
+            "says": start.sentence(),
+            "flaws": [flaw.as_json() for flaw in start.flaws],
+            "messages": diagnosis.totals.as_json(),
+        }
+        print_json({**described[0], **said, "other_versions": described[1:]})
     else:
-        print_starts(versions)
-        print_advice(advise(store, None, normal))
+        print_starts(judged)
+        print_advice(diagnosis.advice)
+        click.echo()
+        print_outcomes(diagnosis)
         for one, two in versions:
             click.echo()
             _print(one, f"server {one.server_version}, normal start")
             click.echo()
             _print(two, f"server {two.server_version}, start with -file_truncate_bad_eof", beside=one)
-    return ExitCode.CLEAN if harmless(normal) else ExitCode.FINDINGS
+    return ExitCode.CLEAN if judged[0][0].delivers else ExitCode.FINDINGS
 
 
 def _forecast_cluster(files: Sequence[NodeFiles], reading: ReadOptions) -> int:
@@ -168,31 +119,6 @@ def _forecast_cluster(files: Sequence[NodeFiles], reading: ReadOptions) -> int:
     elif not said.harmless:
         click.echo(console.wrapped("next: stantools verify NODE for each node that does not start", 2))
     return ExitCode.CLEAN if said.harmless else ExitCode.FINDINGS
-
-
-def print_starts(versions: Sequence[tuple[Forecast, Forecast]]) -> None:
-    """Prints what starts come to and what they destroy."""
-    from stantools.inspection.advice import harmless, sentence
-
-    (normal, truncating), *others = versions
-    said = [("", normal)]
-    if (truncating.starts, truncating.destroys) != (normal.starts, normal.destroys):
-        said.append(("With -file_truncate_bad_eof ", truncating))
-    said += [(f"As version {one.server_version} ", one) for one, _ in others]
-    for label, one in said:
-        color = "green" if harmless(one) else "red"
-        text = label + sentence(one).removeprefix("Started now, ") if label else sentence(one)
-        click.echo(console.paint(console.wrapped(text, 2), color, err=False))
-        for loss in one.destroys[:_LOSSES]:
-            click.echo(console.wrapped(f"  destroys  {loss.sentence()}", 12))
-        console.left_out(len(one.destroys) - _LOSSES, head="  destroys  ", tail=": see -o json")
-
-
-def print_advice(advice: Advice) -> None:
-    """Prints the next step, and its command as it can be pasted."""
-    click.echo(console.wrapped(f"next: {console.escape_line(advice.text)}", 2))
-    if advice.command:
-        click.echo(f"  {' '.join(map(shell_word, advice.command))}")
 
 
 def _print(forecast: Forecast, title: str, beside: Forecast | None = None) -> None:

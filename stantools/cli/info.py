@@ -59,7 +59,7 @@ def command(
 
         report, result = node_overview(node, reading, patterns=channels, limits=limits, free_pages=True)
         return _print(result, limits is not None, slices, report)
-    opened = open_store(store, reading)
+    opened = open_store(store, reading, channels)
     opened.chosen(channels)
     with Progress("info") as shown:
         result = overview(
@@ -171,7 +171,7 @@ def _facts(result: Overview, limited: bool, node: NodeReport | None) -> list[tup
         hidden = sum(each.logical.removed for each in result.channels if each.logical)
         facts.append(("hidden by the limits", counted(hidden, "message", "that is/that are") + " still on disk"))
     if any(each.encrypted for each in result.channels):
-        facts.append(("encryption", "payloads look encrypted"))
+        facts.append(("encryption", "payloads may be encrypted; the server's key shows whether they are"))
     for title, names in (
         ("leftover files", result.leftovers),
         ("ignored symbolic links", result.symlinks),

@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 
 import click
 
-from stantools.cli import console
+from stantools.cli import console, own_words
 from stantools.cli.verbs import CONTEXT, QUESTIONS, LateGroup, summaries
-from stantools.errors import ExitCode, StantoolsError
+from stantools.errors import ExitCode, NotAStoreError, NotPermittedError, StantoolsError
 
 _EXIT_CODES = """\
 Exit codes: 0 clean or done; 1 findings or differences; 2 wrong usage; 3 cannot read or write; 4 refused for
@@ -55,7 +55,7 @@ class Program(LateGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Finds the verb; a store in its place is looked at."""
         name = args[0]
-        if name not in summaries() and not name.startswith("-") and (Path(name).is_dir() or os.sep in name):
+        if name not in summaries() and not name.startswith("-") and (os.path.lexists(name) or os.sep in name):
             args = ["doctor", *args]  # a store, and no question: what is the matter with it?
         return super().resolve_command(ctx, args)
 
@@ -99,6 +99,7 @@ class Program(LateGroup):
 
     def make_context(self, *given: Any, **extra: Any) -> click.Context:
         """Reads the command line; the help page may be printed here."""
+        own_words.keep(given[1])
         try:
             return super().make_context(*given, **extra)
         except BrokenPipeError:
@@ -109,7 +110,7 @@ class Program(LateGroup):
         try:
             return super().invoke(ctx)
         except StantoolsError as problem:
-            console.error(problem.message, problem.remedy)
+            console.error(problem.message, self._remedy(problem))
             return problem.exit_code
         except KeyboardInterrupt:
             return _report_interruption()
@@ -119,6 +120,18 @@ class Program(LateGroup):
             if isinstance(problem, BrokenPipeError) and _output_is_closed():
                 _leave_closed_output()
             return _report_unexpected(ctx, problem)
+
+    def _remedy(self, problem: StantoolsError) -> str:
+        """Returns what helps, in the user's own words where only a path or the user has to be another."""
+        if isinstance(problem, NotAStoreError) and (command := own_words.about(problem.instead)):
+            return f"name the store: `{command}`"
+        if (
+            isinstance(problem, NotPermittedError)
+            and problem.optional
+            and own_words.may_add(self, own_words.ACCEPT_UNREADABLE)
+        ):
+            return f"{problem.remedy}; or leave it out: `stantools COMMAND {own_words.ACCEPT_UNREADABLE}`"
+        return problem.remedy
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
@@ -275,7 +288,13 @@ def _leave_closed_output() -> NoReturn:
 
 
 def _report_unexpected(ctx: click.Context, problem: Exception) -> int:
-    if isinstance(problem, OSError):
+    if isinstance(problem, PermissionError) and problem.filename and not os.access(problem.filename, os.R_OK):
+        from stantools.store.permissions import refusal
+
+        path = Path(os.fsdecode(problem.filename))
+        refused = refusal(path, [path])
+        console.error(refused.message, refused.remedy)
+    elif isinstance(problem, OSError):
         place = f"{console.escape(os.fsdecode(problem.filename))}: " if problem.filename else ""
         console.error(f"{place}{problem.strerror or str(problem) or type(problem).__name__}")
     elif isinstance(problem, MemoryError):

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from stantools.store.options import ReadOptions
 
 _COLUMNS = ("seq", "timestamp_ns", "time", "subject", "reply", "data", "size")
-#: So many payloads that look encrypted make a note worth while.
-_SUSPECTS = 3
+#: Payloads like encrypted ones after which it is time to say so.
+_SUSPECTS = 4
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def command(store: Path, channel: str, choosing: Choosing, reading: ReadOptions)
     from stantools.inspection.messages import MessageReader, Selection, follow
     from stantools.store.directory import ChannelFiles
 
-    opened = open_store(store, reading)
+    opened = open_store(store, reading, [channel])
     files = open_channel(opened, channel)
     first, last = choosing.sequences or (None, None)
     selection = Selection(first, last, choosing.since, choosing.until, choosing.tail, choosing.pattern())
@@ -124,10 +124,11 @@ class _Warnings:
     def __init__(self, channel: str, *, encryption_key_given: bool) -> None:
         self._channel = console.escape(channel)
         self._told_encrypted = encryption_key_given
-        self._payloads = self._suspects = 0
+        self._suspects: list[tuple[int, bytes]] = []
         self.count = 0
 
     def watch(self, items: Iterator[StoredMessage | Trouble]) -> Iterator[StoredMessage]:
+        from stantools.format.encryption import may_be_encrypted
         from stantools.inspection.messages import Trouble
 
         for item in items:
@@ -139,7 +140,7 @@ class _Warnings:
             elif item.data and not self._told_encrypted:
                 self._look_for_encryption(item)
             yield item
-        if self._suspects and self._suspects == self._payloads:
+        if may_be_encrypted(self._suspects):
             self._tell_encrypted()
 
     def _trouble(self, trouble: Trouble) -> None:
@@ -157,20 +158,19 @@ class _Warnings:
         console.warning(text)
 
     def _look_for_encryption(self, message: StoredMessage) -> None:
-        from stantools.format.encryption import looks_encrypted
+        from stantools.format.encryption import looks_encrypted, may_be_encrypted
 
-        # A single payload can look so by chance, most of several cannot.
-        self._payloads += 1
-        self._suspects += looks_encrypted(message.data)
-        if self._suspects >= _SUSPECTS and self._suspects * 2 > self._payloads:
-            self._tell_encrypted()
+        if looks_encrypted(message.data, message.sequence):
+            self._suspects.append((message.sequence, message.data))
+            if len(self._suspects) % _SUSPECTS == 0 and may_be_encrypted(self._suspects):
+                self._tell_encrypted()
 
     def _tell_encrypted(self) -> None:
         if not self._told_encrypted:
             self._told_encrypted = True
             console.note(
-                f"payloads of {self._channel} look encrypted; "
-                "to read them give --encryption-key-env or --encryption-key-file"
+                f"payloads of {self._channel} may be encrypted; "
+                "with the server's key, by --encryption-key-env or --encryption-key-file, it shows whether they are"
             )
 
 

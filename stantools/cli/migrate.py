@@ -17,6 +17,7 @@ from stantools.cli.migrationview import show_outcome, show_plan, show_plans, sho
 from stantools.cli.options import (
     Consent,
     GroupedCommand,
+    PathType,
     StoreArgument,
     consent_options,
     each_of,
@@ -106,7 +107,7 @@ _planning = partial(
 )
 _following = options_of(Following, "following", title="Beside a running server")
 _applying = options_of(Applying, "applying", title="How it is carried out")
-_plan_argument = click.argument("plan_file", type=click.Path(path_type=Path), metavar="PLAN")
+_plan_argument = click.argument("plan_file", type=PathType(), metavar="PLAN")
 _PLAN_FILE = Option(help="Where the plan is written.", flags=("--plan",), kind=Path, metavar="FILE")
 
 
@@ -116,7 +117,7 @@ _sources = each_of(
         cls=StoreArgument,
         nargs=-1,
         required=True,
-        type=click.Path(readable=False, path_type=Path),
+        type=PathType(),
         metavar="STORE | NODE...",
     ),
     node_option,

@@ -42,7 +42,7 @@ def _print_plan(plan: Plan, problems: Sequence[Note]) -> None:
         click.echo(table_text(headers, rows, right=("messages", "payload", "consumers")))
     _show_left_out(plan.left_out)
     _show_notes([*plan.notes, *problems])
-    lost = f", {counted(plan.lost, 'message', 'is/are')} lost in the store" if plan.lost else ""
+    lost = f", {counted(plan.lost, 'message', 'is/are')} missing before" if plan.lost else ""
     click.echo(
         f"{counted(len(plan.streams), 'stream')}, {counted(plan.messages, 'message')} ({format_size(plan.bytes)}), "
         f"{counted(plan.consumers, 'consumer')} -> {console.escape(str(plan.target))}{lost}"

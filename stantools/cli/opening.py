@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.errors import StoreUnreadableError, UsageError
+from stantools.errors import NotPermittedError, StoreUnreadableError, UsageError
 from stantools.format.crc import IEEE, Crc
 from stantools.store import options
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore, open_datastore
@@ -51,13 +51,23 @@ def usual_store(ctx: click.Context) -> str | None:
     return None
 
 
-def open_store(path: Path, reading: ReadOptions) -> Datastore:
-    """Opens a store; says so if its CRC is not the usual one.
+def open_store(path: Path, reading: ReadOptions, channels: Sequence[str] = ()) -> Datastore:
+    """Opens a store; says so if its CRC is not the usual one, and which files are left out.
+
+    Args:
+        path: The store.
+        reading: How to read it.
+        channels: Patterns of the channels that are to be read; all, if none is given.
 
     Raises:
-        StoreUnreadableError: It is not a store, cannot be listed, or is of release 0.1.
+        StoreUnreadableError: It is not a store, cannot be listed, may not be read, or is of release 0.1.
     """
-    store = options.open_store(path, reading)
+    store = options.open_store(path, reading, channels)
+    if reading.accept_unreadable:
+        try:
+            store.check_permitted(store.matching(channels))
+        except NotPermittedError as problem:
+            console.warning(f"{problem.message}: left out, so nothing is said about what they hold", problem.remedy)
     _tell_polynomial(store.crc, reading)
     if console.is_verbose():
         console.note(

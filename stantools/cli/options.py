@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import os
 import weakref
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -22,7 +23,7 @@ from click.shell_completion import CompletionItem
 from stantools.cli import console
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import StantoolsError, UsageError
-from stantools.options import CHANNELS, CRC_POLY, KEY, WORKERS, LimitOptions, Option, declared
+from stantools.options import ACCEPT_UNREADABLE, CHANNELS, CRC_POLY, KEY, WORKERS, LimitOptions, Option, declared
 from stantools.secret import Secret
 
 if TYPE_CHECKING:
@@ -117,6 +118,23 @@ def complete_channel(ctx: click.Context, param: click.Parameter, incomplete: str
 # Declared options
 
 
+class PathType(click.Path):
+    """A path. One like an option becomes absolute: it works in every command that is printed about it."""
+
+    def __init__(self) -> None:
+        super().__init__(readable=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Turns the user's text into a path."""
+        return super().convert(printable_path(value) if isinstance(value, str) else value, param, ctx)
+
+
+def printable_path(text: str) -> str:
+    """Returns a path that commands may name."""
+    plain = text.removeprefix("./")
+    return os.path.abspath(plain) if plain.startswith("-") and plain != "-" else text  # noqa: PTH100
+
+
 class _Parsed(_ParamType):
     """A click type around a function that raises ValueError."""
 
@@ -182,7 +200,7 @@ def _type_of(option: Option) -> Any:
     if option.choices:
         return click.Choice([str(each) for each in option.choices], case_sensitive=not option.any_case)
     if option.kind is Path:
-        return click.Path(path_type=Path)
+        return PathType()
     if option.least is None:
         return option.kind
     ranged: Any = click.IntRange if option.kind is int else click.FloatRange
@@ -324,7 +342,7 @@ class StoreArgument(click.Argument):
                 value = usual if self.nargs == 1 else (usual,)
         named = value if isinstance(value, tuple) else (value,)
         if len(named) == 1 and isinstance(named[0], str) and not described:
-            console.set_store(ctx, named[0])
+            console.set_store(ctx, printable_path(named[0]))
         return value, source
 
     def _with_nodes(self, ctx: click.Context, value: Any, opts: Mapping[str, Any]) -> Any:
@@ -359,15 +377,14 @@ class StoreArgument(click.Argument):
         return None if isinstance(value, str) or (value and isinstance(value, tuple)) else last
 
 
-_PATH = click.Path(readable=False, path_type=Path)
-
-
-def stores_argument(metavar: str, kind: Any = _PATH) -> _Decorator:
+def stores_argument(metavar: str, kind: Any = None) -> _Decorator:
     """Adds an argument of one store or several; passes them on as `stores`."""
-    return click.argument("stores", cls=StoreArgument, nargs=-1, required=True, type=kind, metavar=metavar)
+    return click.argument(
+        "stores", cls=StoreArgument, nargs=-1, required=True, type=kind or PathType(), metavar=metavar
+    )
 
 
-store_argument = click.argument("store", cls=StoreArgument, type=_PATH, metavar="STORE")
+store_argument = click.argument("store", cls=StoreArgument, type=PathType(), metavar="STORE")
 #: For verbs that know nodes: `StoreArgument` takes the nodes for stores.
 node_option = click.option(
     "--node",
@@ -397,20 +414,25 @@ consent_options = options_of(Consent, "consent")
 NO_CRC = Option(help="Do not check CRCs, like a server with -file_crc=false.", default=False)
 
 
-def reading_options(*, unchecked: bool = True) -> Callable[[_F], _F]:
+def reading_options(*, unchecked: bool = True, partial: bool = True) -> Callable[[_F], _F]:
     """Adds the options of how to read files and passes them on as `reading: ReadOptions`.
 
     Args:
         unchecked: Add --no-crc. What keeps good records must know which are good.
+        partial: Add --accept-unreadable. A single file is read or not.
     """
     checks = {"no_crc": NO_CRC} if unchecked else {}
-    return folded("reading", _reading, {"crc_poly": CRC_POLY, **checks, "encryption_key": KEY})
+    accepts = {"accept_unreadable": ACCEPT_UNREADABLE} if partial else {}
+    options = {"crc_poly": CRC_POLY, **checks, "encryption_key": KEY, **accepts}
+    return folded("reading", _reading, options)
 
 
-def _reading(crc_poly: int | None, encryption_key: Secret, no_crc: bool = False) -> ReadOptions:
+def _reading(
+    crc_poly: int | None, encryption_key: Secret, accept_unreadable: bool = False, no_crc: bool = False
+) -> ReadOptions:
     from stantools.store.options import ReadOptions
 
-    return ReadOptions(crc_poly, not no_crc, encryption_key.key())
+    return ReadOptions(crc_poly, not no_crc, encryption_key.key(), accept_unreadable)
 
 
 def limit_options(*, unlimited: bool = False) -> Callable[[_F], _F]:

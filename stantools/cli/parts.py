@@ -12,17 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stantools import __version__
+from stantools.installing import install_command
 
 #: Part -> what it is for.
 PARTS = {
-    "tui": "tui",
-    "broker": "broker, with speed and monitoring",
     "jetstream": "--server embedded",
     "arrow": "export to Parquet, and with zstd; pipeline stats",
     "duckdb": "export to DuckDB",
     "snappy": "migrate --compress",
     "spark": "pipeline (with Java 17 or 21)",
-    "report": "report, and pipeline stats --report",
 }
 _REQUIREMENT = re.compile(r"([\w.-]+).*;.*\bextra == ['\"](\w+)['\"]")
 
@@ -70,7 +68,7 @@ def describe() -> str:
         rows.append((part.name, part.purpose, there if part.complete else missing))
     head = f"stantools {__version__}, Python {platform.python_version()}"
     lines = [head, "", table_text(("part", "for", "installed"), rows, fold=("installed",)).rstrip()]
-    lacking = ",".join(part.name for part in found if not part.complete)
+    lacking = [name for part in found for name, version in part.packages.items() if not version]
     if lacking:
-        lines += ["", f"what is missing comes with: pip install 'stantools[{lacking}]'"]
+        lines += ["", f"what is missing comes with: {install_command(*lacking)}"]
     return "\n".join(lines)

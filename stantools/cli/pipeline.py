@@ -22,7 +22,7 @@ from stantools.cli.options import command as command_of
 from stantools.cli.verbs import CONTEXT, LateGroup, summaries
 from stantools.errors import UsageError
 from stantools.notation import format_size
-from stantools.options import CRC_POLY, KEY, Option, option
+from stantools.options import ACCEPT_UNREADABLE, CRC_POLY, KEY, Option, option
 from stantools.secret import Secret
 from stantools.work import Threads, Work
 
@@ -93,7 +93,7 @@ is named, and the rest is done.
 
 What is too little for Spark to pay is done here, with the same result; --engine decides otherwise.
 
-Spark is pyspark 4.1 or later (pip install 'stantools[spark]') with Java 17 or 21, found by JAVA_HOME or PATH. On a
+Spark is pyspark 4.1 or later (the extra `spark`) with Java 17 or 21, found by JAVA_HOME or PATH. On a
 cluster, the workers' Python (PYSPARK_PYTHON) needs what stantools depends on; the package itself is brought along.
 With spark-submit, it has to be installed there as well:
 
@@ -267,12 +267,17 @@ def reading_options(*, unchecked: bool = True, remote: bool = True, local: bool 
         **({"storage": storage} if remote else {}),
         **({"no_crc": NO_CRC} if unchecked else {}),
         "encryption_key": KEY.like(notes=(where, where)),
+        "accept_unreadable": ACCEPT_UNREADABLE,
     }
     return folded("reading", _reading, options)
 
 
 def _reading(
-    crc_poly: int | None, encryption_key: Secret, storage: tuple[str, ...] = (), no_crc: bool = False
+    crc_poly: int | None,
+    encryption_key: Secret,
+    accept_unreadable: bool,
+    storage: tuple[str, ...] = (),
+    no_crc: bool = False,
 ) -> TableOptions:
     from stantools.pipeline.tables.options import TableOptions
 
@@ -284,7 +289,14 @@ def _reading(
         named.append((name, value))
     if encryption_key.file:
         encryption_key = replace(encryption_key, file=encryption_key.file.absolute())
-    return TableOptions((), polynomial=crc_poly, check_crc=not no_crc, key=encryption_key, storage=tuple(named))
+    return TableOptions(
+        (),
+        polynomial=crc_poly,
+        check_crc=not no_crc,
+        key=encryption_key,
+        accept_unreadable=accept_unreadable,
+        storage=tuple(named),
+    )
 
 
 def report_failed(failed: Sequence[Failed]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import given, reading_options, verb
+from stantools.cli.options import PathType, given, reading_options, verb
 from stantools.cli.output import hex_dump, payload_text, plain, print_csv, print_ndjson
 from stantools.errors import ExitCode, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
@@ -25,13 +25,13 @@ _KINDS = ("server", "clients", "subs", "messages", "index", _RAFT)
 
 
 @verb("records", "table", "ndjson", "json", "csv", tables=False, progress=False)
-@click.argument("file", type=click.Path(readable=False, path_type=Path), metavar="FILE")
+@click.argument("file", type=PathType(), metavar="FILE")
 @given(
     kind=Option(help="What the file holds, if its name does not say so.", choices=_KINDS),
     damaged=Option(help="Only what is not a good record.", default=False),
     data=DATA.like(help="How to show message payloads; none in tables and base64 elsewhere if not given."),
 )
-@reading_options()
+@reading_options(partial=False)
 def command(file: Path, kind: str | None, damaged: bool, data: str | None, reading: ReadOptions) -> int:
     """Dump FILE record by record: offset, length, type, CRC, decoded fields, and what is damaged in between.
 

@@ -113,7 +113,7 @@ def _source(store: Path, options: ReplayOptions, workers: int, reading: ReadOpti
     from stantools.migration.source import SourceOptions
     from stantools.migration.workflow import read_source
 
-    opened = open_store(store, reading)
+    opened = open_store(store, reading, options.channels)
     names = opened.chosen(options.channels)
     taking = SourceOptions(options.channels, options.generation, options.archived, workers=workers)
     with Progress("plan", lambda: opened.data_size(names)) as shown:

@@ -34,7 +34,7 @@ def warn(source: StoreSource, *, key_given: bool) -> None:
         sealed = [console.escape(channel.name) for channel in source.channels if channel.encrypted]
         if sealed:
             console.note(
-                f"payloads of {some_of(sealed, 3)} look encrypted and are sent as they are stored; "
+                f"payloads of {some_of(sealed, 3)} may be encrypted and are sent as they are stored; "
                 "to decrypt them give --encryption-key-env or --encryption-key-file"
             )
 

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stantools.cli import console
-from stantools.cli.doctor import examine, exit_code, print_verdict, server_options
+from stantools.cli.diagnosis import examine, print_verdict
+from stantools.cli.doctor import exit_code, server_options
 from stantools.cli.options import options_of, reading_options, store_argument, verb
 from stantools.cli.output import show
 from stantools.errors import StantoolsError, StoreUnwritableError, UsageError
+from stantools.installing import install_command
 from stantools.options import Option, option
 
 if TYPE_CHECKING:
-    from stantools.cli.forecast import Server
+    from stantools.cli.diagnosis import Server
     from stantools.store.options import ReadOptions
 
 OVERWRITE = Option(help="Write over the page if it is there.", default=False)
@@ -72,7 +74,7 @@ def check_page(path: Path, *, overwrite: bool) -> None:
         StantoolsError: It cannot.
     """
     if not importlib.util.find_spec("jinja2"):
-        raise StantoolsError("the page needs jinja2", "pip install 'stantools[report]'")
+        raise StantoolsError("the page needs jinja2", install_command("jinja2"))
     if path.is_dir():
         raise UsageError(f"{path}: is a directory, expected the name of a file", "name a file in it")
     if path.exists() and not overwrite:

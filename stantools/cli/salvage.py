@@ -21,7 +21,7 @@ from stantools.cli.options import (
 from stantools.cli.output import place_text, show, table_text
 from stantools.errors import ExitCode, UsageError
 from stantools.escaping import beside, shell_word
-from stantools.notation import counted, describe_ranges, format_size
+from stantools.notation import counted, describe_ranges, format_size, some_of
 from stantools.options import FORCE, OUT, SERVER_KEY_VARIABLE
 from stantools.recovery.options import SalvageOptions
 
@@ -52,8 +52,9 @@ def command(
     rewritten, durables keep their position. The new directory appears when it is complete; it is then verified
     and a start is forecast. A file stantools-salvage.json in it says what was kept, moved and left behind.
 
-    Exit code 0: everything was kept. 5: done, and something was lost before (the plan names it). With --dry-run the
-    latter is 1.
+    The plan says which messages are intact, which were missing before, and which are lost by this step; what an empty
+    slice held is unknown. Exit code 0: everything was kept, and nothing was missing. 5: done, and something was missing
+    before, or is left out (the plan names it). With --dry-run the latter is 1.
     """
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
@@ -62,13 +63,13 @@ def command(
     from stantools.store.locks import check_not_in_use
 
     check_out(out, dry_run=dry_run)
-    opened = open_store(store, reading)
+    opened = open_store(store, reading, options.patterns)
     names = opened.chosen(options.patterns)
     for use in check_not_in_use(store, force=force or dry_run):
         console.warning(f"{use.detail}: what is being written may look damaged")
     with Progress("plan", lambda: opened.data_size(names)) as shown:
         plan = plan_salvage(opened, options, progress=shown.advance)
-    return carry_out(plan, None if dry_run else out, report)
+    return carry_out(plan, None if dry_run else out, report, opened.key)
 
 
 def check_out(out: Path | None, *, dry_run: bool) -> None:
@@ -85,6 +86,7 @@ def carry_out(
     plan: SalvagePlan,
     out: Path | None,
     report: Callable[[SalvagePlan, SalvageResult | None, dict[str, Any] | None], dict[str, Any]],
+    key: bytes | None = None,
 ) -> int:
     """Writes and checks a new store, says what was done, and returns the exit code.
 
@@ -92,6 +94,7 @@ def carry_out(
         plan: What it is made of.
         out: Where to; None only says what would be done.
         report: Makes the document for json.
+        key: The server's encryption key, if it was given.
     """
     from stantools.cli.progress import Progress
     from stantools.recovery.salvage import apply_salvage
@@ -103,7 +106,7 @@ def carry_out(
         with Progress("write", plan.bytes) as shown:
             result = apply_salvage(plan, out, progress=shown.advance)
         with Progress("verify") as shown:
-            check = check_new_store(plan, result, progress=shown.advance)
+            check = check_new_store(plan, result, key=key or _usual_key(), progress=shown.advance)
     show(lambda: report(plan, result, check.as_json() if check else None), lambda: _print(plan, result, check))
     if check is not None and not check.good:
         _tell_mistake(str(out))
@@ -193,17 +196,23 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
         click.echo(f"changed: {console.escape_line(change)}")
     console.left_out(len(plan.changes) - _MANY, "change")
     for dropped in plan.dropped[:_MANY]:
-        what = console.paint("lost", "red", err=False) if dropped.loss else "left out"
+        what = console.paint(dropped.fate.value, "red", err=False) if dropped.loss else dropped.fate.value
         length = counted(dropped.length, "byte") if dropped.length else ""
         offset = dropped.offset if dropped.offset >= 0 else None
         click.echo(f"{what}: {place_text(dropped.file, offset, length, dropped.reason, dropped.sequences)}")
     console.left_out(len(plan.dropped) - _MANY, "place")
+    suspected = {dropped.reason for dropped in plan.dropped}
+    for channel in plan.channels:
+        for end in channel.unknown:
+            if end in suspected:
+                continue
+            click.echo(console.wrapped(f"unknown: {console.escape_line(end)}", 2))
     kept = f"{counted(plan.messages, 'message')} in {counted(len(plan.channels), 'channel')}, {format_size(plan.bytes)}"
-    lost = f"; {counted(plan.lost, 'message', 'is/are')} known to be lost" if plan.lost else ""
+    click.echo(f"messages: {plan.outcome.sentence()}")
     if result is None:
-        click.echo(f"would keep {kept}{lost}; nothing was written")
+        click.echo(f"would keep {kept}; nothing was written")
         return
-    click.echo(f"kept {kept}{lost}")
+    click.echo(f"kept {kept}")
     click.echo(f"new store: {console.escape(str(result.path))} (what was done: {console.escape(result.manifest.name)})")
     if check:
         says = "verify is clean and the server would start" if check.good else "verify or forecast found a problem"
@@ -213,17 +222,39 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
                 f"  {finding['code']}  {console.escape(finding['file'])}  {console.escape_line(finding['detail'])}"
             )
         if check.good:
-            _print_next(plan, result, check.start.options)
+            if check.start.suspected:
+                _print_question(result, check.start.suspected)
+            else:
+                _print_next(plan, result, check.start.options)
+
+
+def _usual_key() -> bytes | None:
+    """Returns the key that a server would take from the environment."""
+    return os.fsencode(os.environ.get(SERVER_KEY_VARIABLE, "")) or None
+
+
+def _print_question(result: SalvageResult, suspected: tuple[str, ...]) -> None:
+    """Prints how to find out whether payloads are encrypted: a server that is started the wrong way does harm."""
+    names = some_of([console.escape(each) for each in suspected], 3)
+    click.echo(
+        console.wrapped(
+            f"next: find out whether payloads are encrypted ({names}), before a server is started: with the key of the "
+            "old server in the variable, this says whether it opens them",
+            2,
+        )
+    )
+    words = ("stantools", "doctor", str(result.path), "--encryption-key-env", SERVER_KEY_VARIABLE)
+    click.echo(f"  {' '.join(map(shell_word, words))}")
+    text = "If the old server ran with -encrypt, start the new one with it and the same key; if not, start it without."
+    click.echo(console.wrapped(text, 2))
 
 
 def _print_next(plan: SalvagePlan, result: SalvageResult, options: tuple[str, ...]) -> None:
     """Prints how to start a server on the new store, as it can be pasted, and how to fill its gaps."""
     from stantools.recovery.salvage.check import ENCRYPT
 
-    key, hint = _server_key() if ENCRYPT in options else ("", "")
-    text = (
-        f"next: start the server on the new store, with ports, users and limits as before{hint}; the original or ours:"
-    )
+    key = _server_key() if ENCRYPT in options else ""
+    text = "next: start the server on the new store, with ports, users and limits as before; the original or ours:"
     click.echo(console.wrapped(text, 2))
     words = " ".join(map(shell_word, ("-st", "FILE", "-dir", str(result.path), *options)))
     for program in ("nats-streaming-server", "stan-broker"):
@@ -238,28 +269,38 @@ def _print_next(plan: SalvagePlan, result: SalvageResult, options: tuple[str, ..
         click.echo(f"  {' '.join(map(shell_word, again))}")
 
 
-def _server_key() -> tuple[str, str]:
-    """Returns what hands the server its encryption key, in front of its command, and what is to be said about that."""
+def _server_key() -> str:
+    """Returns what hands the server its encryption key, in front of its command."""
     given = click.get_current_context().params
     variable, path = given["encryption_key_env"], given["encryption_key_file"]
     if path:
-        return f'{SERVER_KEY_VARIABLE}="$(cat {shell_word(str(path))})" ', ""
-    if not variable and SERVER_KEY_VARIABLE not in os.environ:
-        return f"{SERVER_KEY_VARIABLE}=KEY ", ", and its encryption key in the place of KEY"
-    return (f'{SERVER_KEY_VARIABLE}="${variable}" ' if variable and variable != SERVER_KEY_VARIABLE else ""), ""
+        return f'{SERVER_KEY_VARIABLE}="$(cat {shell_word(str(path))})" '
+    return f'{SERVER_KEY_VARIABLE}="${variable}" ' if variable and variable != SERVER_KEY_VARIABLE else ""
 
 
 def _print_stores(result: SalvageJobResult, *, dry_run: bool) -> None:
-    headers = ("store", "name", "channels", "messages", "bytes", "filled", "subs", "lost", "")
+    headers = (
+        "store",
+        "name",
+        "channels",
+        "messages",
+        "bytes",
+        "filled",
+        "subs",
+        "missing before",
+        "lost by this step",
+        "",
+    )
     if result.stores:
-        click.echo(table_text(headers, map(_line, result.stores), right=headers[2:8]))
+        click.echo(table_text(headers, map(_line, result.stores), right=headers[2:9]))
     lossy = [store for store in result.stores if store.report["summary"]["lossy"]]
     for store in lossy[: pipeline.NAMED]:
         pipeline.print_heading(store.root)
         lost = [each for each in store.report["dropped"] if each["loss"]]
         for each in lost[: pipeline.NAMED]:
             length = f"{each['length']} bytes" if each["length"] else ""
-            click.echo(f"  lost: {place_text(each['file'], each['offset'], length, each['reason'], each['sequences'])}")
+            place = place_text(each["file"], each["offset"], length, each["reason"], each["sequences"])
+            click.echo(f"  {each['fate']}: {place}")
         console.left_out(len(lost) - pipeline.NAMED, "place", head="  ")
     console.left_out(len(lossy) - pipeline.NAMED, "store", tail=" with losses: see -o json")
     click.echo(_conclusion(result, dry_run=dry_run))
@@ -281,16 +322,19 @@ def _line(store: SalvagedStore) -> tuple[Any, ...]:
         summary["bytes"],
         summary["filled"] or None,
         summary["subscriptions"] or None,
-        summary["lost"] or ("yes" if summary["lossy"] else None),
+        summary["missing_before"] or None,
+        summary["lost_by_this_step"] or ("perhaps" if summary["lossy"] and not summary["missing_before"] else None),
         state,
     )
 
 
 def _conclusion(result: SalvageJobResult, *, dry_run: bool) -> str:
     summaries = [store.report["summary"] for store in result.stores]
-    messages, size, lost = (sum(each[name] for each in summaries) for name in ("messages", "bytes", "lost"))
+    names = ("messages", "bytes", "missing_before", "lost_by_this_step")
+    messages, size, missing, lost = (sum(each[name] for each in summaries) for name in names)
     text = f"{counted(messages, 'message')} in {counted(len(summaries), 'store')}, {format_size(size)}"
-    text += f"; {counted(lost, 'message')} known to be lost" if lost else ""
+    text += f"; {missing} missing before" if missing else ""
+    text += f"; {lost} lost by this step" if lost else ""
     text += f"; {counted(len(result.failed), 'store')} failed" if result.failed else ""
     if dry_run:
         return f"would keep {text}; nothing was written"

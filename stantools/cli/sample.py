@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.options import given, options_of, verb
+from stantools.cli.options import PathType, given, options_of, verb
 from stantools.cli.output import print_json, print_table
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, format_size
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @verb("sample", "table", "json", tables=False)
-@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR", required=False)
+@click.argument("directory", type=PathType(), metavar="DIR", required=False)
 @options_of(SampleOptions, "options")
 @given(list_damages=Option(help="List the damages there are, and end.", default=False))
 def command(directory: Path | None, options: SampleOptions, list_damages: bool) -> int:

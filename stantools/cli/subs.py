@@ -70,7 +70,7 @@ def command(
                 "servers count as acknowledged"
             )
         return _print(result, ids, statuses)
-    opened = open_store(store, reading)
+    opened = open_store(store, reading, channels)
     names = opened.chosen(channels)
     if history:
         records = (row for name in names for row in _channel_history(opened, name, ids))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.forecast import Server
+from stantools.cli.diagnosis import Server
 from stantools.cli.options import dry_run_option, given, options_of, reading_options, store_argument, verb
 from stantools.cli.output import print_json, table_text
 from stantools.errors import ExitCode

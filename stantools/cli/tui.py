@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli.connecting import connection_options
-from stantools.cli.options import StoreArgument, node_option, reading_options, verb, workers_option
+from stantools.cli.options import PathType, StoreArgument, node_option, reading_options, verb, workers_option
 from stantools.errors import ExitCode, UsageError
+from stantools.installing import install_command
 
 if TYPE_CHECKING:
     from stantools.nats.options import ConnectOptions
@@ -20,13 +21,11 @@ if TYPE_CHECKING:
 
 
 @verb("tui")
-@click.argument(
-    "store", cls=StoreArgument, type=click.Path(readable=False, path_type=Path), metavar="[STORE]", required=False
-)
+@click.argument("store", cls=StoreArgument, type=PathType(), metavar="[STORE]", required=False)
 @node_option
 @click.option("--monitor", metavar="URL", help="Watch a running server: its monitoring, such as http://host:8222.")
 @connection_options
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Keys and theme; see the TUI guide.")
+@click.option("--config", type=PathType(), metavar="FILE", help="Keys and theme; see the TUI guide.")
 @workers_option
 @reading_options()
 def command(
@@ -63,8 +62,7 @@ def command(
     try:
         from tui.app import Browser
     except ImportError as error:
-        remedy = "install the extra: pip install 'stantools[tui]'"
-        raise UsageError(f"the browser cannot run: {error}", remedy) from error
+        raise UsageError(f"the browser cannot run: {error}", f"install it: {install_command('textual')}") from error
     from stantools.cli.opening import node_at, store_of_node
     from tui.keys import read_settings
     from tui.session import StoreSession

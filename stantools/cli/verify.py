@@ -59,7 +59,7 @@ def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadO
         with Progress("verify") as shown:
             verdict = verify_node(node, reading, patterns=channels, workers=workers, on_finding=shown.found)
         return _print(verdict, node=True)
-    opened = open_store(store, reading)
+    opened = open_store(store, reading, channels)
     names = opened.chosen(channels)
     with Progress("verify", lambda: opened.data_size(names)) as shown:
         verdict = verify(
@@ -119,21 +119,26 @@ def finding_rows(
 
 def print_verdict(verdict: Verdict, *, node: bool = False) -> None:
     """Prints what was found in one store, or in a clustered node, for people."""
+    from stantools.inspection.outcomes import Totals
+
     rows = [
         (
             each.name,
             each.messages,
             each.bytes,
-            describe_ranges(each.intact, 4),
-            describe_ranges(each.damaged, 4) if each.damaged else None,
-            describe_ranges(each.missing, 4) if each.missing else None,
+            describe_ranges(each.outcome.intact, 4),
+            describe_ranges(each.outcome.archived, 4) if each.outcome.archived else None,
+            describe_ranges(each.outcome.missing, 4) if each.outcome.missing else None,
+            ", ".join(unknown.sequences for unknown in each.outcome.unknown) or None,
         )
         for each in verdict.channels
     ]
     if rows:
-        headers = ("channel", "messages", "bytes", "intact", "damaged", "missing")
+        headers = ("channel", "messages", "bytes", "intact", "archived", "missing before", "unknown")
         click.echo(table_text(headers, rows, right=("messages", "bytes")))
     print_findings(verdict.findings)
+    if not node:
+        click.echo(f"messages: {Totals.of(verdict.outcomes.values()).sentence()}")
     click.echo(_conclusion(verdict))
     if not verdict.clean and not node:
         console.note("nothing was changed; what the server would do now: stantools forecast STORE")

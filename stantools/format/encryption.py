@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from stantools.errors import StantoolsError, UsageError
@@ -29,6 +30,13 @@ _RANDOM_SIZE = 4
 _TAG_SIZE = 16
 _PREFIX_SIZE = _CODE_SIZE + _NONCE_SIZE
 
+#: How far the counter of a nonce may be ahead: a message that could not be stored has taken one.
+_COUNTED_IN_VAIN = 1 << 16
+#: Bytes after a nonce that are looked at; how many of plain text are no chance; and how many messages of which a
+#: byte at the same place is the same in all are none.
+_BODY_SIZE = 64
+_TEXT_SIZE = 32
+_ENOUGH = 4
 #: What encryption adds to the size of a payload.
 OVERHEAD = _PREFIX_SIZE + _TAG_SIZE
 
@@ -94,9 +102,40 @@ def _sha256(data: bytes) -> bytes:
     return sha256(data).digest()
 
 
-def looks_encrypted(stored: Data) -> bool:
-    """Returns whether stored data could be encrypted, by its length and its first byte. Plain data can look so, too."""
-    return len(stored) > OVERHEAD and stored[0] in (Cipher.AES, Cipher.CHACHA)
+def looks_encrypted(stored: Data, sequence: int) -> bool:
+    """Returns whether the stored data of a message has the shape of encrypted data; it proves nothing.
+
+    The counter of its nonce starts with the sequence that follows the last one of the channel, and rises with each
+    message that is not empty, so it is hardly ever above the message's own sequence.
+    """
+    if len(stored) <= OVERHEAD or stored[0] not in (Cipher.AES, Cipher.CHACHA):
+        return False
+    counter = int.from_bytes(stored[_CODE_SIZE + _RANDOM_SIZE : _PREFIX_SIZE], "big")
+    return 0 < counter <= sequence + _COUNTED_IN_VAIN
+
+
+def may_be_encrypted(samples: Iterable[tuple[int, Data]]) -> bool:
+    """Returns whether messages of one channel may have been encrypted, as far as that shows without the key.
+
+    Some of them have the shape of encrypted data, and what comes after the nonce looks random in these. Only a key
+    that opens them proves it.
+
+    Args:
+        samples: Sequences and stored data; all of one channel.
+    """
+    sealed = [bytes(data) for sequence, data in samples if looks_encrypted(data, sequence)]
+    if not sealed:
+        return False
+    bodies = [data[_PREFIX_SIZE : _PREFIX_SIZE + _BODY_SIZE] + data[-_TAG_SIZE:] for data in sealed]
+    if sum(map(len, bodies)) >= _TEXT_SIZE and all(body.isascii() for body in bodies):
+        return False  # text
+    if len(sealed) < _ENOUGH:
+        return True
+    columns = [
+        *zip(*(body[:-_TAG_SIZE] for body in bodies), strict=False),
+        *zip(*(b[-_TAG_SIZE:] for b in bodies), strict=True),
+    ]
+    return all(len(set(column)) > 1 for column in columns)
 
 
 class DataCipher:

@@ -10,80 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from stantools.escaping import beside, escape, fill_in
+from stantools.inspection.ciphertext import CiphertextReport
 from stantools.inspection.findings import Finding, Severity
-from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm
-from stantools.inspection.forecast.options import DEFAULT_CLUSTER_ID
+from stantools.inspection.forecast.model import Forecast, Harm
+from stantools.inspection.outcomes import ChannelOutcome, Totals, missing_sentence
+from stantools.inspection.start_verdict import HARMFUL, FlawKind, StartVerdict, judge_start
 from stantools.inspection.verify import Verdict
 from stantools.notation import counted
 from stantools.store.locks import Use
-from stantools.store.options import open_store
-from stantools.store.ranges import Ranges
+from stantools.store.options import ReadOptions, open_store
 from stantools.store.serverinfo import stored_cluster_id
-from stantools.store.sublog import SubStatus
 
-
-def losses(forecast: Forecast) -> list[str]:
-    """Returns the files that a start would shorten or remove, indexes that are rebuilt aside."""
-    lost = []
-    for path, (before, after) in forecast.files_changed().items():
-        if path.endswith(".dat") and before is not None and (after is None or after < before):
-            lost.append(path)
-    return lost
-
-
-def stalling(forecast: Forecast) -> list[ChannelForecast]:
-    """Returns the channels in which some message could not be delivered, or not the right one."""
-    return [
-        channel
-        for channel in forecast.channels.values()
-        if channel.stalls_at is not None or channel.lookups.failing or channel.lookups.wrong
-    ]
-
-
-def harmless(forecast: Forecast) -> bool:
-    """Returns whether a start works, destroys nothing, keeps every durable, and can deliver every message."""
-    loses = losses(forecast) or forecast.destroys or ghosts(forecast)
-    return forecast.starts and forecast.recovered and not stalling(forecast) and not loses
-
-
-def ghosts(forecast: Forecast) -> int:
-    """Returns how many durable queue members a start would delete."""
-    return sum(channel.subscriptions.count(SubStatus.GHOST) for channel in forecast.channels.values())
-
-
-def sentence(forecast: Forecast) -> str:
-    """Says in one sentence what the server would do if it were started now.
-
-    Names in it are safe to show.
-    """
-    if not forecast.starts:
-        reason = f": {escape(forecast.error)}" if forecast.error else ""
-        return f"Started now, the server would exit with code {forecast.exit_code}{reason}"
-    if not forecast.recovered:
-        return "Started now, the server would start over as if the store were empty"
-    parts = []
-    if lost := losses(forecast):
-        parts.append(f"cut or remove {counted(len(lost), 'file')}, {escape(lost[0])} first")
-    if anew := [loss for loss in forecast.destroys if loss.how is Harm.ANEW]:
-        where = f"{escape(anew[0].channel)} from sequence {anew[0].at} on"
-        parts.append(f"assign sequences of {counted(len(anew), 'channel')} a second time: {where}")
-    stalled = stalling(forecast)
-    stops = [channel for channel in stalled if channel.stalls_at is not None]
-    if stops:
-        first = stops[0]
-        where = f"{escape(first.name)} at sequence {first.stalls_at}"
-        parts.append(f"stall in {counted(len(stops), 'channel')}: {where}")
-    elif stalled:
-        parts.append(f"fail to deliver messages of {counted(len(stalled), 'channel')}, {escape(stalled[0].name)} first")
-    if deleted := ghosts(forecast):
-        parts.append(f"delete {counted(deleted, 'durable queue member')} whose client is gone")
-    if not parts:
-        return "Started now, the server would start and deliver every message"
-    return f"Started now, the server would start, and would {'; it would '.join(parts)}"
-
-
-#: Findings that say where missing messages were.
-_SLICE_GONE = ("slice-missing", "index-without-data")
+#: Stands for the cluster id where the store does not name it any more; salvage refuses it.
+PLACEHOLDER = "<cluster-id>"
 
 #: Findings after which the cluster id may be lost.
 _IDENTITY_GONE = ("server-missing", "server-damaged", "file-version", "file-unreadable")
@@ -101,18 +40,24 @@ class Advice:
 
 
 def advise(
-    path: Path, findings: Sequence[Finding] | None, forecast: Forecast | None, uses: Sequence[Use] = ()
+    path: Path,
+    findings: Sequence[Finding] | None,
+    start: StartVerdict | None,
+    uses: Sequence[Use] = (),
+    outcomes: Mapping[str, ChannelOutcome] | None = None,
 ) -> Advice:
     """Chooses the next step.
 
     Args:
         path: The store's directory, as the user wrote it.
-        findings: What verify found; None if it was not asked.
-        forecast: What a normal start would do; None if that cannot be determined.
+        findings: What verify found.
+        start: What a normal start comes to; None if that cannot be determined.
         uses: Signs that somebody is using the store.
+        outcomes: What became of the messages of each channel; those of the start if not given.
     """
     if uses:
         return Advice(f"{uses[0].detail}: stop the server before anything is changed, and look again")
+    forecast = start.forecast if start else None
     damaged = [finding for finding in findings or () if finding.severity is Severity.ERROR]
     if forecast is not None and not damaged:
         if forecast.error and _NO_DAMAGE.search(forecast.error):
@@ -122,25 +67,46 @@ def advise(
     salvage: tuple[str, ...] = ("stantools", "salvage", str(path), "--out", str(beside(path, "salvaged")))
     new_store = "write what is intact to a new store"
     if _nameless(path, findings, forecast):
-        salvage += ("--cluster-id", DEFAULT_CLUSTER_ID)
-        new_store += f" (with the cluster id that clients connect with, if it is not {DEFAULT_CLUSTER_ID})"
-    destroys = forecast is not None and bool(losses(forecast) or forecast.destroys)
-    if destroys or ((damaged or findings is None) and (forecast is None or not forecast.starts)):
+        salvage += ("--cluster-id", PLACEHOLDER)
+        new_store += f" (with the cluster id that clients connect with in the place of {PLACEHOLDER})"
+    known = outcomes or (start.channels if start else {})
+    if any(each.archived & each.intact.holes() for each in known.values()):
+        salvage += ("--archived",)
+        new_store += "; --archived takes what archived slices hold between the others"
+    what_else = _what_else(start, known)
+    new_store += what_else
+    if (start and start.destructive) or (damaged and (forecast is None or not forecast.starts)):
         why = "what it would do cannot be determined" if forecast is None else "it would destroy data"
         why = "the start would fail" if forecast is not None and not forecast.starts else why
         return Advice(f"Do not start the server on this store ({why}): {new_store}", salvage)
-    if damaged or forecast is None or not harmless(forecast):
-        why = f"{len(damaged)} places are damaged" if len(damaged) != 1 else "one place is damaged"
-        new_store = new_store[0].upper() + new_store[1:]
-        return Advice(f"{new_store}: {why if damaged else 'a start would not be harmless'}", salvage)
-    if findings is None:
-        return Advice("A start would be harmless; read everything to be sure", ("stantools", "verify", str(path)))
-    if any(finding.severity is Severity.WARNING for finding in findings):
-        return Advice("Nothing is lost; a new store has none of what was found", salvage)
+    flawed = any(finding.severity is not Severity.INFO for finding in findings or ())
+    if damaged or start is None or not start.delivers:
+        why = counted(len(damaged), "place", "is/are") + " damaged" if damaged else "A start would not be harmless"
+        return Advice(f"{why}: {new_store}", salvage)
+    if what_else and not flawed:
+        text = (
+            "Look for what is missing, in backups and copies: a salvage cannot bring it back; subscribers skip the gaps"
+        )
+        return Advice(text, ("stantools", "verify", str(path)))
+    if what_else:
+        return Advice(new_store[0].upper() + new_store[1:], salvage)
+    if flawed:
+        what = "No message" if start.harmless else "No message that is there"
+        return Advice(f"{what} is at risk. A salvaged copy is free of these findings", salvage)
     return Advice(
         "Nothing to repair; see what a move to JetStream would look like",
         ("stantools", "migrate", str(path), "--out", str(beside(path, "backups")), "--dry-run"),
     )
+
+
+def _what_else(start: StartVerdict | None, outcomes: Mapping[str, ChannelOutcome]) -> str:
+    """Says what comes before a salvage, or with it: a look for what is missing, positions that are set back."""
+    parts = []
+    if any(each.kind is FlawKind.AHEAD for each in (start.flaws if start else ())):
+        parts.append("in it subscriptions stand at the last message there is, so that they get what is published next")
+    if any(each.missing or each.suspected for each in outcomes.values()):
+        parts.append("look for what is missing first, in backups and copies: a salvage cannot bring it back")
+    return "".join(f"; {part}" for part in parts)
 
 
 def _nameless(path: Path, findings: Sequence[Finding] | None, forecast: Forecast | None) -> bool:
@@ -148,7 +114,7 @@ def _nameless(path: Path, findings: Sequence[Finding] | None, forecast: Forecast
     suspected = any(finding.code in _IDENTITY_GONE for finding in findings or ())
     if not suspected and (forecast is None or forecast.recovered):
         return False
-    store = open_store(path)
+    store = open_store(path, ReadOptions(accept_unreadable=True))
     return stored_cluster_id(store.server, store.crc) is None
 
 
@@ -188,7 +154,7 @@ class Health(enum.StrEnum):
 
     HEALTHY = "healthy"  #: nothing was found, and a start is harmless
     FLAWED = "flawed"  #: nothing is damaged, but something is not as a healthy server leaves it
-    DAMAGED = "damaged"  #: records are damaged, or the server does not start
+    DAMAGED = "damaged"  #: records are damaged or missing, or the server does not start or not deliver every message
     IN_DANGER = "in danger"  #: a start would destroy what is intact
 
 
@@ -202,11 +168,16 @@ class Diagnosis:
     verified: Verdict  #: what verify found
     #: For each version of the server that would do otherwise, the first one first: the forecast of a normal start, and
     #: that of one with the truncate option. Empty if that cannot be determined.
-    starts: Sequence[tuple[Forecast, Forecast]]
-    #: The messages of each channel that are damaged and cannot be proven, or whose slice is gone.
-    lost: Mapping[str, Ranges]
+    starts: Sequence[tuple[StartVerdict, StartVerdict]]
+    outcomes: Mapping[str, ChannelOutcome]  #: what became of the messages of each channel, by a normal start
     uses: Sequence[Use]  #: signs that somebody is using the store
     advice: Advice  #: the next step
+    encryption: CiphertextReport = CiphertextReport()  #: which payloads may be encrypted
+
+    @property
+    def totals(self) -> Totals:
+        """How many messages became what."""
+        return Totals.of(self.outcomes.values())
 
     def as_json(self) -> dict[str, Any]:
         """Returns the diagnosis for json output."""
@@ -216,22 +187,26 @@ class Diagnosis:
             "state": self.state.value,
             "verdict": self.verdict,
             "clean": self.state is Health.HEALTHY,
-            "lost": {name: ranges.as_json() for name, ranges in self.lost.items()},
+            "lost": {name: each.missing.as_json() for name, each in self.outcomes.items() if each.missing},
+            "messages": self.totals.as_json(),
+            "channels": {name: each.as_json() for name, each in self.outcomes.items()},
             "findings": {each.value: severities.count(each) for each in Severity},
             "starts": [
                 {
-                    "server_version": one.server_version,
+                    "server_version": one.forecast.server_version,
                     "truncate": one is truncating,
-                    "starts": one.starts,
-                    "exit_code": one.exit_code,
-                    "error": one.error,
-                    "harmless": harmless(one),
-                    "says": sentence(one),
-                    "destroys": [loss.as_json() for loss in one.destroys],
+                    "starts": one.forecast.starts,
+                    "exit_code": one.forecast.exit_code,
+                    "error": one.forecast.error,
+                    "harmless": one.harmless,
+                    "says": one.sentence(),
+                    "destroys": [loss.as_json() for loss in one.forecast.destroys],
+                    "flaws": [flaw.as_json() for flaw in one.flaws],
                 }
                 for normal, truncating in self.starts
                 for one in (normal, truncating)
             ],
+            "encryption": self.encryption.as_json(),
             "in_use": [use.detail for use in self.uses],
             "next": {"text": self.advice.text, "command": list(self.advice.command)},
         }
@@ -248,33 +223,36 @@ def diagnose(
         starts: What starts of the server would do, by version; see `Diagnosis`.
         uses: Signs that somebody is using the store.
     """
-    gone = {each.channel for each in verified.findings if each.code in _SLICE_GONE}
-    lost = {
-        each.name: all_lost
-        for each in verified.channels
-        if (all_lost := (each.damaged - each.repairable) | (each.missing if each.name in gone else Ranges()))
-    }
-    normals = [normal for normal, _ in starts]
+    outcomes = verified.outcomes
+    judged = [(judge_start(one, outcomes), judge_start(two, outcomes)) for one, two in starts]
+    normals = [normal for normal, _ in judged]
     errors = sum(each.severity is Severity.ERROR for each in verified.findings)
-    if any(one.destroys or not one.recovered for one in normals if one.starts):
-        state, start = Health.IN_DANGER, "do not start the server on it: a start would destroy data"
-    elif not starts:
-        state, start = Health.DAMAGED, "what the server would do cannot be determined"
-    elif not normals[0].starts:
-        state, start = Health.DAMAGED, "the server does not start on it"
-    elif stalling(normals[0]):
-        state, start = Health.DAMAGED, "the server starts on it, and cannot deliver every message"
-    elif not harmless(normals[0]):
-        state, start = Health.DAMAGED if errors else Health.FLAWED, "a start would not be harmless"
+    missing = any(each.missing or each.suspected for each in outcomes.values())
+    lost = errors or any((each.missing - each.gaps) or each.suspected for each in outcomes.values())
+    dangers = [one for one in normals if one.forecast.starts and (one.forecast.destroys or not one.forecast.recovered)]
+    if dangers:
+        harms = "; it would ".join(dangers[0].harms()) or dangers[0].outlook()
+        state = Health.IN_DANGER
+        outlook = f"do not start the server on it: a start would destroy data: the server would {harms}"
+    elif not normals:
+        state, outlook = Health.DAMAGED, "what the server would do cannot be determined"
+    elif not normals[0].forecast.starts:
+        state, outlook = Health.DAMAGED, "the server does not start on it"
+    elif not normals[0].delivers:
+        hurt = lost or normals[0].undelivered or any(each.kind in HARMFUL for each in normals[0].flaws)
+        state = Health.DAMAGED if hurt else Health.FLAWED
+        outlook = f"a start is not harmless: the server would {'; it would '.join(normals[0].harms())}"
     else:
-        state = Health.DAMAGED if errors else Health.HEALTHY if verified.clean else Health.FLAWED
-        start = "a start is harmless"
-    missed = sum(ranges.count() for ranges in lost.values())
-    there = sum((each.intact | each.repairable).count() for each in verified.channels)
-    if missed:
-        data = f"{counted(missed, 'message')} of {missed + there} {'is' if missed == 1 else 'are'} lost"
-    else:
-        data = f"no message of {there} is lost" if there else "there are no messages in it"
-    parts = (start, data) if state is Health.IN_DANGER else (data, start)
-    advice = advise(path, verified.findings, normals[0] if normals else None, uses)
-    return Diagnosis(path, state, "; ".join(parts), verified, starts, lost, uses, advice)
+        state = (
+            Health.DAMAGED
+            if errors
+            else Health.HEALTHY
+            if verified.clean and normals[0].harmless and not missing
+            else Health.FLAWED
+        )
+        outlook = "a start is harmless" if normals[0].harmless else "a start delivers every message that is there"
+    data = missing_sentence(outcomes)
+    parts = (outlook, data) if state is Health.IN_DANGER else (data, outlook)
+    advice = advise(path, verified.findings, normals[0] if normals else None, uses, outcomes)
+    shown = normals[0].channels if normals else outcomes
+    return Diagnosis(path, state, "; ".join(parts), verified, judged, shown, uses, advice)

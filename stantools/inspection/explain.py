@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from stantools.escaping import fill_in
+from stantools.inspection.brokerlog import BROKER_LINES, FATAL_LINES
 from stantools.inspection.catalogue import CATALOGUE
+from stantools.inspection.logformats import server_lines
 from stantools.inspection.serverlog import LINES, WRAPPERS, LogLine
 
 #: `[PID] 2026/11/21 03:00:00.123456 [ERR] STREAM: ` in front of every line; older servers say STAN.
@@ -42,7 +44,8 @@ def explain(text: str) -> list[Explanation]:
     """Explains a finding code or a log line.
 
     Args:
-        text: A code of the catalogue, or a line as it is in the server's log, with or without its prefix.
+        text: A code of the catalogue, or a line as it is in the server's log, with or without its prefix, also as
+            collectors of logs keep it (`logformats`).
 
     Returns:
         One explanation for a code. For a log line one for each level of the error, outermost first; only one of them
@@ -51,12 +54,19 @@ def explain(text: str) -> list[Explanation]:
     code = text.strip().lower()
     if entry := CATALOGUE.get(code):
         return [Explanation(code, entry.meaning, entry.cause, entry.server, entry.remedy)]
-    line = _START.sub("", _PREFIX.sub("", text.strip()))
+    return next(filter(None, map(_explain_line, server_lines(text))), [])
+
+
+def _explain_line(text: str) -> list[Explanation]:
+    whole = _PREFIX.sub("", text.strip())
+    line = _START.sub("", whole)
     around = [(match, each) for each in WRAPPERS if (match := each.pattern.search(line))]
     around.sort(key=lambda found: found[0].start())
     # Within a wrapper the reason follows behind it; otherwise the whole line may be one.
     rest = line[min(match.end() for match, _ in around) :] if around else line
-    reason = next(((match, each) for each in LINES if (match := each.pattern.search(rest))), None)
+    reason = next(((match, each) for each in (*LINES, *BROKER_LINES) if (match := each.pattern.search(rest))), None)
+    if not around and reason is None:
+        reason = next(((match, each) for each in FATAL_LINES if (match := each.pattern.search(whole))), None)
     found = [*around, reason] if reason else around
     decisive = next((each for _, each in found if each.decides), reason[1] if reason else None)
     explained = [_explained(each, match) for match, each in found]

@@ -104,8 +104,11 @@ def missing_slices(survey: ChannelSurvey) -> Iterator[MissingSlices]:
 
 def _missing_slices(survey: ChannelSurvey) -> Iterator[Finding]:
     channel = survey.files.name
+    archived = {each.number for each in survey.files.archived}
     for gap in missing_slices(survey):
         text = f"slice {gap.numbers}, sequences {gap.first}-{gap.last}"
+        if archived.issuperset(range(gap.low, gap.high + 1)):
+            text += "; it is archived, `--archived` reads it"
         yield finding("slice-missing", text, file=channel, channel=channel, seq=gap.first)
 
 

@@ -39,7 +39,7 @@ class ChannelOverview:
     subscriptions: Subscribers = NOBODY  #: its subscriptions, by id
     disk_bytes: int = 0  #: size of its files
     logical: LogicalView | None = None  #: what a server with the given limits shows, if limits were given
-    encrypted: bool = False  #: the last message of a slice looks encrypted
+    encrypted: bool = False  #: messages of it may be encrypted
     #: What was noticed on the way, in words, each with the file's name in front.
     problems: list[str] = field(default_factory=list)
 

@@ -19,6 +19,7 @@ from stantools.notation import counted
 from stantools.store.directory import SliceFiles
 from stantools.store.limits import ChannelLimits
 from stantools.store.mapping import Buffer
+from stantools.store.ranges import Ranges
 from stantools.store.reading import (
     SAMPLES,
     Rows,
@@ -53,7 +54,7 @@ class SliceSummary:
     last_timestamp: int = 0  #: of the last message
     source: SummarySource = SummarySource.NOTHING  #: where this comes from
     problems: tuple[str, ...] = ()  #: what is not as a healthy server leaves it, in words
-    encrypted: bool = False  #: the last messages look encrypted
+    encrypted: bool = False  #: messages of it may be encrypted
 
 
 @dataclass
@@ -167,6 +168,16 @@ def totals_of(slices: Iterable[SliceSummary]) -> Totals:
     return result
 
 
+def held_sequences(files: SliceFiles, channel: bytes, crc: Crc) -> Ranges:
+    """Returns the sequences of the messages in a slice, from its index where that can be believed."""
+    found = summarise(files, channel, crc)
+    if not found.count:
+        return Ranges()
+    if found.last_seq - found.first_seq + 1 == found.count:
+        return Ranges.of([(found.first_seq, found.last_seq)])
+    return Ranges.from_sequences(Rows.joined(slice_rows(files, channel, crc)).sequence)
+
+
 def channel_ends(slices: Iterable[SliceFiles], channel: bytes, crc: Crc) -> tuple[int, int]:
     """Returns the first and the last sequence of a channel as `Totals` has them, 0 and 0 without a message.
 
@@ -216,16 +227,21 @@ def _from_index(
         last.timestamp,
         SummarySource.INDEX,
         (problem,) if problem else (),
-        samples_look_encrypted(
-            data, (index[row].offset for row in range(max(count - SAMPLES, 0), count)), channel, crc
-        ),
+        samples_look_encrypted(data, (index[row].offset for row in _sampled(count)), channel, crc),
     )
+
+
+def _sampled(count: int) -> list[int]:
+    """Returns the rows to look at: encryption may have been turned on or off in between."""
+    half = SAMPLES // 2
+    return [*range(min(half, count)), *range(max(count - half, half), count)]
 
 
 def _from_scan(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, problem: str) -> SliceSummary:
     summary = SliceSummary(files)
     problems = [problem] if problem else []
     damaged = bytes_damaged = 0
+    first_offsets: list[int] = []
     offsets: list[int] = []
     for part in scan_slice(data, channel, crc):
         if isinstance(part, Damage):
@@ -237,12 +253,13 @@ def _from_scan(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, proble
         summary.count += part.capacity
         summary.bytes += int(part.size.sum(dtype=np.int64)) + MESSAGE_OVERHEAD * part.capacity
         summary.last_seq, summary.last_timestamp = int(part.sequence[-1]), int(part.timestamp[-1])
-        offsets = part.offset[-SAMPLES:].tolist()
+        first_offsets = first_offsets or part.offset[: SAMPLES // 2].tolist()
+        offsets = part.offset[-SAMPLES // 2 :].tolist()
     if damaged:
         places = counted(damaged, "place", "is/are")
         problems.append(f"{places} damaged in the data file, {counted(bytes_damaged, 'byte')}")
     summary.source = SummarySource.SCAN if summary.count else SummarySource.NOTHING
     if summary.count:
-        summary.encrypted = samples_look_encrypted(data, offsets, channel, crc)
+        summary.encrypted = samples_look_encrypted(data, dict.fromkeys([*first_offsets, *offsets]), channel, crc)
     summary.problems = tuple(problems)
     return summary

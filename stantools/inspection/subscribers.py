@@ -185,6 +185,17 @@ class Subscribers(Sequence[Subscriber]):
         wanted = {STATUSES.index(each) for each in statuses}
         return self._chosen(row for row in self._rows if self._statuses[row] in wanted)
 
+    def beyond(self, last: int) -> Self:
+        """Returns those that a server keeps although they stand beyond a channel's last sequence, by id."""
+        dropped = STATUSES.index(SubStatus.ORPHAN)
+        sent, statuses = self._table.last_sent, self._statuses
+        return self._chosen(row for row in self._rows if sent[row] > last and statuses[row] != dropped)
+
+    @property
+    def furthest(self) -> int:
+        """The highest sequence that was sent to any of them."""
+        return max((self._table.last_sent[row] for row in self._rows), default=0)
+
     def with_ids(self, ids: Iterable[int]) -> Self:
         """Returns those of the given ids, by id."""
         wanted = set(ids)

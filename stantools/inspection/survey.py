@@ -141,8 +141,14 @@ class ChannelSurvey:
     def missing(self) -> Ranges:
         """The sequences of which no byte is there: holes, and what only an index still names."""
         known = self.intact | self.damaged
-        named = Ranges.union(survey.index.dangling for survey in (*self.slices, *self.lone_indexes)) - known
+        named = self.named - known
         return (known | named).holes() | named
+
+    @cached_property
+    def named(self) -> Ranges:
+        """The sequences that only indexes name, apart from archived ones."""
+        lone = [each for each in self.lone_indexes if not each.files.archived]
+        return Ranges.union(survey.index.dangling for survey in (*self.slices, *lone))
 
 
 def _suspects(neighbours: Neighbours, preceding: int, following: int) -> Iterator[tuple[int, int]]:

@@ -7,8 +7,9 @@ files; only a path that is not a store raises.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -26,12 +27,15 @@ from stantools.inspection.file_findings import (
     subscription_findings,
 )
 from stantools.inspection.findings import Finding, Severity
-from stantools.inspection.runs import History, arrange
-from stantools.inspection.survey import ChannelSurvey
+from stantools.inspection.outcomes import ChannelOutcome, channel_outcome, store_outcomes
+from stantools.inspection.runs import History, Piece, RecordRun, arrange
+from stantools.inspection.slicesummary import held_sequences
+from stantools.inspection.survey import ChannelSurvey, survey_slice
 from stantools.inspection.surveying import survey_channels
 from stantools.progress import Progress
 from stantools.store.clientlog import ClientsState, salvage_clients
-from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, WITNESS_FILE, Datastore
+from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, WITNESS_FILE, Datastore, possible_slices
+from stantools.store.limits import is_channel_name
 from stantools.store.logscan import LogState
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
@@ -49,10 +53,11 @@ class ChannelVerdict:
     intact: Ranges  #: sequences whose whole record is there and right, whatever the index says
     damaged: Ranges  #: sequences whose record is there in part
     missing: Ranges  #: sequences of which nothing is there
-    messages: int  #: good records, duplicates and those in files under other names included
+    messages: int  #: whole messages in its directory, each once
     bytes: int  #: their size as the server accounts it
-    #: Of the damaged ones those whose message is proven, so that a salvage keeps it.
-    repairable: Ranges = field(default_factory=Ranges)
+    outcome: ChannelOutcome  #: what became of the messages that its directory shows
+    #: Messages of other channels in its directory, by the channel they name.
+    foreign: Mapping[str, Ranges] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the verdict with the names of the json contract."""
@@ -63,6 +68,10 @@ class ChannelVerdict:
             "missing": self.missing.as_json(),
             "messages": self.messages,
             "bytes": self.bytes,
+            "recoverable": (self.outcome.intact - self.intact).as_json(),
+            "archived": self.outcome.archived.as_json(),
+            "unknown": [each.as_json() for each in self.outcome.unknown],
+            "other_channels": {name: ranges.as_json() for name, ranges in self.foreign.items()},
         }
 
 
@@ -74,6 +83,13 @@ class Verdict:
     channels: list[ChannelVerdict] = field(default_factory=list)  #: one verdict a channel directory
     bytes_scanned: int = 0  #: bytes read
     seconds: float = 0.0  #: time taken
+    #: Messages in files in the root, by the channel they name.
+    in_root: Mapping[str, Ranges] = field(default_factory=dict)
+
+    @property
+    def outcomes(self) -> dict[str, ChannelOutcome]:
+        """What became of the messages of each channel, wherever in the store they lie."""
+        return store_outcomes(((each.outcome, each.foreign) for each in self.channels), self.in_root)
 
     def add(self, report: RootReport | ChannelReport, on_finding: Callable[[Finding], object] | None = None) -> None:
         """Adds what was found in a part of the store; `on_finding` is called with each finding."""
@@ -81,6 +97,8 @@ class Verdict:
         self.bytes_scanned += report.bytes_scanned
         if isinstance(report, ChannelReport):
             self.channels.append(report.verdict)
+        else:
+            self.in_root = report.messages
         for one in report.findings if on_finding else ():
             on_finding(one)  # type: ignore[misc]
 
@@ -139,6 +157,7 @@ class RootReport:
     findings: list[Finding]  #: everything found, in the order in which verify reports it
     clients: frozenset[bytes]  #: ids of the clients whose records are intact; the findings of a channel depend on them
     bytes_scanned: int  #: bytes read
+    messages: Mapping[str, Ranges] = field(default_factory=dict)  #: messages in files of the root, by channel
 
 
 @dataclass(frozen=True)
@@ -155,7 +174,8 @@ def verify_root(store: Datastore) -> RootReport:
     server, server_size = _server_findings(store)
     clients, clients_size = _fold(store.clients, partial(salvage_clients, crc=store.crc))
     findings = [*store_findings(store), *server, *_clients_findings(clients)]
-    return RootReport(findings, _ids(clients), server_size + clients_size)
+    runs = [run for each in possible_slices(store.foreign) for run in survey_slice(each, b"", store.crc).runs]
+    return RootReport(findings, _ids(clients), server_size + clients_size, _by_channel(runs))
 
 
 def registered_clients(root: Path, crc: Crc) -> frozenset[bytes]:
@@ -180,10 +200,10 @@ def _ids(clients: ClientsState | str | None) -> frozenset[bytes]:
     return frozenset(clients.clients) if isinstance(clients, ClientsState) else frozenset()
 
 
-def loose_findings(directory: Path, survey: ChannelSurvey, crc: Crc) -> Iterator[Finding]:
+def loose_findings(directory: Path, survey: ChannelSurvey, history: History) -> Iterator[Finding]:
     """Yields the findings of slices without a store: of themselves, their indexes, and the sequences in them."""
     yield from slice_findings(directory, survey)
-    yield from sequence_findings(survey, arrange(survey.own_runs(), crc))
+    yield from sequence_findings(survey, history)
     yield from foreign_findings(directory, survey)
 
 
@@ -202,25 +222,63 @@ def verify_channel(root: Path, survey: ChannelSurvey, crc: Crc, known_clients: C
     history = arrange(survey.own_runs(), crc)
     findings = list(channel_findings(root, survey, history, subs, known_clients))
     scanned = sum(s.size + s.index.size for s in (*survey.slices, *survey.lone_indexes, *survey.strays))
-    return ChannelReport(findings, channel_verdict(survey), subs_size + scanned)
+    verdict = channel_verdict(survey, history, crc, subs if isinstance(subs, SubsState) else None)
+    return ChannelReport(findings, verdict, subs_size + scanned)
 
 
-def channel_verdict(survey: ChannelSurvey) -> ChannelVerdict:
+def channel_verdict(survey: ChannelSurvey, history: History, crc: Crc, subs: SubsState | None = None) -> ChannelVerdict:
     """Says which sequences of a channel are there."""
-    runs = [*survey.runs(), *(run for stray in survey.strays for run in stray.runs)]
+    raw = survey.files.raw_name
+    held = [] if any(each.files.archived for each in survey.slices) else survey.files.archived
+    archived = Ranges.union(held_sequences(each, raw, crc) for each in held)
+    outcome = channel_outcome(survey, history, subs, archived)
+    strays = [run for stray in survey.strays for run in stray.runs]
+    foreign = [run for run in (*survey.runs(), *strays) if run.subject != raw]
+    messages = size = 0
+    # Each message once: copies of slices under other numbers or names add nothing.
+    counted_pieces = [piece for generation in history.generations for piece in generation.pieces]
+    counted_pieces += _once((run for run in strays if run.subject == raw), survey.in_slices)
+    counted_pieces += _once(foreign, Ranges())
+    for piece in counted_pieces:
+        count = piece.sequences.count()
+        messages += count
+        size += piece.run.bytes * count // piece.run.count
     return ChannelVerdict(
         survey.files.name,
         survey.intact,
         survey.damaged,
-        survey.missing,
-        sum(run.count for run in runs),
-        sum(run.bytes for run in runs),
-        survey.repairable & survey.damaged,
+        outcome.missing - survey.damaged,
+        messages,
+        size,
+        outcome,
+        _by_channel(foreign),
     )
+
+
+def _once(runs: Iterable[RecordRun], known: Ranges) -> Iterator[Piece]:
+    """Yields the parts of runs whose sequences were not there before, by the subject of the runs."""
+    seen: dict[bytes, Ranges] = {}
+    for run in runs:
+        before = seen.get(run.subject, known)
+        if fresh := run.sequences - before:
+            yield Piece(run, fresh)
+        seen[run.subject] = before | run.sequences
+
+
+def _by_channel(runs: Iterable[RecordRun]) -> dict[str, Ranges]:
+    """Returns the sequences of messages by the channel they name, where that is one."""
+    found: dict[str, Ranges] = {}
+    for run in runs:
+        name = os.fsdecode(run.subject)
+        if is_channel_name(name):
+            found[name] = found.get(name, Ranges()) | run.sequences
+    return found
 
 
 def store_findings(store: Datastore) -> Iterator[Finding]:
     """Iterates over the findings that the names in the root directory tell."""
+    for name in store.system_names:
+        yield finding("foreign-directory", "belongs to the operating system; it is not a channel", file=name)
     for path in store.leftovers:
         yield finding("leftover-file", "left by an interrupted compaction", file=path.name)
     for path in store.foreign:

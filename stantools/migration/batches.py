@@ -21,7 +21,7 @@ import numpy.typing as npt
 from stantools.errors import StoreUnreadableError
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.encryption import OVERHEAD, ChannelCipher, Cipher, DecryptError
+from stantools.format.encryption import ChannelCipher, Cipher, DecryptError
 from stantools.format.layout import Flag
 from stantools.format.proto import store_pb2 as pb
 from stantools.recovery.salvage.model import Copy, Rewrite, Step
@@ -156,8 +156,6 @@ def rewritten(messages: Sequence[pb.MsgProto]) -> tuple[Buffer, MessageColumns]:
 _U8 = npt.NDArray[np.uint8]
 _Rows = npt.NDArray[np.bool_]
 
-#: Nonces count the messages of a channel; a count beyond this is not one.
-_MAX_COUNT = 1 << 48
 #: Lengths of replies that are looked at one after the other; a batch with more of them is looked at message by message.
 _MAX_LENGTHS = 64
 
@@ -260,16 +258,3 @@ def _replies_are_safe(content: _U8, buffer: Buffer, columns: MessageColumns) -> 
         ):
             return False
     return True
-
-
-def looks_encrypted(batch: Batch) -> bool:
-    """Returns whether there is a payload among these messages that was surely written by an encrypting server.
-
-    It begins with the code of a cipher, 4 random bytes and a count of messages (filestore.md section 9.2).
-    """
-    buffer, columns = batch.buffer, batch.columns
-    sealed = _sealed(np.frombuffer(buffer, np.uint8), columns) & (columns.data_size > OVERHEAD)
-    for start in columns.data_start[sealed].tolist():
-        if 0 < int.from_bytes(buffer[start + 5 : start + 13], "big") < _MAX_COUNT:
-            return True
-    return False

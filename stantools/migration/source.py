@@ -10,19 +10,20 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 
 from stantools.format.crc import Crc
-from stantools.format.encryption import master_key
+from stantools.format.encryption import master_key, may_be_encrypted
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import ChannelSurvey
-from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, Finisher, StepReader, looks_encrypted
+from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, Finisher, StepReader
 from stantools.progress import Progress
 from stantools.recovery.merge import plan_merge
 from stantools.recovery.options import MergeOptions
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, plan_salvage
-from stantools.recovery.salvage.model import SPLIT, ChannelPlan, Copy, Dropped, Step
+from stantools.recovery.salvage.model import SPLIT, ChannelPlan, Copy, Dropped, Fate, Step
 from stantools.store.directory import Datastore, subject_matches
+from stantools.store.mapping import Buffer
 from stantools.store.nodes import NodeFiles
 from stantools.store.options import ReadOptions
 from stantools.store.ranges import Ranges
@@ -86,8 +87,8 @@ class ChannelSource:
 
     @property
     def lost(self) -> Ranges:
-        """The sequences of messages that are damaged or gone, as far as that is known."""
-        return self._plan.lost
+        """The sequences of messages that were missing before: damaged or gone, as far as that is known."""
+        return self._plan.missing - self._plan.skipped
 
     @property
     def subscriptions(self) -> Sequence[StoredSubscription]:
@@ -145,12 +146,12 @@ class ChannelSource:
 
     @cached_property
     def encrypted(self) -> bool:
-        """Whether payloads are stored encrypted, going by a sample.
+        """Whether payloads may be stored encrypted, going by a sample.
 
         Raises:
             StoreUnreadableError: As from `read`.
         """
-        return any(map(looks_encrypted, self._sample()))
+        return may_be_encrypted(chain.from_iterable(map(_stored, self._sample())))
 
     def check_key(self) -> None:
         """Decrypts a sample of the messages, if there is a key.
@@ -229,7 +230,7 @@ class ChannelSource:
         """Returns the channel as if a sequence were its last one."""
         known = Ranges.of([(1, last)])
         narrowed = self.narrowed(self.sequences & known)
-        plan = replace(narrowed._plan, lost=self.lost & known, last_known=min(self.last, last))
+        plan = replace(narrowed._plan, missing=self._plan.missing & known, last_known=min(self.last, last))
         return ChannelSource(plan, self._crc, self._key)
 
     def _finisher(self) -> Finisher:
@@ -247,6 +248,12 @@ class ChannelSource:
         for place in sorted(chosen):
             sample = self.read(after=place - 1, batch_bytes=_SAMPLE_BYTES, batch_rows=_SAMPLE_ROWS, finish=False)
             yield from islice(sample, 1)
+
+
+def _stored(batch: Batch) -> Iterator[tuple[int, Buffer]]:
+    columns = batch.columns
+    rows = zip(columns.sequence.tolist(), columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
+    yield from ((sequence, batch.buffer[start : start + size]) for sequence, start, size in rows if size)
 
 
 def _places(step: Step) -> list[int]:
@@ -290,8 +297,8 @@ class StoreSource:
 
     @property
     def lost(self) -> int:
-        """How many messages are known to be lost."""
-        return self.plan.lost
+        """How many messages are missing, or left out although they are there."""
+        return self.plan.gone
 
     @property
     def lossy(self) -> bool:
@@ -394,7 +401,7 @@ def _chosen(store: Datastore, plan: SalvagePlan) -> list[ChannelPlan]:
             chosen.append(channel)
         else:
             reason = "messages in the directory of another channel, and their own was not chosen"
-            plan.dropped.append(Dropped(name, -1, 0, reason, channel.sequences, loss=False))
+            plan.dropped.append(Dropped(name, -1, 0, reason, channel.sequences, fate=Fate.LEFT_OUT))
     return chosen
 
 

@@ -5,6 +5,7 @@ What the command line does stage by stage, and the browser step by step.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,14 +60,15 @@ def default_plan_file(store: Path) -> Path:
     Most stores are called alike, so the folder that one lies in is a part of the name. A plan that is there under the
     name that earlier versions gave it, without the folder, is taken if it is of this store.
     """
-    place = store.absolute()
+    place = Path(os.path.abspath(store))  # noqa: PTH100 - of `..` it is the name; links keep theirs
     earlier = Path(f"{place.name}.migration.yaml")
     try:
         if earlier.exists() and Path(read_plan(earlier).source.path).absolute() == place:
             return earlier
     except StantoolsError:
         pass  # whatever it is, it is not in the way
-    return Path("-".join(filter(None, (place.parent.name, place.name))) + ".migration.yaml")
+    name = "-".join(filter(None, (place.parent.name, place.name))).lstrip(".-") or "store"
+    return Path(f"{name}.migration.yaml")
 
 
 def check_plan_file(file: Path, plan: Plan) -> None:
@@ -203,7 +205,7 @@ def refuse(plan: Plan, problems: Sequence[Note], *, accept_loss: bool) -> None:
     if plan.lossy and not accept_loss:
         lost = counted(plan.lost, "message", "is/are") if plan.lost else "something is"
         raise RefusedError(
-            f"nothing was changed: the store is damaged, {lost} lost (see above)",
+            f"nothing was changed: {lost} missing in the store (see above)",
             "--accept-loss migrates what is intact; `stantools verify` says more",
         )
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stantools.errors import StoreUnreadableError
+from stantools.nats.pem import authority_problem, certificate_problem
 from stantools.secret import read_secret
 
 _JWT = re.compile(r"-----BEGIN NATS USER JWT-----\s+(\S+)\s+-+END NATS USER JWT-+")
@@ -80,20 +81,24 @@ def tls_context(
     try:
         context = ssl.create_default_context(cafile=str(ca) if ca else None)
     except (OSError, ValueError) as problem:
-        raise _unfit(ca, "certificates of authorities", problem) from problem
+        assert ca is not None
+        raise _unfit(ca, "certificates of authorities", problem, authority_problem(ca)) from problem
     if cert and key:
         try:
             # An empty answer: a key with a passphrase would otherwise ask for it on the terminal.
             context.load_cert_chain(cert, key, password=lambda: b"")
         except (OSError, ValueError) as problem:
-            raise _unfit(cert, f"a certificate that fits the key {key}", problem) from problem
+            expected = f"a certificate that fits the key {key}"
+            raise _unfit(cert, expected, problem, certificate_problem(cert, key)) from problem
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
 
 
-def _unfit(path: Path | None, expected: str, problem: OSError | ValueError) -> StoreUnreadableError:
+def _unfit(path: Path, expected: str, problem: OSError | ValueError, known: str) -> StoreUnreadableError:
+    if known and path.exists():
+        return StoreUnreadableError(known, "check the files; a key must have no passphrase")
     reason = getattr(problem, "strerror", None) or getattr(problem, "reason", None) or str(problem)
     return StoreUnreadableError(
         f"{path}: expected {expected} in PEM form: {reason}",

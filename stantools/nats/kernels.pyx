@@ -439,13 +439,22 @@ def parse_publishes(
 
 
 def parse_gathered(
-    buffer, list ends not None, frames, Names table not None, ranks, Py_ssize_t max_control_line, Py_ssize_t max_payload
+    buffer,
+    list ends not None,
+    Py_ssize_t first,
+    frames,
+    Names table not None,
+    ranks,
+    Py_ssize_t max_control_line,
+    Py_ssize_t max_payload,
 ):
     cdef Py_buffer source
     cdef Py_buffer target
     cdef Py_buffer order
     cdef list taken = []
     cdef list shares = []
+    if not 0 <= first <= len(ends):
+        raise IndexError(f"there is no piece {first}")
     PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(frames, &target, PyBUF_WRITABLE)
@@ -454,7 +463,7 @@ def parse_gathered(
                 raise ValueError("the table is none of int32")
             PyObject_GetBuffer(ranks, &order, PyBUF_SIMPLE)
             try:
-                gather(&source, ends, &target, table, &order, max_control_line, max_payload, taken, shares)
+                gather(&source, ends, first, &target, table, &order, max_control_line, max_payload, taken, shares)
             finally:
                 PyBuffer_Release(&order)
         finally:
@@ -467,6 +476,7 @@ def parse_gathered(
 cdef int gather(
     const Py_buffer* source,
     list ends,
+    Py_ssize_t piece,
     const Py_buffer* target,
     Names table,
     const Py_buffer* order,
@@ -481,13 +491,15 @@ cdef int gather(
     cdef int32_t* frames = <int32_t*>target.buf
     cdef int32_t* row
     cdef Py_ssize_t capacity = target.len // <Py_ssize_t>(WIDTH * sizeof(int32_t))
-    cdef Py_ssize_t at = 0, end, left, length, rows = 0, first, size
+    cdef Py_ssize_t at = ends[piece - 1] if piece else 0, end, left, length, rows = 0, first, size
     cdef int32_t route
     cdef bint whole
     cdef Line line
     limit = min(max(limit, 0), <Py_ssize_t>LONGEST_LINE)
-    for end in ends:
-        if not at <= end <= min(source.len, <Py_ssize_t>MOST):
+    while piece < len(ends):
+        end = ends[piece]
+        piece += 1
+        if not 0 <= at <= end <= min(source.len, <Py_ssize_t>MOST):
             raise ValueError(f"end {end} lies outside")
         first, size, whole = rows, 0, True
         while at < end:
@@ -522,9 +534,9 @@ cdef int gather(
             size += line.total
             at += length
         if not whole:
-            rows, size = first, 0
+            rows = first
+            break
         taken.append((rows - first, size))
-        at = end
     sort_by_rank(frames, rows, ranks)
     first = size = 0
     for at in range(rows):

@@ -60,11 +60,14 @@ class Server:
             UsageError: It is none of them. The message does not repeat it: it may hold a password.
         """
         expected = "expected something like nats://host:4222"
+        if _SPLITS.search(_authority(text)):
+            raise UsageError("the user or the password in the URL of a server contains one of / ? #", _ENCODE)
         try:
             parts = urlsplit(text if "://" in text else f"nats://{text}")
             port, host = parts.port, parts.hostname
         except ValueError as problem:
-            raise UsageError(f"the URL of a server is malformed: {_reason(problem)}", expected) from None
+            remedy = _ENCODE if "@" in text else expected
+            raise UsageError(f"the URL of a server is malformed: {_reason(problem)}", remedy) from None
         if parts.scheme not in PORTS:
             raise UsageError(f"there are no servers for {parts.scheme!r} URLs", expected)
         if not host or any(character.isspace() or not character.isprintable() for character in host):
@@ -93,14 +96,39 @@ class Server:
         return None
 
 
+_SPLITS: Final = re.compile(r"[/?#]")
+_ENCODE: Final = (
+    "these characters have to be percent-encoded in a user or a password: / as %2F, ? as %3F, # as %23, @ as %40, "
+    ": as %3A, [ as %5B, ] as %5D, % as %25"
+)
+
+
+def _authority(url: str) -> str:
+    """Returns what is meant to be user and password in a URL: all up to the last @, if that is before a path."""
+    scheme, _, rest = url.rpartition("://") if url.count("://") == 1 else ("", "", url)
+    user, at, _ = rest.rpartition("@")
+    # A path of a WebSocket may have one of its own.
+    host = _SPLITS.split(rest, maxsplit=1)[0]
+    return "" if not at or (scheme in ("ws", "wss") and _HOST.fullmatch(host)) else user
+
+
+_HOST: Final = re.compile(r"([^@]*@)?[^@:]+(:[0-9]{1,5})?")
+
+
 def _reason(problem: ValueError) -> str:
     """What is wrong with a URL, without the parts of it that Python quotes."""
     return "the port is not a number from 0 to 65535" if "ort" in str(problem) else "it cannot be taken apart"
 
 
+_NO_PORT: Final = re.compile(r"(?<=[^:/]):(?!//|[0-9]{1,5}(?:[/,]|$))[^,\s]+")
+
+
 def redacted(url: str) -> str:
-    """Returns a URL without user and password."""
-    return re.sub(r"(^|://)[^/@\s]*@", r"\1[REDACTED]@", url)
+    """Returns a URL, or several with commas between them, without user and password."""
+    # A password may have any character in it, also those that it must not have in a URL.
+    found = re.sub(r"(^|://)(?:(?!://).)*@", r"\1[REDACTED]@", url, flags=re.DOTALL)
+    # Nor is a port that is none necessarily one: where a list is split, a password with a comma is.
+    return found if "[:" in found or "]:" in found else _NO_PORT.sub(":[REDACTED]", found)
 
 
 @dataclass(frozen=True, slots=True)

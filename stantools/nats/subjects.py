@@ -76,6 +76,18 @@ def overlap(one: AnyStr, other: AnyStr) -> bool:
     return len(mine) == len(theirs)
 
 
+def covers(wide: bytes, narrow: bytes) -> bool:
+    """Returns whether a pattern matches every subject that another one matches."""
+    tokens = narrow.split(b".")
+    wanted = wide.split(b".")
+    for row, want in enumerate(wanted):
+        if want == b">":
+            return len(tokens) > row
+        if row == len(tokens) or tokens[row] == b">" or want not in (b"*", tokens[row]):
+            return False
+    return len(wanted) == len(tokens)
+
+
 class Taken:
     """Subjects and patterns that are taken, each by somebody. Without wildcards only equal ones overlap."""
 

@@ -18,9 +18,10 @@ from stantools.browse.timeline import read_timeline
 from stantools.errors import StoreUnreadableError
 from stantools.escaping import fill_in, shell_word, store_names, text
 from stantools.format.crc import Crc
-from stantools.inspection.advice import Diagnosis, harmless, remedies, sentence
+from stantools.inspection.advice import Diagnosis, remedies
 from stantools.inspection.findings import worst_first
 from stantools.inspection.forecast.model import ChannelForecast
+from stantools.inspection.outcomes import ChannelOutcome
 from stantools.inspection.overview import Overview
 from stantools.inspection.subscribers import NOBODY, Subscriber, Subscribers, as_ranges
 from stantools.inspection.survey import ChannelSurvey, SliceSurvey
@@ -157,19 +158,21 @@ class _Channel:
     picture: ChannelPicture | None
     subscriptions: Subscribers
     findings: int
+    outcome: ChannelOutcome
 
     @property
     def whole(self) -> Ranges:
         """Every sequence that is or was there."""
-        return self.verdict.intact | self.verdict.damaged | self.verdict.missing
+        return self.outcome.known
 
     @property
     def sequences(self) -> Markup:
-        """A strip of its sequences: intact, missing and damaged."""
-        verdict, whole = self.verdict, self.whole
+        """A strip of its sequences: readable, recoverable or archived, and missing."""
+        outcome, whole = self.outcome, self.whole
         if not whole:
             return Markup("")
-        parts = ((verdict.intact, "good"), (verdict.missing, "warn"), (verdict.damaged, "bad"))
+        kept = outcome.recoverable | outcome.archived
+        parts = ((outcome.intact - kept, "good"), (kept, "warn"), (outcome.missing, "bad"))
         marks = ((first, last + 1, role) for ranges, role in parts for first, last in ranges)
         return strip(marks, whole.first, whole.last + 1)
 
@@ -196,7 +199,7 @@ def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now
         now_ns: When the store was looked at, in nanoseconds since 1970.
     """
     verified = diagnosis.verified
-    normal = diagnosis.starts[0][0] if diagnosis.starts else None
+    normal = diagnosis.starts[0][0].forecast if diagnosis.starts else None
     described = {each.name: each for each in overview.channels}
     counts = Counter(each.channel for each in verified.findings)
     channels = [
@@ -206,6 +209,7 @@ def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now
             pictures.channels.get(verdict.name),
             described[verdict.name].subscriptions if verdict.name in described else NOBODY,
             counts[verdict.name],
+            diagnosis.outcomes.get(verdict.name, verdict.outcome),
         )
         for verdict in verified.channels
     ]
@@ -214,6 +218,7 @@ def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now
         "store.html",
         {"pending": lambda each: as_ranges(each.pending), "text": text},
         diagnosis=diagnosis,
+        encryption=fill_in(diagnosis.encryption.sentence, store_names(diagnosis.path)),
         overview=overview,
         channels=channels,
         findings=ranked,
@@ -221,7 +226,7 @@ def store_page(diagnosis: Diagnosis, overview: Overview, pictures: Pictures, now
         remedies=[fill_in(each, store_names(diagnosis.path)) for each in remedies(ranked, diagnosis.path)],
         command=" ".join(map(shell_word, diagnosis.advice.command)),
         starts=[
-            (one, one is truncating, sentence(one), harmless(one))
+            (one.forecast, one is truncating, one.sentence(), one.harmless)
             for normal, truncating in diagnosis.starts
             for one in (normal, truncating)
         ],

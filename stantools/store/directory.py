@@ -14,22 +14,21 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from stantools.errors import StoreUnreadableError, UsageError
+from stantools.errors import NotAStoreError, StoreUnreadableError, UsageError
 from stantools.escaping import escape
 from stantools.format.crc import Crc
+from stantools.store.names import CLIENTS_FILE as CLIENTS_FILE
+from stantools.store.names import FT_LOCK_FILE as FT_LOCK_FILE
+from stantools.store.names import INDEX_NAME as INDEX_NAME
+from stantools.store.names import MANIFEST_FILE as MANIFEST_FILE
+from stantools.store.names import RAFT_LOG_FILE as RAFT_LOG_FILE
+from stantools.store.names import SERVER_FILE as SERVER_FILE
+from stantools.store.names import SLICE_NAME as SLICE_NAME
+from stantools.store.names import SUBS_FILE as SUBS_FILE
+from stantools.store.names import WITNESS_FILE as WITNESS_FILE
+from stantools.store.names import is_system_name
+from stantools.store.permissions import check_permitted, refusal
 
-SERVER_FILE = "server.dat"
-CLIENTS_FILE = "clients.dat"
-SUBS_FILE = "subs.dat"
-FT_LOCK_FILE = ".rootdir.lck"
-WITNESS_FILE = ".truncate.lck"
-RAFT_LOG_FILE = "raft.log"
-#: What a salvage leaves in a new store; servers ignore it.
-MANIFEST_FILE = "stantools-salvage.json"
-
-#: Names of data files and indexes: the part that should be a number, and whether it is an archived one.
-SLICE_NAME = re.compile(r"msgs\.(.*)\.dat(\.bak)?", re.DOTALL)
-INDEX_NAME = re.compile(r"msgs\.(.*)\.idx(\.bak)?", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 _LEFTOVER = re.compile(r"(?:subs|clients\.dat)[0-9]+")
 _INT64_MAX = 2**63 - 1
@@ -91,8 +90,10 @@ class Datastore:
     path: Path  #: the root
     server: Path | None = None  #: `server.dat`, or None
     clients: Path | None = None  #: `clients.dat`, or None
-    #: Every real directory in the root, sorted as the server sorts (by bytes).
+    #: Every real directory in the root that may be a channel, sorted as the server sorts (by bytes).
     channel_names: list[str] = field(default_factory=list)
+    #: Directories of the operating system, such as lost+found: no channels, although the server takes them for some.
+    system_names: list[str] = field(default_factory=list)
     #: Temporary files that a compaction left behind (filestore.md section 1.1).
     leftovers: list[Path] = field(default_factory=list)
     symlinks: list[Path] = field(default_factory=list)  #: symbolic links to directories, which the server ignores
@@ -104,6 +105,23 @@ class Datastore:
     crc: Crc = field(default_factory=Crc)
     #: The encryption key of its messages; None leaves payloads as they are stored.
     key: bytes | None = field(default=None, repr=False)
+
+    @property
+    def server_channel_names(self) -> list[str]:
+        """The names of all directories that the server takes for channels, in its order."""
+        return sorted([*self.channel_names, *self.system_names], key=os.fsencode)
+
+    def check_permitted(self, names: Iterable[str]) -> None:
+        """Refuses to continue if this user may not read a file of the store.
+
+        Args:
+            names: The channels that are to be read.
+
+        Raises:
+            NotPermittedError: The files, and who may read them.
+        """
+        files = (self.server, self.clients, self.manifest, *self.leftovers, *self.raft_logs)
+        check_permitted(self.path, files, [*(self.path / name for name in names), *self.symlinks])
 
     @property
     def checking(self) -> Datastore:
@@ -188,37 +206,36 @@ def open_datastore(path: Path | str, crc: Crc | None = None, key: bytes | None =
     store = Datastore(root, crc=crc or Crc(), key=key)
     try:
         entries = sorted(os.scandir(root), key=lambda entry: os.fsencode(entry.name))
-    except NotADirectoryError as error:
-        raise StoreUnreadableError(
-            f"{root}: is a file, expected the directory of a file store",
-            f"name the directory that holds {SERVER_FILE}; for a single file use `stantools records`",
-        ) from error
-    except FileNotFoundError as error:
-        raise StoreUnreadableError(
-            f"{root}: no such directory", "name the directory given to the server as -dir"
-        ) from error
+    except PermissionError as error:
+        raise refusal(root, [root]) from error
+    except (NotADirectoryError, FileNotFoundError) as error:
+        raise _no_store(root) from error
     except OSError as error:
-        raise StoreUnreadableError(f"{root}: cannot be listed: {error.strerror}", "check the permissions") from error
+        raise StoreUnreadableError(
+            f"{root}: cannot be listed: {error.strerror}", "name the directory given to the server as -dir"
+        ) from error
     for entry in entries:
         _sort_root_entry(store, entry)
     if not _is_store(store):
-        if found := [*store.raft_logs, *(log for name in store.channel_names for log in raft_logs_in(root / name))]:
-            raise StoreUnreadableError(
-                f"{root}: holds the raft log of a clustered node ({found[0].relative_to(root)}), not a file store",
-                "name the directory given to the server as -dir, where messages are; or make a store of this and the "
-                "other nodes, which you name behind it: `stantools merge STORE --out NEW`",
-            )
-        raise StoreUnreadableError(
-            f"{root}: is not a file store: neither {SERVER_FILE} nor {CLIENTS_FILE} nor a channel directory is in it",
-            "name the directory given to the server as -dir",
-        )
+        closed = [root / name for name in store.channel_names if not os.access(root / name, os.R_OK | os.X_OK)]
+        if closed and len(closed) == len(store.channel_names):
+            raise refusal(root, closed)
+        raise _no_store(root)
     return store
+
+
+def _no_store(root: Path) -> NotAStoreError:
+    from stantools.store.recognition import recognise  # not loaded as long as stores are named
+
+    found = recognise(root)
+    return NotAStoreError(f"{root}: {found.sentence}", found.remedy, found.instead)
 
 
 def _sort_root_entry(store: Datastore, entry: os.DirEntry[str]) -> None:
     path = store.path / entry.name
     if entry.is_dir(follow_symlinks=False):
-        store.channel_names.append(entry.name)
+        is_channel = not is_system_name(entry.name) or _holds_slices(path)
+        (store.channel_names if is_channel else store.system_names).append(entry.name)
     elif entry.is_symlink() and _leads_to_directory(entry):
         store.symlinks.append(path)
     elif entry.name == SERVER_FILE:
@@ -235,6 +252,13 @@ def _sort_root_entry(store: Datastore, entry: os.DirEntry[str]) -> None:
         store.leftovers.append(path)
     elif entry.name != FT_LOCK_FILE:
         store.foreign.append(path)
+
+
+def _holds_slices(path: Path) -> bool:
+    try:
+        return any(SLICE_NAME.fullmatch(each.name) for each in path.iterdir())
+    except OSError:
+        return False
 
 
 def _is_store(store: Datastore) -> bool:
@@ -262,7 +286,7 @@ def list_channel(path: Path) -> ChannelFiles:
     try:
         entries = sorted(os.scandir(path), key=lambda entry: os.fsencode(entry.name))
     except OSError as error:
-        raise StoreUnreadableError(f"{path}: cannot be listed: {error.strerror}", "check the permissions") from error
+        raise StoreUnreadableError(f"{path}: cannot be listed: {error.strerror}") from error
     for entry in entries:
         entry_path = path / entry.name
         if _leads_to_directory(entry):

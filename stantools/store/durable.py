@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 from stantools.errors import StoreUnwritableError
 
@@ -22,6 +23,10 @@ SYNCFS_FROM = 256
 
 #: What a file system says that cannot sync a directory.
 NO_SYNCS = (errno.EINVAL, errno.ENOTSUP)
+
+#: What a file system says that knows no second name of a file.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
+_DESCRIPTORS = Path("/proc/self/fd")
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -172,51 +177,102 @@ def create_temporary(directory: Path, prefix: str, mode: int = 0o600, flags: int
 
 
 def create_whole(path: Path, data: bytes) -> bool:
-    """Creates a file that has its first bytes from the moment it has its name; see `open_whole`.
+    """Creates a file that has its first bytes, durably, from the moment it has its name; see `UnnamedFile`.
+
+    The name is durable when the directory is synced.
 
     Returns:
         Whether the file was made.
     """
-    descriptor = None if path.exists() else open_whole(path, data)
-    if descriptor is None:
+    if path.exists() or (file := UnnamedFile.create(path, data)) is None:
         return False
-    os.close(descriptor)
+    with file:
+        try:
+            os.fsync(file.descriptor)
+            file.link()
+        except OSError:
+            return False
     return True
 
 
-def open_whole(path: Path, data: bytes, mode: int = 0o666) -> int | None:
-    """Creates a file that has its first bytes from the moment it has its name, whenever the process is killed.
+class UnnamedFile:
+    """A file that gets its name when its first bytes are there.
 
-    A file without its version header keeps a server from starting (filestore.md weakness W15).
+    A file without its version header keeps a server from starting (filestore.md weakness W15). A kill leaves none if
+    the file has its first bytes before it has its name, a loss of power none if these were synced before.
 
-    Returns:
-        The file, open for reading and appending. None if there is one already, or if anything fails: the caller then
-        creates it as usual, and reports what fails.
+    Attributes:
+        descriptor: Open for reading and appending; -1 if closed.
     """
-    without_name = getattr(os, "O_TMPFILE", 0)
-    descriptor, temporary = -1, None
-    try:
-        if without_name:
-            with suppress(OSError):
-                flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | without_name
-                descriptor = os.open(path.parent, flags, mode)
-        if descriptor < 0:
-            # A file system that cannot make files without a name.
-            descriptor, temporary = create_temporary(path.parent, f".{path.name}.", mode, os.O_APPEND)
-        write_all(descriptor, data)
-        if temporary is None:
+
+    def __init__(self, path: Path, descriptor: int, temporary: Path | None) -> None:
+        self.descriptor = descriptor
+        self._path = path
+        self._temporary = temporary
+
+    @classmethod
+    def create(cls, path: Path, data: bytes, mode: int = 0o666) -> Self | None:
+        """Creates it with its first bytes.
+
+        Returns:
+            The file. None if anything fails: the caller then creates it as usual, and reports what fails.
+        """
+        without_name = getattr(os, "O_TMPFILE", 0) if _DESCRIPTORS.is_dir() else 0
+        file = cls(path, -1, None)
+        try:
+            if without_name:
+                with suppress(OSError):
+                    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | without_name
+                    file.descriptor = os.open(path.parent, flags, mode)
+            if file.descriptor < 0:
+                # A file system that cannot make files without a name.
+                made = create_temporary(path.parent, f".{path.name}.", mode, os.O_APPEND)
+                file.descriptor, file._temporary = made
+            write_all(file.descriptor, data)
+        except OSError:
+            file.close()
+            return None
+        return file
+
+    def link(self) -> None:
+        """Gives it its name.
+
+        Raises:
+            OSError: As from `os.link`.
+        """
+        path = self._path
+        if self._temporary is None:
             # From its descriptor: a link from no name to a name.
-            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
-        else:
-            os.link(temporary, path)
-    except (OSError, NotImplementedError):
-        if descriptor >= 0:
-            os.close(descriptor)
-        return None
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-    return descriptor
+            os.link(f"{_DESCRIPTORS}/{self.descriptor}", path, src_dir_fd=self.descriptor, follow_symlinks=True)
+            return
+        try:
+            os.link(self._temporary, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS or path.exists():
+                raise
+            self._temporary.rename(path)
+            self._temporary = None
+
+    def detach(self) -> int:
+        """Returns the descriptor, which is the caller's to close then."""
+        descriptor, self.descriptor = self.descriptor, -1
+        self.close()
+        return descriptor
+
+    def close(self) -> None:
+        """Closes it; without a name it is gone."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+        if self._temporary is not None:
+            self._temporary.unlink(missing_ok=True)
+            self._temporary = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def replace_file(path: Path, data: bytes, *, mode: int | None = None) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from stantools.errors import StoreChangedError, StoreUnreadableError, readable
 from stantools.format.layout import RECORD_HEADER_SIZE
+from stantools.store.permissions import refusal
 
 #: A read-only view of a file's bytes.
 Buffer = memoryview
@@ -154,8 +155,13 @@ def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
     Raises:
         StoreUnreadableError: It is missing, not a regular file, or must not be read.
     """
-    with readable(path, "check that the file is there and that you may read it"):
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        with readable(path, "check that the file is there"):
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+    except StoreUnreadableError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise refusal(Path(path), [Path(path)]) from error
+        raise
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from stantools.errors import StoreUnreadableError
 from stantools.store.directory import CLIENTS_FILE, RAFT_LOG_FILE, SERVER_FILE, SLICE_NAME, SUBS_FILE
+from stantools.store.names import is_system_name
+from stantools.store.permissions import refusal
 
 SNAPSHOTS = "snapshots"
 #: With its default path the log of a node lies three directories below the working directory of the server.
@@ -58,7 +60,7 @@ def node_of(text: str) -> NodeFiles:
         if not path.is_dir():
             raise ValueError(f"{text!r}: {kind}={path} is not a directory")
     if raft := found.get("raft"):
-        logs, _stores = _look(raft)
+        logs, _stores, _closed = _look(raft)
         if len(logs) != 1:
             raise ValueError(f"{text!r}: there are {len(logs)} files {RAFT_LOG_FILE} in {raft}, expected one")
         found["raft"] = logs[0]
@@ -79,9 +81,11 @@ def find_node(path: Path) -> NodeFiles | None:
     """
     if path.name == RAFT_LOG_FILE and path.is_file():
         return NodeFiles(path, path.parent, None)
-    if not path.is_dir() or (path / SERVER_FILE).exists() or (path / CLIENTS_FILE).exists():
+    if not path.is_dir() or any(os.path.exists(path / name) for name in (SERVER_FILE, CLIENTS_FILE)):  # noqa: PTH110
         return None
-    logs, stores = _look(path)
+    logs, stores, closed = _look(path)
+    if closed and (logs or stores):  # what they hold belongs to the node
+        raise refusal(path, closed)
     if not logs:
         return None
     for what, found in (("Raft logs", logs), ("file stores", stores)):
@@ -94,10 +98,15 @@ def find_node(path: Path) -> NodeFiles | None:
     return NodeFiles(path, logs[0], stores[0] if stores else None)
 
 
-def _look(path: Path) -> tuple[list[Path], list[Path]]:
-    """Returns the directories with a Raft log, and those with a file store."""
+def _passed_over(name: str) -> bool:
+    return name == SNAPSHOTS or is_system_name(name)
+
+
+def _look(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """Returns the directories with a Raft log, those with a file store, and those that may not be listed."""
     logs: list[Path] = []
     stores: list[Path] = []
+    closed: list[Path] = []
     level = [path]
     seen = 0
     for _ in range(_DEPTH + 1):
@@ -105,7 +114,8 @@ def _look(path: Path) -> tuple[list[Path], list[Path]]:
         for directory in level:
             try:
                 entries = list(os.scandir(directory))
-            except OSError:
+            except OSError as error:
+                closed += [directory] if isinstance(error, PermissionError) else []
                 continue
             names = {entry.name for entry in entries}
             if RAFT_LOG_FILE in names:
@@ -115,7 +125,9 @@ def _look(path: Path) -> tuple[list[Path], list[Path]]:
                 stores.append(directory)
             # The directories of channels are many and hold no log; a log below a store is in one of another kind.
             if SUBS_FILE not in names and not any(SLICE_NAME.fullmatch(name) for name in names):
-                deeper += [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False) and e.name != SNAPSHOTS]
+                deeper += [
+                    Path(e.path) for e in entries if e.is_dir(follow_symlinks=False) and not _passed_over(e.name)
+                ]
         seen += len(deeper)
         level = sorted(deeper) if seen <= _MOST_DIRECTORIES else []
-    return logs, stores
+    return logs, stores, closed

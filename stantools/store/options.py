@@ -6,7 +6,7 @@ user, or follow from the records themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -43,17 +43,26 @@ class ReadOptions:
     check_crc: bool = True  #: False accepts records with a wrong CRC, as the server does with `-file_crc=false`
     #: The key that the server was given, or None to leave payloads as they are.
     encryption_key: bytes | None = field(default=None, repr=False)
+    accept_unreadable: bool = False  #: go on without the files that this user is not permitted to read
 
 
-def open_store(path: Path | str, options: ReadOptions | None = None) -> Datastore:
+def open_store(path: Path | str, options: ReadOptions | None = None, channels: Sequence[str] = ()) -> Datastore:
     """Opens a store to read it: its files are listed, its CRC and its key are known.
 
+    Args:
+        path: The store.
+        options: How to read it.
+        channels: Patterns of the channels that are to be read; all, if none is given.
+
     Raises:
+        NotPermittedError: Files of it may not be read.
         StoreUnreadableError: It is not a store, cannot be listed, or is of release 0.1.
     """
     store = open_datastore(path)
-    refuse_0_1(store)
     options = options or ReadOptions()
+    if not options.accept_unreadable:
+        store.check_permitted(store.matching(channels))
+    refuse_0_1(store)
     store.crc, store.key = resolve_crc(store, options), options.encryption_key
     return store
 

@@ -21,7 +21,7 @@ from stantools.format import index as index_format
 from stantools.format import kernels
 from stantools.format.columns import FewMessages, MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.encryption import looks_encrypted
+from stantools.format.encryption import may_be_encrypted
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Stop
 from stantools.late import np
@@ -330,13 +330,12 @@ def index_ends(files: SliceFiles, channel: bytes, crc: Crc) -> tuple[int, int] |
 
 
 def samples_look_encrypted(data: Buffer, offsets: Iterable[int], channel: bytes, crc: Crc) -> bool:
-    """Returns whether most of some messages look encrypted, up to `SAMPLES`; a single one can do so by chance."""
+    """Returns whether some messages of a channel, up to `SAMPLES`, may be encrypted."""
     wanted = array("q", offsets)
     columns, stops = _few_columns().take(len(wanted)), bytearray(len(wanted))
     kernels.read_messages_at(data, len(data), wanted, crc.checking, channel, columns, stops)
-    places = zip(columns.data_start, columns.data_size, strict=True)
-    looks = [looks_encrypted(data[start : start + size]) for start, size in places if size]
-    return sum(looks) * 2 > len(looks)
+    places = zip(columns.sequence, columns.data_start, columns.data_size, strict=True)
+    return may_be_encrypted((sequence, data[start : start + size]) for sequence, start, size in places if size)
 
 
 def _few_columns() -> FewMessages:

@@ -10,11 +10,12 @@ there and what is missing shows it. Release 0.1 had another record layout: such 
 from __future__ import annotations
 
 import enum
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from stantools.errors import RefusedError, StoreUnreadableError
+from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.escaping import text
 from stantools.format import gogo
 from stantools.format.crc import Crc
@@ -190,11 +191,16 @@ def guess_cluster_id(data: bytes) -> str | None:
     return None
 
 
+#: What the server takes for a cluster id.
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]+")
+
+
 def find_identity(store: Datastore, cluster_id: str | None) -> tuple[pb.ServerInfo, str]:
     """Returns the server record for a new store made of this one and, if it is not the old one, where it comes from.
 
     Raises:
         RefusedError: The cluster id cannot be determined and none was given.
+        UsageError: What was given is not a cluster id.
     """
     data = _beginning(store.server)
     if data is not None:
@@ -203,6 +209,11 @@ def find_identity(store: Datastore, cluster_id: str | None) -> tuple[pb.ServerIn
             return server.info, "" if not server.error else f"the record was read in spite of: {server.error}"
     guessed = guess_cluster_id(data or b"")
     if cluster_id:
+        if not _CLUSTER_ID.fullmatch(cluster_id):
+            raise UsageError(
+                f"{cluster_id!r} is not a cluster id: it has letters, digits, - and _ only",
+                "give the cluster id that clients connect with (the server's default is test-cluster)",
+            )
         note = "made from the given cluster id"
         if guessed and guessed != cluster_id:
             note += f" (the remains of server.dat say {guessed!r})"

@@ -18,7 +18,7 @@ from pathlib import Path
 from stantools.errors import StoreUnwritableError
 from stantools.format.layout import FILE_HEADER, FILE_HEADER_SIZE, FILE_VERSION, INDEX_RECORD_SIZE
 from stantools.store.appending import append_records
-from stantools.store.durable import open_whole, write_all, writing
+from stantools.store.durable import UnnamedFile, write_all, writing
 
 _HEADER = FILE_HEADER.pack(FILE_VERSION)
 _MODE = 0o666  # less the umask, as the server
@@ -28,13 +28,22 @@ _REMEDY = "run `stantools verify` on the store"
 
 
 class SliceFile:
-    """The open data and index file of a slice."""
+    """The open data and index file of a slice.
 
-    def __init__(self, directory: Path, number: int) -> None:
+    Args:
+        directory: The channel's directory.
+        number: N of `msgs.N.dat`.
+        names_later: New files get their names by `name`, when their first bytes are synced. The first data is followed
+            by its index then.
+    """
+
+    def __init__(self, directory: Path, number: int, *, names_later: bool = False) -> None:
         self.number = number  #: N of `msgs.N.dat`
         self._directory = directory
+        self._names_later = names_later
         self._data: int | None = None
         self._index: int | None = None
+        self._unnamed: list[UnnamedFile] = []  # files that have no name yet
 
     @property
     def data_path(self) -> Path:
@@ -47,7 +56,7 @@ class SliceFile:
         return self._directory / f"msgs.{self.number}.idx"
 
     @classmethod
-    def create(cls, directory: Path, number: int) -> SliceFile:
+    def create(cls, directory: Path, number: int, *, names_later: bool = False) -> SliceFile:
         """Begins a slice, whose files are made with its first messages.
 
         Files of that number may be there if they are empty. The index is made by `write_index`; one that is there
@@ -57,7 +66,7 @@ class SliceFile:
             StoreUnwritableError: There is a data file of that number with something in it.
             OSError: It cannot be opened or written.
         """
-        file = cls(directory, number)
+        file = cls(directory, number, names_later=names_later)
         if file.data_path.exists():
             file._begin()
         else:
@@ -96,7 +105,9 @@ class SliceFile:
             raise
 
     @classmethod
-    def reopen(cls, directory: Path, number: int, data_size: int, count: int) -> SliceFile:
+    def reopen(
+        cls, directory: Path, number: int, data_size: int, count: int, *, names_later: bool = False
+    ) -> SliceFile:
         """Opens a slice to go on with it.
 
         Args:
@@ -104,13 +115,14 @@ class SliceFile:
             number: The slice.
             data_size: The size that the data file must have.
             count: The messages that the index must have.
+            names_later: As for the class.
 
         Raises:
             StoreUnwritableError: The files are not as they were left.
             OSError: They cannot be opened.
         """
         if not count:
-            return cls.create(directory, number)
+            return cls.create(directory, number, names_later=names_later)
         for path in (directory / f"msgs.{number}.dat", directory / f"msgs.{number}.idx"):
             # An empty file in its place would keep a server from starting (weakness W15).
             if not path.exists():
@@ -166,7 +178,7 @@ class SliceFile:
 
     def _write_first(self, parts: Sequence[bytes | memoryview]) -> None:
         if self._data is None:
-            self._data = open_whole(self.data_path, b"".join((_HEADER, *parts)), _MODE)
+            self._data = self._create(self.data_path, b"".join((_HEADER, *parts)))
             if self._data is not None:
                 return
             self._begin()
@@ -187,7 +199,7 @@ class SliceFile:
         if self._index is not None:
             write_all(self._index, records)
             return
-        self._index = open_whole(self.index_path, _HEADER + records, _MODE)
+        self._index = self._create(self.index_path, _HEADER + records)
         if self._index is not None:
             return
         self._index = os.open(self.index_path, _FLAGS, _MODE)
@@ -197,6 +209,35 @@ class SliceFile:
         except OSError:
             self._drop_index()
             raise
+
+    def _create(self, path: Path, data: bytes) -> int | None:
+        """Creates a file with its first bytes, and its name if that is not for later.
+
+        Returns:
+            The open file. None if it is there, or cannot be made in that way.
+        """
+        file = None if path.exists() else UnnamedFile.create(path, data, _MODE)
+        if file is None:
+            return None
+        if self._names_later:
+            self._unnamed.append(file)
+            return file.descriptor
+        with file:
+            try:
+                file.link()
+            except OSError:
+                return None
+            return file.detach()
+
+    def name(self) -> None:
+        """Gives new files their names, which are durable when the directory is synced.
+
+        Raises:
+            OSError: As from `os.link`.
+        """
+        while self._unnamed:
+            self._unnamed[0].link()
+            self._unnamed.pop(0).detach()
 
     def _drop_index(self) -> None:
         if self._index is not None:
@@ -216,6 +257,8 @@ class SliceFile:
         """
         if not count:
             # The data first: an index that is wrong is recreated, but without one nothing torn may be there.
+            if self._unnamed:
+                self.close()
             if self._data is not None:
                 os.ftruncate(self._data, data_size)
             self._drop_index()
@@ -225,6 +268,11 @@ class SliceFile:
             self._index = os.open(self.index_path, _FLAGS, _MODE)
         os.ftruncate(self._index, index_size(count))
         os.ftruncate(self._data, data_size)
+
+    @property
+    def unnamed(self) -> bool:
+        """Whether there are files that have no name yet."""
+        return bool(self._unnamed)
 
     @property
     def descriptors(self) -> Sequence[int]:
@@ -242,6 +290,9 @@ class SliceFile:
 
     def close(self) -> None:
         """Closes both files."""
+        for each in self._unnamed:
+            each.detach()
+        self._unnamed = []
         for descriptor in self.descriptors:
             os.close(descriptor)
         self._data = self._index = None

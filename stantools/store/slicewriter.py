@@ -61,7 +61,7 @@ class Writing:
     #: the caller to judge: it costs some 30 bytes of data and 32 of index a message.
     fill_gaps: bool = False
     #: Write the first message of each slice and its index record at once and by themselves, for a server that may be
-    #: killed at any moment.
+    #: killed at any moment. With `sync` the files of a slice get their names when these are durable.
     first_alone: bool = False
     #: Nanoseconds since the epoch, for the age limit of slices; None takes each message's own timestamp.
     clock: Callable[[], int] | None = None
@@ -116,6 +116,7 @@ class SliceWriter:
         self._buffer_size = how.buffer_size
         self._clock = how.clock
         self._first_alone = how.first_alone
+        self._names_later = how.sync and how.first_alone
         self._file: SliceFile | None = None
         self._flushed: Progress | None = None  # how far the current slice was before what is gathered
         self._parts: list[bytes | memoryview] = []
@@ -333,7 +334,9 @@ class SliceWriter:
 
     def _open_again(self, have: SliceState) -> None:
         with writing(untouched="nothing was changed"):
-            self._file = SliceFile.reopen(self.directory, have.number, have.data_size, have.count)
+            self._file = SliceFile.reopen(
+                self.directory, have.number, have.data_size, have.count, names_later=self._names_later
+            )
 
     def mark(self) -> Mark:
         """Returns where the writer is after a flush, to be able to go back there."""
@@ -387,9 +390,25 @@ class SliceWriter:
         if self._sync if sync is None else sync:
             with writing(untouched="what was written may not be durable"):
                 self._file.sync()
+                self._file.name()
                 if self.names_to_sync:
                     fsync_directory(self.directory)
             self.synced()
+
+    @property
+    def unnamed(self) -> bool:
+        """Whether new files have no names yet: they get them by `name_files`, when `descriptors` are synced."""
+        return self._file is not None and self._file.unnamed
+
+    def name_files(self) -> None:
+        """Gives new files their names.
+
+        Raises:
+            StoreUnwritableError: They cannot be made.
+        """
+        if self._file is not None:
+            with writing(self.directory):
+                self._file.name()
 
     @property
     def descriptors(self) -> Sequence[int]:
@@ -574,7 +593,7 @@ class SliceWriter:
     def _open_next(self) -> SliceState:
         number = self._last_number + 1
         with writing(untouched="the slices before it are as they were"):
-            self._file = SliceFile.create(self.directory, number)
+            self._file = SliceFile.create(self.directory, number, names_later=self._names_later)
         self._last_number = number
         self.names_to_sync = True
         self.current = SliceState(number)

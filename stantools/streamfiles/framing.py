@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stantools.errors import UsageError
+from stantools.installing import install_command
 from stantools.streamfiles import kernels, s2
 from stantools.streamfiles.layout import CHUNK_HEAD_SIZE, CHUNK_SIZE, ArchiveError
 
@@ -197,7 +198,7 @@ def _cramjam() -> ModuleType:
     except ImportError as error:
         raise UsageError(
             f"snappy needs the package cramjam, which is not installed: {error}",
-            f"pip install 'stantools[snappy]', or choose the compression {STORED}",
+            f"{install_command('cramjam')}, or choose the compression {STORED}",
         ) from error
 
 

@@ -1,16 +1,26 @@
-"""What the indexes of a real server say of message blocks (jetstream-server.md section 20).
+"""What the indexes of a server say of message blocks (jetstream-server.md section 20).
 
-`msgs/index.db` of servers from 2.10 on is for all blocks, `msgs/N.idx` of older ones for one. They are believed if the
-hash of the last record in them is that of the block.
+`msgs/index.db` of servers from 2.10 on is for all blocks, `msgs/N.idx` of older ones for one.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stantools.streamfiles import kernels
 from stantools.streamfiles.layout import HASH_SIZE, ArchiveError
-from stantools.streamfiles.varints import Numbers
+from stantools.streamfiles.varints import Numbers, put, zigzag
+
+#: Servers read their own version and those before; this one is 2.11's.
+_WRITTEN_VERSION: Final = 2
+#: Sequences in a node of a map of deleted sequences.
+_NODE_BITS: Final = 2048
 
 
 @dataclass(slots=True)
@@ -21,62 +31,73 @@ class KnownBlock:
     last: int
     deleted: set[int] = field(default_factory=set)
 
+    @property
+    def messages(self) -> int:
+        """How many messages it has."""
+        return self.last - self.first + 1 - len(self.deleted)
 
-def read_index(data: bytes, key: bytes, tails: dict[int, bytes]) -> tuple[int, dict[int, KnownBlock]]:
+
+@dataclass(slots=True)
+class KnownStream:
+    """What an index says of a stream."""
+
+    first: int  #: sequence of the first message
+    last: int  #: the last sequence that was used
+    last_time: int  #: the time that goes with it, nanoseconds since 1970
+    blocks: dict[int, KnownBlock]  #: its blocks, by number
+    last_block: int = 0  #: number of the last block
+    last_hash: bytes = b""  #: hash of the last record in it
+
+
+def read_index(data: bytes, key: bytes) -> KnownStream:
     """Reads `index.db`.
 
     Raises:
-        ArchiveError: It is damaged, of another kind, or older than the blocks.
+        ArchiveError: It is damaged, or of another kind.
     """
-    if len(data) < 2 + 2 * HASH_SIZE or data[0] != 11 or not 1 <= data[1] <= 4:
-        raise ArchiveError("it is of another version")
+    if len(data) < 2 + 2 * HASH_SIZE:
+        raise ArchiveError(f"it has {len(data)} bytes, too few for an index")
     if kernels.hash64(data[:-HASH_SIZE], key) != int.from_bytes(data[-HASH_SIZE:], "little"):
-        raise ArchiveError("its hash is another one")
+        raise ArchiveError("its hash is another one: it is damaged, or of another stream")
+    if data[0] != 11 or not 1 <= data[1] <= 4:
+        raise ArchiveError(f"it is of version {data[1]}, known are 1 to 4")
     version = data[1]
     numbers = Numbers(data[:-HASH_SIZE], 2)
-    numbers.take()
-    numbers.take()
-    begin = numbers.take()
-    numbers.take()
-    numbers.take()
-    numbers.take()
-    for _ in range(numbers.take()):
+    _messages, _bytes, first, _first_time, last = (numbers.take() for _ in range(5))
+    known = KnownStream(first, last, numbers.signed(), {})
+    for _ in range(numbers.bounded(numbers.take(), 3)):
         numbers.raw(numbers.take())
         count = numbers.take()
         numbers.take()
         if count > 1 or version >= 4:
             numbers.take()
-    known: dict[int, KnownBlock] = {}
-    for _ in range(numbers.take()):
+    for _ in range(numbers.bounded(numbers.take(), 7)):
         number, _ = numbers.take(), numbers.take()
-        first, _, last, _, deleted = (numbers.take() for _ in range(5))
+        block_first, _, block_last, _, deleted = (numbers.take() for _ in range(5))
         for _ in range(version - 1 if version < 4 else 2):
             numbers.take()
-        known[number] = KnownBlock(first, last)
-        if deleted:
-            known[number].deleted = _deleted(numbers)
-    last_block = numbers.take()
-    if last_block != max(tails, default=0) or numbers.raw(HASH_SIZE) != tails.get(last_block):
-        raise ArchiveError("it is older than the blocks")
-    return begin, known
+        known.blocks[number] = KnownBlock(block_first, block_last, _deleted(numbers) if deleted else set())
+    known.last_block, known.last_hash = numbers.take(), numbers.raw(HASH_SIZE)
+    return known
 
 
-def read_old_index(data: bytes, tail: bytes) -> KnownBlock:
-    """Reads an index of a block.
+def read_old_index(data: bytes) -> tuple[KnownBlock, bytes]:
+    """Reads an index of a block. Returns what it says, and the hash of the block's last record.
 
     Raises:
-        ArchiveError: It is damaged, of another kind, or older than the block.
+        ArchiveError: It is damaged, or of another kind.
     """
     if data[:1] != b"\x16" or data[1:2] not in (b"\x01", b"\x02"):
         raise ArchiveError("it is of another version")
     numbers = Numbers(data, 2)
     messages, _, first, _, last, _, deleted = (numbers.take() for _ in range(7))
-    if (numbers.raw(HASH_SIZE) != tail and tail) or messages != last - first + 1 - deleted:
-        raise ArchiveError("it is older than the block")
+    tail = numbers.raw(HASH_SIZE)
+    if messages != last - first + 1 - deleted:
+        raise ArchiveError("its numbers contradict each other")
     known = KnownBlock(first, last)
     if deleted:
         known.deleted = _deleted(numbers) if data[1] == 2 else {first + numbers.take() for _ in range(deleted)}
-    return known
+    return known, tail
 
 
 def _deleted(numbers: Numbers) -> set[int]:
@@ -96,3 +117,101 @@ def _deleted(numbers: Numbers) -> set[int]:
             found.add(base + low.bit_length() - 1)
             bits ^= low
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEntry:
+    """A block, for an index. One without messages has the sequence after `last` as its first."""
+
+    number: int
+    bytes: int  #: of its messages
+    first: int  #: sequence of its first message
+    first_time: int  #: nanoseconds since 1970
+    last: int  #: the last sequence that it goes up to
+    last_time: int
+    deleted: NDArray[np.int64]  #: sequences between them that have no message, rising
+    lifetimes: int  #: how many messages may have one
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """A stream, for an index."""
+
+    messages: int
+    bytes: int
+    first: int
+    first_time: int
+    last: int
+    last_time: int
+
+
+def encode_index(
+    stream: StreamEntry,
+    subjects: Iterable[tuple[bytes, int, int, int]],
+    blocks: Sequence[BlockEntry],
+    last_hash: bytes,
+    key: bytes,
+) -> bytes:
+    """Returns the bytes of `index.db`, as servers from 2.11 on read it.
+
+    Args:
+        stream: The stream.
+        subjects: Each subject, how many messages it has, and the numbers of the first and the last block with one.
+        blocks: The blocks, rising.
+        last_hash: Hash of the last record of the last block.
+        key: Of the stream.
+    """
+    out = bytearray((11, _WRITTEN_VERSION))
+    for number in (stream.messages, stream.bytes, stream.first, zigzag(stream.first_time), stream.last):
+        put(out, number)
+    put(out, zigzag(stream.last_time))
+    entries, count = bytearray(), 0
+    for name, messages, first, last in subjects:
+        count += 1
+        put(entries, len(name))
+        entries += name
+        put(entries, messages)
+        put(entries, first)
+        if messages > 1:
+            put(entries, last)
+    put(out, count)
+    out += entries
+    put(out, len(blocks))
+    for block in blocks:
+        put(out, block.number)
+        put(out, block.bytes)
+        put(out, block.first)
+        put(out, zigzag(block.first_time - stream.first_time))
+        put(out, block.last)
+        put(out, zigzag(block.last_time - stream.first_time))
+        put(out, len(block.deleted))
+        put(out, block.lifetimes)
+        if len(block.deleted):
+            out += _encode_deleted(block.deleted)
+    put(out, blocks[-1].number)
+    out += last_hash
+    out += kernels.hash64(bytes(out), key).to_bytes(HASH_SIZE, "little")
+    return bytes(out)
+
+
+def _encode_deleted(sequences: NDArray[np.int64]) -> bytes:
+    """Returns a map of deleted sequences: a balanced tree of nodes with 2048 bits, parents first."""
+    bases = np.unique(sequences // _NODE_BITS).tolist()
+    out = bytearray(b"\x16\x02" + struct.pack("<II", len(bases), len(sequences)))
+
+    def add(begin: int, end: int) -> None:
+        middle = (begin + end) // 2
+        base = bases[middle] * _NODE_BITS
+        bits = np.zeros(_NODE_BITS, np.uint8)
+        low, high = np.searchsorted(sequences, (base, base + _NODE_BITS)).tolist()
+        bits[sequences[low:high] - base] = 1
+        out.extend(struct.pack("<Q", base))
+        out.extend(np.packbits(bits, bitorder="little").tobytes())
+        out.extend(struct.pack("<H", (end - begin).bit_length()))
+        if begin < middle:
+            add(begin, middle)
+        if middle + 1 < end:
+            add(middle + 1, end)
+
+    add(0, len(bases))
+    return bytes(out)

@@ -77,6 +77,15 @@ def encode_record(sequence: int, time: int, subject: bytes, header: bytes, paylo
         ValueError: It is too large for a record.
     """
 
+def encode_tombstones(sequences: NDArray[np.uint64], times: NDArray[np.int64], key: bytes) -> bytes:
+    """Returns the records that take out messages.
+
+    Args:
+        sequences: The sequences of the messages.
+        times: Their times, nanoseconds since 1970.
+        key: Of the block that the records go to, 32 bytes.
+    """
+
 def decode_record(data: bytes, key: bytes) -> tuple[bytes, bytes, bytes] | None:
     """Returns subject, header block and payload of a record; None if it is none, or its hash is another one."""
 

@@ -230,6 +230,24 @@ def encode_skips(block, uint64_t sequence, uint64_t count, int64_t timestamp):
     block.position = position + <int64_t>(count * EMPTY_SIZE)
 
 
+cdef uint64_t TOMBSTONE_BIT = <uint64_t>1 << 62
+
+
+def encode_tombstones(sequences, times, bytes key not None):
+    cdef const uint64_t[::1] numbers = np.ascontiguousarray(sequences, np.uint64)
+    cdef const int64_t[::1] when = np.ascontiguousarray(times, np.int64)
+    cdef const uint8_t* keys = key_of(key)
+    cdef Py_ssize_t i, count = numbers.shape[0]
+    if when.shape[0] != count:
+        raise ValueError(f"{count} sequences with {when.shape[0]} times")
+    cdef bytes records = PyBytes_FromStringAndSize(NULL, count * EMPTY_SIZE)
+    cdef uint8_t* p = <uint8_t*>PyBytes_AS_STRING(records)
+    with nogil:
+        for i in range(count):
+            p = put_record(p, numbers[i] | TOMBSTONE_BIT, when[i], p, 0, p, 0, p, 0, keys)
+    return records
+
+
 cdef inline bint within(int64_t start, uint32_t size, uint64_t end) noexcept nogil:
     return start >= 0 and size <= end and <uint64_t>start <= end - size
 

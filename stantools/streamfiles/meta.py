@@ -13,12 +13,18 @@ The state of a consumer, as the file `o.dat` holds it:
         u sequence - ack_floor.stream   u consumer sequence - ack_floor.consumer   s base - second of its time
     u number of redelivered; for each: u sequence - ack_floor.stream   u count
 
+How far a stream is with what it copies from others, as the file `sources.db` holds it (jetstream-server.md section 20):
+
+    1, u64le number of sources, u64le sequence: messages of the stream from there on may say more in their headers
+    for each: u length, name filter destination; u sequence in the source; u length, name of a server's own consumer
+
 u is a varint of seven bits a byte, s the same of a zigzag number.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -236,6 +242,8 @@ def measure(batches: Iterable[Batch], *, origin: bool, last: int = 0) -> Archive
 
 
 _BEGIN: Final = b"\x16\x02"
+_COPIED: Final = struct.Struct("<BQQ")
+_COPIED_VERSION: Final = 1
 _SECOND: Final = 1_000_000_000
 
 
@@ -323,3 +331,42 @@ def decode_consumer(data: bytes) -> ConsumerState:
     if problem:
         raise ArchiveError(f"a consumer's state is not possible: {problem}")
     return state
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedState:
+    """How far a stream is with what it copies from others."""
+
+    end: int  #: the stream's next sequence when this was so
+    positions: Mapping[bytes, int]  #: by name, filter and destination of a source: the last sequence that was copied
+
+
+def encode_copied(state: CopiedState) -> bytes:
+    """Returns the bytes of `sources.db`."""
+    out = bytearray(_COPIED.pack(_COPIED_VERSION, len(state.positions), state.end))
+    for key, position in state.positions.items():
+        put(out, len(key))
+        out += key
+        put(out, position)
+        put(out, 0)
+    return bytes(out)
+
+
+def decode_copied(data: bytes) -> CopiedState:
+    """Reads the bytes of `sources.db`.
+
+    Raises:
+        ArchiveError: They are not such a state.
+    """
+    if len(data) < _COPIED.size or data[0] != _COPIED_VERSION:
+        raise ArchiveError(f"what is known of sources begins with {data[:1].hex()!r} instead of '01'")
+    _, count, end = _COPIED.unpack_from(data)
+    numbers = Numbers(data, _COPIED.size, "what is known of sources")
+    positions: dict[bytes, int] = {}
+    for _ in range(numbers.bounded(count, 3)):
+        key = numbers.raw(numbers.take())
+        positions[key] = numbers.take()
+        numbers.raw(numbers.take())
+    if numbers.position != len(data):
+        raise ArchiveError(f"what is known of sources ends at byte {numbers.position} of {len(data)}")
+    return CopiedState(end, positions)

@@ -171,7 +171,7 @@ def test_pyarrow_is_missing(run, store: Path, tmp_path: Path, monkeypatch: pytes
     for name, what in (("out", "Parquet"), ("out.csv.zst", "zstd compression")):
         outcome = run("export", store, "--to", tmp_path / name)
         assert outcome.code == 3 and outcome.err.startswith(f"stantools: error: {what} needs pyarrow"), outcome.err
-        assert "pip install 'stantools[arrow]'; or choose csv or ndjson" in outcome.err
+        assert "pip install 'pyarrow>=17'; or choose csv or ndjson" in outcome.err
     assert run("export", store, "--to", tmp_path / "out.csv.gz").code == 0
 
 

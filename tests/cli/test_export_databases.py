@@ -142,7 +142,7 @@ def test_duckdb_is_missing(run, damaged: Path, tmp_path: Path, monkeypatch: pyte
     )
     outcome = run("export", damaged, "--to", tmp_path / "x.duckdb")
     assert outcome.code == 3 and outcome.err.startswith("stantools: error: a DuckDB database needs duckdb, which")
-    assert "pip install 'stantools[duckdb]'; or choose sqlite" in outcome.err
+    assert "pip install 'duckdb>=1.1'; or choose sqlite" in outcome.err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -187,7 +187,7 @@ def test_encryption(run, golden: Path) -> None:
     store = golden / "encrypted_chacha" / "datastore"
     raw = run("messages", store, "enc.foo", "-o", "ndjson")
     assert raw.code == 0
-    assert "look encrypted" in raw.err
+    assert "may be encrypted" in raw.err
     wrong = run("messages", store, "enc.foo", "-o", "ndjson", "--encryption-key-env", "K", env={"K": "wrong"})
     assert wrong.code == 1
     assert "message authentication failed" in wrong.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from stantools.escaping import fill_in
+
 Copy = Callable[[str], Path]
 
 
 def sample(run, path: Path, *options: object) -> Path:
+    path.parent.mkdir(exist_ok=True)
     assert run("sample", path, "--channels", 1, "--messages", 20, *options).code == 0
     return path
 
@@ -26,6 +30,7 @@ def test_salvage_of_a_store_with_its_own_cluster_id(run, tmp_path: Path) -> None
     (store / "server.dat").unlink()
     outcome = run("salvage", store, "--out", tmp_path / "other", "--cluster-id", "another", "-o", "json")
     check = {"clean": True, "starts": True, "error": None, "findings": [], "start_options": ["-cid", "another"]}
+    check["may_be_encrypted"] = []
     assert outcome.json()["check"] == check
 
 
@@ -118,3 +123,46 @@ def test_a_repair_does_not_lead_to_an_empty_start(run, tmp_path: Path) -> None:
     insisted = run("truncate-bad-eof", store, "--yes", "--force")
     assert insisted.code == 1
     assert "do not start it" in insisted.out
+
+
+@pytest.mark.parametrize("name", ["-old", "--help"])
+def test_names_like_options(run, tmp_path: Path, monkeypatch, name: str) -> None:
+    """Each command that is printed about such a store works as it is."""
+    monkeypatch.chdir(tmp_path)
+    assert run("sample", f"./{name}", "--channels", 1, "--name", "-x", "--damage", "cut-payload").code == 0
+    command = run("doctor", f"./{name}").out.splitlines()[-1]
+    assert command.startswith("  stantools salvage ")
+    rescued = run(*shlex.split(command)[1:])
+    assert rescued.code in (0, 5), rescued.err
+    started = next(line for line in rescued.out.splitlines() if line.startswith("  stan-broker "))
+    assert Path(started.split()[-1]).is_dir() and not started.split()[-1].startswith("-")
+    planned = run("migrate", "plan", f"./{name}", "--out", "backups")
+    assert planned.code == 1, planned.err  # with loss, which the plan names
+    assert [each.name for each in tmp_path.glob("*.yaml")] == [f"{tmp_path.name}-{name}.migration.yaml"]
+    filled = fill_in("see `stantools messages STORE CHANNEL --archived`; `--channel CHANNEL`", {"CHANNEL": name})
+    assert filled == f"see `stantools messages STORE --archived -- {name}`; `--channel CHANNEL`"
+    assert fill_in("`stantools verify STORE --channel CHANNEL`", {"CHANNEL": "-x"}).endswith("--channel -x`")
+
+
+def test_a_plan_is_no_hidden_file(run, tmp_path: Path, monkeypatch) -> None:
+    store = sample(run, tmp_path / "shop" / ".store")
+    (tmp_path / "shop" / "work").mkdir()
+    for folder, named in (("shop/work", "../.store"), ("shop/.store", "."), ("", store)):
+        monkeypatch.chdir(tmp_path / folder)
+        assert run("migrate", "plan", named, "--out", tmp_path / "backups").code == 0
+        assert [each.name for each in Path().glob("*.yaml")] == ["shop-.store.migration.yaml"]
+
+
+def test_any_path_that_is_no_store(run, tmp_path: Path, monkeypatch) -> None:
+    """It is named in the words of the user's own command, and nothing ends with a traceback."""
+    store = sample(run, tmp_path / "srv" / "datastore")
+    monkeypatch.chdir(tmp_path)
+    for words in (("salvage", "srv", "--out", "new"), ("verify", "srv"), ("migrate", "plan", "srv", "--out", "x")):
+        refused = run(*words)
+        assert refused.code == 3
+        assert f"`stantools {' '.join(words).replace('srv', 'srv/datastore')}`" in " ".join(refused.err.split())
+    for odd in ("/", "/proc", "/dev", "/dev/null", store / "server.dat", "nowhere"):
+        assert run("doctor", odd).code == 3
+        assert run(odd).code in (2, 3)
+    (tmp_path / "x.tgz").write_bytes(b"\x1f\x8b" + bytes(20))
+    assert "is an archive" in run("x.tgz").err

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 
 from stantools.cli.main import cli
 from stantools.format.crc import IEEE, Crc
+from stantools.inspection.advice import PLACEHOLDER
 from stantools.inspection.catalogue import CATALOGUE
 from stantools.recovery.salvage import check
 from stantools.store.damage import DAMAGES
@@ -119,7 +121,7 @@ def test_the_first_lines_say_what_a_start_destroys(run, golden_copy: Copy) -> No
     assert lines[2].startswith("  destroys  beta.two: sequences start over at 1; messages 1-12 on disk")
     assert lines[3] == "As version 0.25.6 the server would start and deliver every message"
     assert lines[4].startswith("next: Do not start the server on this store (it would destroy data)")
-    assert lines[5] == f"  stantools salvage {store} --out {store}.salvaged --cluster-id test-cluster"
+    assert lines[5] == f"  stantools salvage {store} --out {store}.salvaged --cluster-id '{PLACEHOLDER}'"
     assert "server 0.25.6, normal start: starts" in lines
     both = run("forecast", store, "-o", "json").json()
     assert [each["how"] for each in both["normal"]["destroys"]] == ["anew", "anew"]
@@ -140,7 +142,9 @@ def test_the_first_lines_of_the_other_start(run, golden: Path) -> None:
 def test_the_first_lines_of_a_healthy_store(run, golden: Path) -> None:
     store = golden / "basic" / "datastore"
     lines = run("forecast", store).out.splitlines()
-    assert lines[1:3] == ["next: A start would be harmless; read everything to be sure", f"  stantools verify {store}"]
+    assert lines[0] == "Started now, the server would start and deliver every message"
+    assert lines[1] == "next: Nothing to repair; see what a move to JetStream would look like"
+    assert lines[2].startswith(f"  stantools migrate {store} ")
     limited = run("forecast", golden / "slices_count" / "datastore", "--max-msgs", "5").out.splitlines()
     assert any(line.startswith("  destroys") and "removed by the limits" in line for line in limited[:5])
     assert any(line.startswith("next: Start the server with limits") for line in limited)
@@ -192,7 +196,8 @@ def test_salvage_with_loss(run, golden_copy: Copy, tmp_path: Path) -> None:
     filled = run("salvage", store, "--out", tmp_path / "b", "--fill-gaps", "--force", "-o", "json").json()
     assert [c["filled"] for c in filled["channels"] if c["name"] == "alpha"] == [[[25, 25]]]
     table = run("salvage", store, "--out", tmp_path / "c", "--force")
-    assert "1 message is known to be lost" in table.out
+    assert re.search(r"^missing before: alpha: .*25", table.out, re.MULTILINE)
+    assert "messages: 51 messages intact, 1 missing before\n" in table.out
 
 
 def commands(text: str) -> list[str]:
@@ -251,12 +256,17 @@ def test_a_start_needs_only_what_is_not_the_default(run, golden_copy: Copy, tmp_
     sealed = golden_copy("encrypted_aes")
     monkeypatch.delenv("NATS_STREAMING_ENCRYPTION_KEY", raising=False)
     unknown = run("salvage", sealed, "--out", tmp_path / "a")
-    assert commands(unknown.out)[0].startswith("NATS_STREAMING_ENCRYPTION_KEY=KEY nats-streaming-server -st FILE ")
-    assert "encryption key in the place of KEY" in unknown.out
-    monkeypatch.setenv("OURS", "secret")
+    assert commands(unknown.out) == []  # a server that is started the wrong way does harm
+    question = f"stantools doctor {tmp_path / 'a'} --encryption-key-env NATS_STREAMING_ENCRYPTION_KEY"
+    assert question in unknown.out and "find out whether payloads are encrypted" in unknown.out
+    answer = run(*shlex.split(question)[1:], env={"NATS_STREAMING_ENCRYPTION_KEY": "a simple test key"})
+    assert "are encrypted, and the key opens them" in answer.out.splitlines()[1]
+    wrong = run(*shlex.split(question)[1:], env={"NATS_STREAMING_ENCRYPTION_KEY": "another"})
+    assert "the key does not open them" in wrong.out.splitlines()[1]
+    monkeypatch.setenv("OURS", "a simple test key")
     named = run("salvage", sealed, "--out", tmp_path / "b", "--encryption-key-env", "OURS")
     assert commands(named.out)[1].startswith('NATS_STREAMING_ENCRYPTION_KEY="$OURS" stan-broker ')
-    monkeypatch.setenv("NATS_STREAMING_ENCRYPTION_KEY", "secret")
+    monkeypatch.setenv("NATS_STREAMING_ENCRYPTION_KEY", "a simple test key")
     known = run("salvage", sealed, "--out", tmp_path / "c")
     assert commands(known.out)[1] == f"stan-broker -st FILE -dir {tmp_path / 'c'} -encrypt"
 

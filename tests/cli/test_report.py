@@ -26,7 +26,9 @@ def test_golden_stores(run, golden: Path, golden_copy, tmp_path: Path, case: str
     outcome = run("report", store, *limits, "--html", tmp_path / "page.html")
     assert outcome.code == doctor.code
     said = doctor.json()
-    assert outcome.out == f"{store}: {said['state']}: {said['verdict']}\n"
+    assert outcome.out.splitlines()[0] == f"{store}: {said['state']}: {said['verdict']}"
+    suspected = bool(said["encryption"]["suspected"])
+    assert suspected is case.startswith("encrypted") is outcome.out.partition("\n")[2].startswith("encryption: ")
     tags = Tags.of((tmp_path / "page.html").read_text())
     assert tags.alone
     assert tags.seen["script"] == 1
@@ -42,11 +44,11 @@ def test_golden_stores(run, golden: Path, golden_copy, tmp_path: Path, case: str
     for channel in run("subs", store, "-o", "json").json()["channels"]:
         for each in channel["subscriptions"]:
             assert f" {each['id']} {each['status']} " in shown
-    for channel in verify["channels"]:
-        for what in ("intact", "damaged"):
-            if ranges := channel[what]:
+    for channel in said["channels"].values():
+        for what, words_of_it in (("intact", "intact"), ("recoverable", "recoverable"), ("missing", "missing before")):
+            if ranges := channel.get(what):
                 first, last = ranges[0]
-                assert f"{what}: {first}" + (f"-{last}" if last > first else "") in shown
+                assert f"{words_of_it}: {first}" + (f"-{last}" if last > first else "") in shown
 
 
 def test_names_are_harmless(run, golden_copy, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import random
+import struct
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from stantools.format.encryption import (
     cipher_named,
     looks_encrypted,
     master_key,
+    may_be_encrypted,
     raft_cipher,
 )
 from stantools.format.proto import store_pb2 as pb
@@ -39,7 +42,7 @@ def test_samples_of_the_specification(sample: bytes, cipher: Cipher) -> None:
     channel = ChannelCipher(b"secret", b"foo", random=bytes(4))
     assert channel.encrypt(b"hello", cipher) == sample
     assert channel.decrypt(memoryview(sample)) == b"hello"
-    assert looks_encrypted(sample)
+    assert looks_encrypted(sample, 1) and not looks_encrypted(bytes([0x01]) + bytes(40), 1)
 
 
 def test_the_nonce_counts_as_one_number() -> None:
@@ -53,7 +56,7 @@ def test_the_nonce_counts_as_one_number() -> None:
 @pytest.mark.parametrize("plain", [b"", b"plain", b"\0", b"\x03" + bytes(60)])
 def test_plain_data_is_returned_as_it_is(plain: bytes) -> None:
     assert ChannelCipher(b"secret", b"foo").decrypt(plain) == plain
-    assert not looks_encrypted(plain)
+    assert not looks_encrypted(plain, 1)
 
 
 @pytest.mark.parametrize("sample", [AES_SAMPLE, CHACHA_SAMPLE])
@@ -108,7 +111,7 @@ def test_golden_messages(golden: Path, case: str) -> None:
             if "b64" in facts:
                 assert data == base64.b64decode(facts["b64"])
             if data:
-                assert looks_encrypted(message.data)
+                assert looks_encrypted(message.data, message.sequence)
                 assert message.data[0] == code
                 with pytest.raises(DecryptError):
                     wrong.decrypt(message.data)
@@ -129,3 +132,47 @@ def test_a_store_may_hold_plain_data_and_both_ciphers() -> None:
     cipher = ChannelCipher(b"secret", b"foo")
     stored = [b"plain", cipher.encrypt(b"one", Cipher.AES), cipher.encrypt(b"two", Cipher.CHACHA), b""]
     assert [cipher.decrypt(data) for data in stored] == [b"plain", b"one", b"two", b""]
+
+
+def sealed(count: int, *, first: int = 1, size: int = 40, cipher: Cipher = Cipher.AES) -> list[tuple[int, bytes]]:
+    """Messages as a server stores them that was started before the first."""
+    channel = ChannelCipher(b"secret", b"orders", last_sequence=first - 1)
+    return [(first + each, channel.encrypt(b"x" * size, cipher)) for each in range(count)]
+
+
+@pytest.mark.parametrize("cipher", Cipher)
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("size", [1, 17, 1000])
+def test_encrypted_messages_are_suspected(cipher: Cipher, count: int, size: int) -> None:
+    messages = sealed(count, first=900, size=size, cipher=cipher)
+    assert may_be_encrypted(messages)
+    # Encryption that was turned on later, and a server that was started again in between.
+    assert may_be_encrypted([(1, b"plain"), (2, b"\x01 plain and long enough to be one"), *messages])
+    assert may_be_encrypted([*messages, *sealed(3, first=2000, cipher=cipher)])
+
+
+PLAIN = {
+    "a version, a number, a measurement": [
+        (n, b"\x01" + struct.pack(">IdH", n, 20.5 + n, 7) + b"sensor-%03d" % n + random.Random(n).randbytes(20))
+        for n in range(1, 9)
+    ],
+    "random after the first byte": [(n, b"\x01" + random.Random(n).randbytes(60)) for n in range(1, 2000)],
+    "a version, zeros": [(n, b"\x02" + bytes(60)) for n in range(1, 9)],
+    "a device, its own count, text": [
+        (n, b"\x01" + b"dev1" + struct.pack(">Q", n) + b"the temperature is %d degrees today" % n) for n in range(1, 9)
+    ],
+    "a device, its own count, a protocol": [
+        (n, b"\x01" + b"dev1" + struct.pack(">Q", n) + b"\xff\xfe\0\0" + random.Random(n).randbytes(40))
+        for n in range(1, 9)
+    ],
+    "length and count in little endian": [
+        (n, b"\x01" + struct.pack("<IQ", 60, n) + random.Random(n).randbytes(60)) for n in range(1, 9)
+    ],
+}
+
+
+@pytest.mark.parametrize("case", PLAIN)
+def test_plain_messages_that_begin_like_encrypted_ones_are_not(case: str) -> None:
+    assert not may_be_encrypted(PLAIN[case])
+    for end in (1, 2, 3, 4):
+        assert not may_be_encrypted(PLAIN[case][:end]) or "protocol" in case

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from stantools.inspection.advice import advise, harmless, losses, sentence
+from stantools.inspection.advice import advise
 from stantools.inspection.findings import Severity
 from stantools.inspection.forecast import Forecast, forecast_both
 from stantools.inspection.forecast.startup import subscription_outlook
-from stantools.inspection.verify import verify
+from stantools.inspection.start_verdict import StartVerdict, judge_start
+from stantools.inspection.verify import Verdict, verify
 from stantools.store.directory import open_datastore
 from stantools.store.locks import Use
 from stantools.store.options import open_store
@@ -36,48 +37,54 @@ def _forecast(case: str, golden: Path, golden_copy: Callable[[str], Path]) -> tu
 def test_the_sentence_says_what_the_server_did(case: str, golden: Path, golden_copy: Callable[[str], Path]) -> None:
     theirs = load_expected(case)["server_open"]
     path, ours = _forecast(case, golden, golden_copy)
-    said = sentence(ours)
+    found = verify(open_store(path))
+    start = judge_start(ours, found.outcomes)
+    said = start.sentence()
     assert said.isprintable()
     assert said.count("\n") == 0
     if not theirs["started"]:
         assert said.startswith(f"Started now, the server would exit with code {theirs['exit_code']}")
         assert theirs.get("error", "") in said.replace("\\\\", "\\") or not theirs.get("error")
-        assert not harmless(ours)
+        assert not start.harmless
     elif not theirs.get("recovered", True):
         assert said.endswith("start over as if the store were empty")
-        assert not harmless(ours)
+        assert not start.harmless
     else:
         cut = [
             name
             for name, change in theirs["files_changed_by_recovery"].items()
             if name.endswith(".dat") and (change["size_after"] or 0) < (change["size_before"] or 0)
         ]
-        assert losses(ours) == sorted(cut)
+        assert start.shortened == sorted(cut)
         assert ("cut or remove" in said) == bool(cut)
         assert ("stall in" in said) == bool(theirs.get("replay_log"))
-        assert harmless(ours) == (said == "Started now, the server would start and deliver every message")
-    _check_advice(path, ours)
+        assert start.delivers == said.startswith("Started now, the server would start and deliver every message")
+        assert start.harmless == (start.delivers and "that is there" not in said)
+    _check_advice(path, found, start)
 
 
-def _check_advice(path: Path, ours: Forecast) -> None:
-    store = open_store(path)
-    found = verify(store).findings
-    advice = advise(path, found, ours)
-    bad = any(finding.severity is Severity.ERROR for finding in found)
-    destroys = bool(losses(ours) or ours.destroys)
-    if not bad and (ours.error or "").endswith("permission denied"):
+def _check_advice(path: Path, found: Verdict, start: StartVerdict) -> None:
+    findings = found.findings
+    advice = advise(path, findings, start)
+    bad = any(finding.severity is Severity.ERROR for finding in findings)
+    missing = any(each.missing or each.suspected for each in start.channels.values())
+    if not bad and (start.forecast.error or "").endswith("permission denied"):
         assert advice.command == ()
         assert "started differently" in advice.text
-    elif bad or not harmless(ours):
+    elif bad or not start.delivers:
         assert advice.command[:2] == ("stantools", "salvage")
         assert str(path.parent / f"{path.name}.salvaged") in advice.command
-        assert advice.text.startswith("Do not start the server") == (destroys or (bad and not ours.starts))
-    elif any(finding.severity is Severity.WARNING for finding in found):
+        stops = start.destructive or (bad and not start.forecast.starts)
+        assert advice.text.startswith("Do not start the server") == stops
+    elif any(finding.severity is Severity.WARNING for finding in findings):
         assert advice.command[1] == "salvage"
+        assert ("at risk" in advice.text) == (not missing)
+    elif missing:
+        assert "Look for what is missing" in advice.text
     else:
         assert advice.command[1] == "migrate"
         assert "--dry-run" in advice.command
-    used = advise(path, found, ours, [Use("lock", "a server holds the lock")])
+    used = advise(path, findings, start, [Use("lock", "a server holds the lock")])
     assert used.command == ()
     assert "stop the server" in used.text
 
@@ -113,5 +120,5 @@ def test_the_outlook_of_each_subscription(case: str, golden: Path, golden_copy: 
 def test_names_in_the_sentence_are_harmless() -> None:
     hostile = "\x1b[31m[bold]‮"
     failed = Forecast("0.23.2", False, starts=False, exit_code=1, error=hostile)
-    assert sentence(failed).isprintable()
+    assert judge_start(failed, {}).sentence().isprintable()
     assert subscription_outlook(failed, "c", 1).isprintable()

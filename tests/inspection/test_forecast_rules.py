@@ -291,16 +291,34 @@ class TestSequences:
         assert channel.missing.pairs() == [(3, 3)]
         assert channel.alone is None
 
-    def test_reading_ahead_over_records_that_changed_places(self, tmp_path: Path) -> None:
-        """Where both messages have the same size, the buffer gives each for the sequence of the other's record."""
+    @pytest.mark.parametrize("ahead", [0, 50, 2 << 20])
+    @pytest.mark.parametrize("size", [0, 1])
+    def test_only_rows_in_succession_are_read_ahead(self, tmp_path: Path, ahead: int, size: int) -> None:
+        """Whether or not the records have the same size: 3 is looked for where its row no longer is."""
         s.write_server(tmp_path)
-        s.write_slice(tmp_path, "foo", 1, range(1, 74), payloads=[b"same"] * 73)
+        s.write_slice(tmp_path, "foo", 1, range(1, 74), payloads=[bytes(4 + size * (n % 7)) for n in range(1, 74)])
         self._swap(tmp_path, 3, 4)
+        channel = _forecast(tmp_path, read_buffer_size=ahead).channels["foo"]
+        assert channel.lookups.readable.pairs() == [(1, 2), (4, 73)]
+        assert not channel.lookups.wrong and channel.alone is None
+
+    @pytest.mark.parametrize("ahead", [0, 50, 2 << 20])
+    def test_a_record_that_is_there_twice_shifts_the_lookups_after_it(self, tmp_path: Path, ahead: int) -> None:
+        s.write_server(tmp_path)
+        s.write_slice(tmp_path, "foo", 1, [1, 2, 3, 4, 5, 3, 6, 7, 8], index=False)
+        s.write_slice(tmp_path, "foo", 2, range(9, 13))
+        channel = _forecast(tmp_path, read_buffer_size=ahead).channels["foo"]
+        assert channel.delivered == [(1, 5), (9, 12)]
+        assert channel.missing.pairs() == [(6, 8)]
+
+    def test_the_only_slice_has_number_zero(self, tmp_path: Path) -> None:
+        s.write_server(tmp_path)
+        s.write_slice(tmp_path, "foo", 0, range(1, 11))
         channel = _forecast(tmp_path).channels["foo"]
-        assert channel.lookups.wrong == {3: 4, 4: 3}
-        assert channel.lookups.readable.pairs() == [(1, 2), (5, 73)]
-        assert channel.alone is not None and channel.alone.readable.pairs() == [(1, 2), (4, 73)]
-        assert len(channel.as_json()["wrong_message"]) == 2
+        assert (channel.delivered, channel.stalls_at) == ([], 1)
+        assert channel.stall_error.startswith("panic: ")
+        s.write_slice(tmp_path, "foo", 1, range(11, 13))
+        assert _forecast(tmp_path).channels["foo"].delivered == [(1, 12)]
 
     def _swap(self, root: Path, one: int, other: int) -> None:
         file = root / "foo" / "msgs.1.idx"

@@ -12,6 +12,7 @@ import re
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -529,6 +530,27 @@ def test_encryption(tmp_path: Path, cipher: str, name: str) -> None:
         subscription = client.subscribe(b"a")
         until(lambda: f"Error looking up message a:1 ({name}: message authentication failed)" in broker.said())
         assert subscription.settled(0) == []
+        assert broker.stop() == 0
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_start_without_encryption_says_what_the_messages_look_like(tmp_path: Path, sealed: bool) -> None:
+    """A store that was written with encryption; and one of plain messages that begin with the byte of a cipher."""
+    words = ("-st", "FILE", "-dir", tmp_path / "store")
+    secret = ("--encrypt", "--encryption_key", "secret")
+    with Broker(tmp_path, *words, *(secret if sealed else ())) as broker:
+        with Talker(broker.port) as nats:
+            client = Client(nats, "me")
+            for channel in (b"a", b"b.c"):
+                client.store(channel, *(b"\x01" + struct.pack(">IdH", n, 20.5, 7) + bytes(40) for n in range(1, 9)))
+        assert broker.stop() == 0
+    with Broker(tmp_path, *words) as broker:
+        expected = "[WRN] STREAM: Messages of 2 channel(s) may be encrypted (a, b.c), encryption is off"
+        assert (expected in broker.said()) is sealed
+        assert ("may be encrypted" in broker.said()) is sealed
+        assert broker.stop() == 0
+    with Broker(tmp_path, *words, *secret) as broker:
+        assert broker.said().count("may be encrypted") == sealed  # as before: the log is one
         assert broker.stop() == 0
 
 

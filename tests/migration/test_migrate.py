@@ -567,7 +567,7 @@ def test_compression_without_its_package_is_refused_at_once(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cramjam", None)
     done = run(tmp_path / "w", "migrate", store, "--out", tmp_path / "b", "--compress", "--yes", expect=ExitCode.USAGE)
-    assert "stantools[snappy]" in done.stderr and not done.stdout
+    assert "pip install 'cramjam" in done.stderr and not done.stdout
     assert not list((tmp_path / "w").iterdir())
 
 

@@ -100,38 +100,42 @@ def test_publishes(data: bytes, rows: int, limit: int, most: int, cut: int) -> N
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(streams() | frames(), max_size=8),
+    st.integers(0, 3),
     st.integers(0, 12),
     st.lists(st.sampled_from([0, 1, 2, 255]), min_size=1, max_size=5).map(bytes),
     st.integers(0, 80),
     st.integers(-1, 40),
 )
-@example([b"PUB foo 0\r\n\r\n", b"PUB bar 1\r\nx\r\n", b"PUB foo 1\r\ny\r\n"], 3, b"\0\2\1", 80, -1)
-def test_gathered(pieces: list[bytes], rows: int, ranks: bytes, limit: int, most: int) -> None:
+@example([b"PUB foo 0\r\n\r\n", b"PUB bar 1\r\nx\r\n", b"PUB foo 1\r\ny\r\n"], 0, 3, b"\0\2\1", 80, -1)
+def test_gathered(pieces: list[bytes], first: int, rows: int, ranks: bytes, limit: int, most: int) -> None:
     data = b"".join(pieces)
     ends = np.cumsum([len(piece) for piece in pieces]).tolist()
+    first = min(first, len(ends))
     results: list[Any] = []
     for kernels in KERNELS.both:
         routes = kernels.Names()
         for route, subject in enumerate((b"foo", b"bar", b"foo.bar", b"x")):
             routes.add(subject, route + 1)
         table = frame_table(rows)
-        shares, taken = kernels.parse_gathered(data, ends, table, routes, ranks, limit, most)
+        shares, taken = kernels.parse_gathered(data, ends, first, table, routes, ranks, limit, most)
         count = sum(each for each, _ in taken)
         results.append((shares, taken, table[:count].tolist()))
-        # The same as each piece gives alone, without those that do not fit, in the order of the ranks.
+        # The same as each piece gives alone, up to one that does not fit, in the order of the ranks.
         expected: list[list[int]] = []
-        for begin, end, (frames_of, size) in zip([0, *ends], ends, taken, strict=False):
+        for begin, end, piece in zip([0, *ends][first:], ends[first:], [*taken, None], strict=False):
             own = frame_table(rows - len(expected))
             found, at, _, spans, _ = kernels.parse_publishes(data, begin, end, own, routes, limit, most)
             ranked = all(0 < route < len(ranks) and ranks[route] for route, _, _ in spans)
             whole = at == end and ranked and not own[:found, HEADER_SIZE].any()
-            assert (frames_of, size) == ((found, own[:found, PAYLOAD_SIZE].sum()) if whole else (0, 0))
-            expected += own[:frames_of].tolist()
+            assert piece == ((found, own[:found, PAYLOAD_SIZE].sum()) if whole else None)
+            if piece is None:
+                break
+            expected += own[:found].tolist()
         assert table[:count].tolist() == sorted(expected, key=lambda row: ranks[row[ROUTE]])
-        assert [row for _, first, last, _ in shares for row in range(first, last)] == list(range(count))
-        for route, first, last, size in shares:
-            assert table[first:last, ROUTE].tolist() == [route] * (last - first)
-            assert size == table[first:last, PAYLOAD_SIZE].sum()
+        assert [row for _, begin, last, _ in shares for row in range(begin, last)] == list(range(count))
+        for route, begin, last, size in shares:
+            assert table[begin:last, ROUTE].tolist() == [route] * (last - begin)
+            assert size == table[begin:last, PAYLOAD_SIZE].sum()
         assert all(one[0] != other[0] for one, other in pairwise(shares))
     assert results[0] == results[1]
 
@@ -248,7 +252,7 @@ def test_names_by_how_they_begin(heads: set[bytes], pieces: list[list[bytes]], k
         got = [table.get(name) for name in names * 2]
         rows, _, _, spans, _ = kernels.parse_publishes(data, 0, len(data), frames, table, 99, 99)
         assert frames[:rows, ROUTE].tolist() == [table.get(name) for name in names if name][:rows]
-        gathered = kernels.parse_gathered(data, [len(data)], frames, table, bytes(range(20)), 99, 99)
+        gathered = kernels.parse_gathered(data, [len(data)], 0, frames, table, bytes(range(20)), 99, 99)
         table.clear()
         found.append((got, rows, spans, gathered, [table.get(name) for name in names]))
         assert set(found[-1][-1]) <= {-1}

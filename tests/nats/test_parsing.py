@@ -160,9 +160,12 @@ def test_what_lies_outside_is_refused(kernels: ModuleType) -> None:
             kernels.parse_publishes(b"PUB f", begin, end, frame_table(1), kernels.Names(), 100, 100)
         with pytest.raises(ValueError, match="outside"):
             kernels.parse_messages(b"MSG f", begin, end, frame_table(1), 100, 100)
-    for ends in ([6], [3, 2], [-1]):
+    for ends, first in (([6], 0), ([-1], 0), ([3, 2], 1), ([-3, 2], 1), ([6, 7], 1)):
         with pytest.raises(ValueError, match="outside"):
-            kernels.parse_gathered(b"PUB f", ends, frame_table(1), kernels.Names(), b"", 100, 100)
+            kernels.parse_gathered(b"PUB f", ends, first, frame_table(1), kernels.Names(), b"", 100, 100)
+    for first in (-1, 2):
+        with pytest.raises(IndexError, match="no piece"):
+            kernels.parse_gathered(b"PUB f", [5], first, frame_table(1), kernels.Names(), b"", 100, 100)
 
 
 def test_nothing_behind_the_end_is_read(kernels: ModuleType) -> None:

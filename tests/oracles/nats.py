@@ -159,20 +159,22 @@ def parse_publishes(
 def parse_gathered(
     buffer: Buffer,
     ends: list[int],
+    first: int,
     frames: Frames,
     table: Names,
     ranks: Buffer,
     max_control_line: int,
     max_payload: int,
 ) -> Gathered:
-    """Parses what came from several clients, each piece for itself, and sorts the frames by the ranks of their routes.
+    """Parses pieces from several clients, each for itself, and sorts the frames by the ranks of their routes.
 
     A piece is taken if it is whole PUB frames, without headers, whose routes all have a rank, and there is room for
-    them; else nothing of it is. Frames of the same rank stay in order.
+    them. The first piece that is not ends the parsing. Frames of the same rank stay in order.
 
     Args:
-        buffer: The pieces, one behind the other, the first at its start.
+        buffer: The pieces, one after the other, the first of all at its start.
         ends: Where each piece ends.
+        first: The piece to begin with.
         frames: Filled from its first row on.
         table: The routes of subjects.
         ranks: A byte for each route, by its number; 0 for none.
@@ -181,15 +183,18 @@ def parse_gathered(
 
     Raises:
         ValueError: An end lies outside or in front of the one before, or is beyond 2 GiB.
+        IndexError: There is no such piece.
     """
+    if not 0 <= first <= len(ends):
+        raise IndexError(f"there is no piece {first}")
     taken: list[tuple[int, int]] = []
-    begin = count = 0
-    for end in ends:
+    begin, count = ends[first - 1] if first else 0, 0
+    for end in ends[first:]:
         free = frames[count:]
         rows, at, _, spans, _ = parse_publishes(buffer, begin, end, free, table, max_control_line, max_payload)
         whole = at == end and all(0 < route < len(ranks) and ranks[route] for route, _, _ in spans)
         if not whole or free[:rows, HEADER_SIZE].any():
-            rows = 0
+            break
         taken.append((rows, int(free[:rows, PAYLOAD_SIZE].sum())))
         count += rows
         begin = end

@@ -27,6 +27,7 @@ from stantools.streamfiles.layout import (
     MAX_SUBJECT_SIZE,
     RECORD_HEAD_SIZE,
     SKIPPED,
+    TOMBSTONE,
     Flaw,
     OpenBlock,
     Places,
@@ -457,6 +458,20 @@ def encode_record(sequence: int, time: int, subject: bytes, header: bytes, paylo
             digest,
         )
     return b"%b%b%b%b" % (head, subject, payload, digest)
+
+
+def encode_tombstones(sequences: NDArray[np.uint64], times: NDArray[np.int64], key: bytes) -> bytes:
+    """Returns the records that take out messages.
+
+    Args:
+        sequences: The sequences of the messages.
+        times: Their times, nanoseconds since 1970.
+        key: Of the block that the records go to, 32 bytes.
+    """
+    if len(sequences) != len(times):
+        raise ValueError(f"{len(sequences)} sequences with {len(times)} times")
+    rows = zip(sequences.tolist(), times.tolist(), strict=True)
+    return b"".join(encode_record(number | TOMBSTONE, time, b"", b"", b"", key) for number, time in rows)
 
 
 def decode_record(data: bytes, key: bytes) -> tuple[bytes, bytes, bytes] | None:

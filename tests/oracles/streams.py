@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD_SIZE, SUBJECT_SIZE, WIDTH, rows
 from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, MAX_RECORD_SIZE, MAX_SUBJECT_SIZE
+from stantools.streamfiles.records import tombstone
 from tests.oracles.streamfiles import encode_record
 
 if TYPE_CHECKING:
@@ -112,18 +113,21 @@ def enter_rows(
 
 
 def drop_firsts(
-    contents: Contents, over: list[Subject], most: int
-) -> tuple[list[tuple[int, int]], list[tuple[Segment, int]]]:
+    contents: Contents, over: list[Subject], most: int, key: bytes
+) -> tuple[list[tuple[int, int]], list[tuple[Segment, int]], bytes, bytes]:
     """Takes out the first messages of subjects that have too many.
 
     Args:
         contents: What the stream has.
         over: The subjects.
         most: How many messages each may have, 1 at least.
+        key: Of the block that the tombstones go to, 32 bytes.
 
     Returns:
-        What is gone: sequence, and number of the subject; the segments that have lost messages, with how many.
+        What is gone: sequence, and number of the subject; the segments that have lost messages, with how many; the
+        tombstones; their sequences, eight bytes each.
     """
+    records = []
     gone: list[tuple[int, int]] = []
     touched: list[tuple[Segment, int]] = []
     for entry in over:
@@ -131,13 +135,14 @@ def drop_firsts(
             sequence = contents.first_of(entry)
             found = contents.locate(sequence)
             assert found is not None
+            records.append(tombstone(sequence, found[0].times[found[1]], key))
             contents.discard(*found)
             gone.append((sequence, entry.number))
             if touched and touched[-1][0] is found[0]:
                 touched[-1] = (found[0], touched[-1][1] + 1)
             else:
                 touched.append((found[0], 1))
-    return gone, touched
+    return gone, touched, b"".join(records), array("Q", [number for number, _ in gone]).tobytes()
 
 
 def _check_rows(frames: Frames, begin: int, end: int) -> None:

@@ -29,7 +29,7 @@ TEST_CONF = {
 def skip_without_spark() -> None:
     """Skips, with the reason, where Spark cannot run."""
     if not importlib.util.find_spec("pyspark"):
-        pytest.skip("pyspark is not installed: pip install 'stantools[spark]'")
+        pytest.skip("pyspark is not installed: pip install '.[spark]'")
     from stantools.pipeline.spark.launch import find_java
 
     try:

@@ -136,7 +136,7 @@ def test_the_merge_is_what_the_cluster_was(case: str, tmp_path: Path) -> None:
 def test_without_free_pages_only_the_log_is_read(tmp_path: Path) -> None:
     plan = planned("free_pages")
     assert {each.name: each.sequences.as_json() for each in plan.channels}[b"orders"] == [[31, 35]]
-    assert plan.lost and plan.lossy and not plan.free_pages
+    assert plan.gone and plan.lossy and not plan.free_pages
     assert plan.sources[b"orders"] == {"a: raft.log": 5} or list(plan.sources[b"orders"].values()) == [5]
 
 
@@ -207,7 +207,7 @@ def test_entries_in_front_of_a_damaged_page_count(tmp_path: Path) -> None:
     log.write_bytes(bytes(hurt))
     plan = planned(case, tmp_path / "nodes")
     assert not plan.log.missing and len(plan.clients) == len(whole.clients)
-    assert plan.messages > whole.messages // 2 and plan.messages + plan.lost == whole.messages
+    assert plan.messages > whole.messages // 2 and plan.messages + plan.missing == whole.messages
     assert min(each.sequences.first for each in plan.channels) == 1
 
 
@@ -218,7 +218,7 @@ def test_what_is_damaged_at_the_end_is_lost_where_no_log_tells(tmp_path: Path) -
     path.write_bytes(path.read_bytes()[:-5])
     plan = planned("lost_raft", tmp_path / "nodes")
     (orders,) = plan.channels
-    assert (orders.sequences.as_json(), orders.lost.as_json(), plan.lost) == ([[1, 29]], [[30, 30]], 1)
+    assert (orders.sequences.as_json(), orders.missing.as_json(), plan.missing) == ([[1, 29]], [[30, 30]], 1)
     # Another node has it.
     shutil.copytree(CLUSTERS / "lost_raft" / "nodes" / "a", node.with_name("b"))
     whole = planned("lost_raft", tmp_path / "nodes")

@@ -348,6 +348,41 @@ def test_swapped_and_foreign_slices_go_home(golden_copy: Callable[[str], Path], 
     assert {c.name: c.intact.as_json() for c in verdict.channels} == {"alpha": [[1, 40]], "beta.two": [[1, 12]]}
 
 
+def test_a_copied_channel_folder_becomes_no_channel(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    """Its messages name the channel it was copied from, and are kept once; so is what a copy alone still has."""
+    root = golden_copy("damage_base")
+    old = messages(root, Crc(IEEE))
+    shutil.copytree(root / "alpha", root / "alpha.bak")
+    (root / "alpha" / "msgs.2.dat").unlink()
+    (root / "alpha" / "msgs.2.idx").unlink()
+    verdict = verify(open_datastore(root))
+    assert list(verdict.outcomes) == ["alpha", "beta.two"]
+    assert verdict.outcomes["alpha"].intact.pairs() == [(1, 40)] and not verdict.outcomes["alpha"].missing
+    plan = salvage(root, tmp_path / "new")
+    assert (plan.missing, plan.lost, plan.lossy) == (0, 0, False)
+    (copied,) = [each for each in plan.dropped if each.file == "alpha.bak"]
+    assert "a copy of channel 'alpha'" in copied.reason and "subscriptions are left out" in copied.reason
+    assert messages(tmp_path / "new", Crc(IEEE)) == old
+    check(tmp_path / "new")
+
+
+@pytest.mark.parametrize("name", ["msgs.1 (copy).dat", "msgs.9.dat"])
+def test_a_copy_of_a_slice_is_counted_once(golden_copy: Callable[[str], Path], name: str) -> None:
+    root = golden_copy("damage_base")
+    before = {each.name: (each.messages, each.bytes) for each in verify(open_datastore(root)).channels}
+    shutil.copyfile(root / "alpha" / "msgs.1.dat", root / "alpha" / name)
+    assert {each.name: (each.messages, each.bytes) for each in verify(open_datastore(root)).channels} == before
+
+
+def test_exit_code_of_what_was_missing_before(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    """A slice that is gone is a loss that the plan announces; a gap between whole records is none, and is counted."""
+    for case, missing, lossy in (("dmg_middle_slice_missing", 15, True), ("dmg_version_only_many", 0, True)):
+        plan = salvage(golden_copy(case), tmp_path / f"{case}-new")
+        assert (plan.missing, plan.lost, plan.lossy) == (missing, 0, lossy), case
+    gap = salvage(golden_copy("gap_truncated_slice"), tmp_path / "gap-new")
+    assert (gap.missing, gap.gone, gap.lossy) == (4, 0, False)
+
+
 def test_a_renamed_channel_keeps_its_durables(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     root = golden_copy("damage_base")
     before = subs(root, "alpha").subscriptions

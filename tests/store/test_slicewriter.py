@@ -401,7 +401,7 @@ def test_state_of_an_empty_channel(tmp_path):
 
 
 def test_the_first_message_of_a_slice_alone(tmp_path):
-    writer = SliceWriter(tmp_path, b"c", IEEE, Writing(SliceLimits(4, 0, 0), first_alone=True))
+    writer = SliceWriter(tmp_path, b"c", IEEE, Writing(SliceLimits(4, 0, 0), first_alone=True, sync=False))
     put(writer, 1, 6)
     # Both slices have their first message in the index before anything else is written behind it.
     assert [each[0] for each in all_messages(tmp_path, b"c", IEEE)][:1] == [1]

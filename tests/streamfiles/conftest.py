@@ -17,6 +17,7 @@ FUNCTIONS = (
     "encode_record",
     "encode_records",
     "encode_skips",
+    "encode_tombstones",
     "find_messages",
     "frame",
     "hash64",

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import StoreUnreadableError
-from stantools.inspection.advice import harmless
 from stantools.inspection.overview import overview
 from stantools.inspection.verify import verify
 from stantools.store.sample import SampleOptions, write_sample
@@ -36,8 +35,13 @@ def test_golden(case: str, golden: Path) -> None:
         assert session.forecasts[0].starts == seen["started"]
     advice = session.advice()
     assert advice is not None
-    if not verdict.clean or not harmless(session.forecasts[0]):
+    start = session.start_verdict()
+    assert start is not None
+    assert session.outcomes == verdict.outcomes
+    if not verdict.clean or not start.delivers:
         assert advice.command[:2] == ("stantools", "salvage")
+    elif any(each.missing for each in session.outcomes.values()):
+        assert advice.command[:2] == ("stantools", "verify")
     else:
         assert advice.command[:2] == ("stantools", "migrate")
 

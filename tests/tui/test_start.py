@@ -177,7 +177,7 @@ main()
 """
     result = _plain(cwd=place, code=code)
     assert result.returncode == 2
-    assert "stantools[tui]" in result.stderr
+    assert "pip install 'textual<9,>=8'" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -221,9 +221,11 @@ class MigrateWizard(Wizard[_Made]):
         preview.attempt(partial(check_plan_file, file, plan))
         _describe(plan, file, problems, preview)
         if plan.lossy and not form.flag("accept-loss"):
-            lost = f"{counted(plan.lost, 'message')} are" if plan.lost else "something is"
+            lost = (
+                f"{counted(plan.lost, 'message')} {'is' if plan.lost == 1 else 'are'}" if plan.lost else "something is"
+            )
             preview.obstacles.append(
-                RefusedError(f"the store is damaged, and {lost} lost", "choose accept-loss to migrate what is intact")
+                RefusedError(f"{lost} missing in the store", "choose accept-loss to migrate what is intact")
             )
         if places.out is not None:
             preview.add_free(places.out / "1")
@@ -355,7 +357,7 @@ def _connecting_words(connecting: ConnectOptions) -> Iterator[str]:
 def _describe(plan: Plan, file: Path, problems: list[Note], preview: Preview) -> None:
     text = f"{counted(len(plan.streams), 'stream')} would be made of {counted(plan.messages, 'message')}"
     if plan.lost:
-        preview.verdict = (f"{text}; {number(plan.lost)} are lost in the store", "warn")
+        preview.verdict = (f"{text}; {number(plan.lost)} are missing before", "warn")
     elif plan.lossy:
         preview.verdict = (f"{text}; something is lost in the store, see below", "warn")
     else:
@@ -387,5 +389,5 @@ def _note(note: Note) -> Remark:
 def _left_out(each: LeftOut) -> Remark:
     channel = f"{name_text(each.channel)}: " if each.channel else ""
     count = f" ({each.count})" if each.count > 1 else ""
-    word, role = ("lost", "bad") if each.loss else ("left out", "dim")
+    word, role = ("missing", "bad") if each.loss else ("left out", "dim")
     return Remark(word, f"{channel}{each.what}{count}: {each.detail}", role)  # type: ignore[arg-type]

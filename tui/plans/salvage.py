@@ -119,12 +119,14 @@ class SalvageWizard(Wizard[SalvagePlan]):
 
 def _describe(plan: SalvagePlan, out: Path, preview: Preview) -> None:
     kept = f"{counted(plan.messages, 'message')} in {counted(len(plan.channels), 'channel')} would be kept"
-    if plan.lost:
-        preview.verdict = (f"{kept}; {number(plan.lost)} known to be lost", "warn")
+    lacks = [(plan.missing, "missing before"), (plan.lost, "lost by this step")]
+    if any(count for count, _ in lacks):
+        counts = ", ".join(f"{number(count)} {what}" for count, what in lacks if count)
+        preview.verdict = (f"{kept}; {counts}", "warn")
     elif plan.lossy:
-        preview.verdict = (f"{kept}; something is lost, see below", "warn")
+        preview.verdict = (f"{kept}; something is missing, see below", "warn")
     else:
-        preview.verdict = (f"{kept}; nothing is lost", "good")
+        preview.verdict = (f"{kept}; nothing is missing", "good")
     subscriptions = sum(len(each.subscriptions) for each in plan.channels)
     preview.facts = [("to", name_text(out)), ("needs", f"about {format_size(room_needed(plan))}")]
     preview.add_free(out)
@@ -136,7 +138,7 @@ def _describe(plan: SalvagePlan, out: Path, preview: Preview) -> None:
 
 
 def _remarks(plan: SalvagePlan, account: Preview | Outcome) -> None:
-    account.remark([_dropped(each) for each in plan.dropped if each.loss], "more that is lost")
+    account.remark([_dropped(each) for each in plan.dropped if each.loss], "more that is missing")
     if plan.server_note:
         account.remarks.append(Remark("server.dat", plan.server_note))
     account.remark([Remark("changed", text) for text in plan.changes], "more changes")
@@ -149,7 +151,7 @@ def _dropped(each: Dropped) -> Remark:
     text = f"{place}: {each.reason}"
     if each.sequences:
         text += f" (sequences {describe_ranges(each.sequences, 4)})"
-    return Remark("lost" if each.loss else "left out", text, "bad" if each.loss else "dim")
+    return Remark(each.fate.value, text, "bad" if each.loss else "dim")
 
 
 def _judge(check: NewStoreCheck | None, result: SalvageResult, outcome: Outcome) -> None:

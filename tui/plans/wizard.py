@@ -33,7 +33,7 @@ MANY = 200
 class Remark:
     """Something to be known, as a paragraph."""
 
-    word: str  #: what kind of thing, at its beginning: "lost", "changed", "warning"
+    word: str  #: what kind of thing, at its beginning: "missing before", "changed", "warning"
     text: str  #: what
     role: Role = "dim"  #: how the word is meant
 

@@ -361,6 +361,6 @@ def _scan_cells(session: StoreSession) -> Sequence[Cell]:
         return cells
     if warnings:
         return [(f"! {counted(warnings, 'warning')}", "warn")]
-    if session.totals.missing:
-        return [(f"i nothing damaged, {counted(session.totals.missing, 'message')} missing", "accent")]
+    if missing := sum(each.missing.count() for each in session.outcomes.values()):
+        return [(f"i nothing damaged, {counted(missing, 'message')} missing before", "accent")]
     return [("✓ clean", "good")]

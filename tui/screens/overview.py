@@ -187,13 +187,17 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
     totals, channels = session.totals, len(session.channels)
     job = session.job
     if session.scanned:
-        role: Role = "bad" if totals.damaged else "warn" if totals.missing else "good"
-        lost = [(totals.damaged, "damaged"), (totals.missing, "missing")]
-        whole = totals.intact + totals.damaged + totals.missing
+        from stantools.inspection.outcomes import Totals
+
+        became = Totals.of(session.outcomes.values())
+        role: Role = "bad" if became.missing else "warn" if became.unknown else "good"
+        others = [(became.archived, "archived"), (became.missing, "missing before")]
+        unknown = f"; what {counted(became.unknown, 'channel')} held at the end is unknown" if became.unknown else ""
         yield [
-            (f"{number(totals.intact)} of {counted(whole, 'message')} intact", role),
+            (f"{number(became.intact)} of {counted(became.whole, 'message')} intact", role),
             f", {number(totals.unharmed)} of {counted(channels, 'channel')} without damage",
-            *((f"; {number(count)} {what}", role) for count, what in lost if count),
+            *((f"; {number(count)} {what}", role) for count, what in others if count),
+            (unknown, role),
         ]
     else:
         share = job.share if job and job.running and job.phase == "checking every byte" else None
@@ -205,10 +209,9 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
     elif session.forecasts is None:
         yield [("what the server would do: not known yet", "dim")]
     else:
-        from stantools.inspection.advice import harmless, sentence
-
-        normal = session.forecasts[0]
-        yield [(sentence(normal), "good" if harmless(normal) else "bad")]
+        start = session.start_verdict()
+        assert start is not None
+        yield [(start.sentence(), "good" if start.harmless else "bad")]
     advice = session.advice()
     if advice is None:
         yield [("next step: not known yet", "dim")]

@@ -18,6 +18,7 @@ from broker.listening import address, open_sockets, unspecified
 from broker.log import NATS
 from broker.nats import tls
 from broker.nats.abroad import Abroad
+from broker.nats.options import parse_route
 from broker.nats.routes import wire
 from broker.nats.routes.link import Link
 from stantools.errors import UsageError
@@ -104,7 +105,7 @@ class Mesh:
         self._residents: dict[str, str] = {}
         #: URLs to which connections are kept, or made.
         self._sought: set[str] = set()
-        self._urls = [Server.parse(url.replace("nats-route://", "nats://", 1)) for url in cluster.routes]
+        self._urls = [parse_route(url) for url in cluster.routes]
         self._server_context = self._client_context = None
         if cluster.tls is not None:
             self._server_context = tls.server_context(cluster.tls)
@@ -356,7 +357,7 @@ class Mesh:
         if not other or other == self._host.id or other in self._ways or not isinstance(fields.get("ip"), str):
             return
         try:
-            url = Server.parse(fields["ip"].rstrip("/").replace("nats-route://", "nats://", 1))
+            url = parse_route(fields["ip"].rstrip("/"))
         except UsageError:
             return
         place = f"{url.host}:{url.port}"

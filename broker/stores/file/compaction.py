@@ -37,7 +37,7 @@ class Compaction:
     ) -> None:
         self.caught_up = False  #: the new file may take the log's place
         self._log = log
-        self._replacement = replacement
+        self.replacement = replacement  #: the new file
         self._disk = disk
         self._ready = ready
         self._failed = failed
@@ -45,18 +45,18 @@ class Compaction:
 
     def begin(self) -> None:
         """Begins to write the new file."""
-        self._disk.run(self._replacement.fill, self._filled)
+        self._disk.run(self.replacement.fill, self._filled)
 
     def drop(self) -> None:
         """Abandons it silently."""
         self._log.give_up()
         self._dropped = True
         if self.caught_up:
-            self._replacement.discard()
+            self.replacement.discard()
 
     def _filled(self, problem: Exception | None) -> None:
         if self._goes_on(problem):
-            self._disk.run(self._replacement.catching_up(), self._synced)
+            self._disk.run(self.replacement.catching_up(), self._synced)
 
     def _synced(self, problem: Exception | None) -> None:
         if self._goes_on(problem):
@@ -64,14 +64,14 @@ class Compaction:
             self._ready()
 
     def _goes_on(self, problem: Exception | None) -> bool:
-        if problem is None and self._replacement.waiting > _BOUND:
-            problem = TimeoutError(f"it grows by {self._replacement.waiting:,} bytes meanwhile")
+        if problem is None and self.replacement.waiting > _BOUND:
+            problem = TimeoutError(f"it grows by {self.replacement.waiting:,} bytes meanwhile")
         if self._dropped:
-            self._replacement.discard()
+            self.replacement.discard()
             return False
         if problem is None:
             return True
         self._log.give_up()
-        self._replacement.discard()
+        self.replacement.discard()
         self._failed(problem)
         return False

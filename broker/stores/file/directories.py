@@ -1,8 +1,9 @@
 """Directories of channels, made and removed by threads: nobody waits for a disk.
 
 Facts: filestore.md sections 1.1, 1.2, 5.4 and 5.5. A channel's directory comes first, then its subs.dat, which has its
-header from the moment it has its name; slices come with messages, and the oldest go first. A kill in between leaves a
-channel with less in it; what was removed in part is a channel again at the next start.
+header from the moment it has its name, durably where flushes are durable; slices come with messages, and the oldest go
+first. A kill in between leaves a channel with less in it; what was removed in part is a channel again at the next
+start.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.format.quoting import quote
 from stantools.store.directory import SUBS_FILE
-from stantools.store.durable import create_whole, writing
+from stantools.store.durable import UnnamedFile, fsync_directory, writing
 from stantools.store.logwriter import SubsLog
 from stantools.store.slicefile import remove_slice
 
@@ -56,6 +57,7 @@ class ChannelDirectory:
         self._lock = threading.Lock()
         self._made, self._removed = gone is None, False
         self._problem = ""
+        self._log: UnnamedFile | None = None  # subs.dat, as long as it has no name
         self._archived: deque[tuple[Path, Path]] = deque()
         self._failed = False
 
@@ -88,10 +90,50 @@ class ChannelDirectory:
         except OSError as error:
             reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO)
             raise StorageError(f"mkdir {path}: {reason.lower()}") from error
-        if not create_whole(path / SUBS_FILE, FILE_HEADER_BYTES):
+        log = path / SUBS_FILE
+        self._log = None if log.exists() else UnnamedFile.create(log, FILE_HEADER_BYTES)
+        if self._log is None:
             # It is there, or cannot be made; what is in it belongs to another channel.
-            cut_behind(path / SUBS_FILE, FILE_HEADER_SIZE)
+            cut_behind(log, FILE_HEADER_SIZE)
             SubsLog(path, services.options.directory, services.crc).abandon()
+        elif not services.options.sync:
+            self._name_log()
+
+    @property
+    def unnamed(self) -> Sequence[int]:
+        """The open file that becomes subs.dat by `name_files`, when it is synced."""
+        return () if self._log is None else (self._log.descriptor,)
+
+    def name_files(self, *, sync: bool = False) -> None:
+        """Gives subs.dat its name, unless it has it. Called as `make`.
+
+        Args:
+            sync: Make it durable before, and the names afterwards.
+
+        Raises:
+            StoreUnwritableError: It cannot be made.
+        """
+        with self._lock, writing(self.path / SUBS_FILE):
+            if self._log is not None:
+                if sync:
+                    os.fsync(self._log.descriptor)
+                self._name_log()
+        if sync:
+            with writing(self.path, "its name may not be durable"):
+                fsync_directory(self.path)
+                fsync_directory(self.path.parent)
+
+    def abandon(self) -> None:
+        """Gives up a subs.dat that has no name yet. Called by the loop."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _name_log(self) -> None:
+        assert self._log is not None
+        with self._log as log:
+            self._log = None
+            log.link()
 
     def conclude(self) -> None:
         """Completes `making` if it is known what became of it. Called by the loop."""

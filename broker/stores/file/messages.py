@@ -5,7 +5,8 @@ were after the flush before, so that what was refused is not there, and what was
 
 Where a flush has to be durable, or the channel or its next slice has yet to be made, a thread writes and syncs. The
 files belong to it as long as the flush is under way: what is appended meanwhile is gathered for the next one, and what
-was stored before is read as it was.
+was stored before is read as it was. New files get their names when they are synced: whenever power is lost, no name
+leads to a file with nothing in it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from broker.stores.limits import limits_reached
 from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.store.directory import SUBS_FILE
-from stantools.store.durable import NO_SYNCS, fsync_directory, open_directory, unwritable, writing
+from stantools.store.durable import NO_SYNCS, open_directory, unwritable
 from stantools.store.limits import ChannelLimits
 from stantools.store.retention import Retention
 from stantools.store.slicestate import SliceState
@@ -343,17 +344,49 @@ class FileMessages:
         if problem is not None:
             self._stored(problem)
             return
-        disk, names, complete = self._services.disk, self._names, True
+        writer, unnamed = self._writer, self.place.unnamed
+        if not (writer.unnamed or unnamed):
+            self._sync_names(writer.descriptors)
+        elif not self._services.disk.sync([*writer.descriptors, *unnamed], self._contents_synced):
+            self._sync_in_thread()
+
+    def _contents_synced(self, problem: Exception | None) -> None:
+        """Has a thread give new files their names, now that these cannot lead to files with nothing in them."""
+        if isinstance(problem, OSError):
+            self._not_synced(problem)
+        else:
+            self._services.disk.take_turns(lambda: (self._name_files, self._named))
+
+    def _name_files(self) -> None:
         try:
-            if self._writer.names_to_sync:
+            self.place.name_files()
+            self._writer.name_files()
+        except StoreUnwritableError:
+            self._go_back()
+            raise
+
+    def _named(self, problem: Exception | None) -> None:
+        if problem is not None:
+            self._stored(problem)
+        else:
+            self._sync_names(())
+
+    def _sync_names(self, files: Sequence[int]) -> None:
+        """Has the kernel sync files and names that are not durable, or a thread."""
+        names, complete = self._names, True
+        try:
+            if self._new or self._writer.names_to_sync:
                 names.append(open_directory(self._directory))
             if self._new:
                 names.append(open_directory(self._directory.parent))
         except OSError:
             complete = False  # a thread tries again
-        if not complete or not disk.sync([*self._writer.descriptors, *names], self._kernel_done):
+        if not complete or not self._services.disk.sync([*files, *names], self._kernel_done):
             self._close_names()
-            disk.run(partial(self._store, (), sync=True), self._stored, awaited=True)
+            self._sync_in_thread()
+
+    def _sync_in_thread(self) -> None:
+        self._services.disk.run(partial(self._store, (), sync=True), self._stored, awaited=True)
 
     def _kernel_done(self, problem: Exception | None) -> None:
         """Goes on when the kernel is done."""
@@ -362,14 +395,17 @@ class FileMessages:
         if isinstance(problem, OSError):
             if named and problem.errno in NO_SYNCS:
                 # Maybe of a directory, which is no error.
-                self._services.disk.run(partial(self._store, (), sync=True), self._stored, awaited=True)
-                return
-            self._go_back()
-            problem = unwritable(problem, self._directory, "what was written may not be durable")
-        if problem is None:
-            self._writer.synced()
-            self._new = False
-        self._stored(problem)
+                self._sync_in_thread()
+            else:
+                self._not_synced(problem)
+            return
+        self._writer.synced()
+        self._new = False
+        self._stored(None)
+
+    def _not_synced(self, problem: OSError) -> None:
+        self._go_back()
+        self._stored(unwritable(problem, self._directory, "what was written may not be durable"))
 
     def _close_names(self) -> None:
         while self._names:
@@ -392,8 +428,7 @@ class FileMessages:
                 self._write(records)
             self._writer.flush(sync=sync)
             if self._new and sync:
-                with writing(self._directory, "its name may not be durable"):
-                    fsync_directory(self._directory.parent)
+                self.place.name_files(sync=True)
             self._new = self._new and self._sync and not sync  # or the name is yet to be synced
         except Exception:
             self._go_back()
@@ -600,6 +635,7 @@ class FileMessages:
 
     def abandon(self) -> None:
         """Closes the files without writing."""
+        self.place.abandon()
         self.reader.close()
         self._services.unsynced.discard(self)
         self._writer.abandon()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from broker.log import STREAMING
 from broker.stores.file.messages import FoundSlices
-from broker.stores.interface import StorageError
+from broker.stores.interface import DamagedStoreError, StorageError
 from broker.stores.options import FileOptions
 from stantools.errors import StantoolsError, StoreUnreadableError
 from stantools.format.crc import Crc
@@ -95,7 +95,7 @@ def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) 
         for change in start.forecast.changes.values():
             carry_out(root, change, crc)
         if not start.forecast.starts:
-            raise StorageError(start.forecast.error or "the store cannot be recovered")
+            raise _refusal(start.forecast.error or "the store cannot be recovered", root)
         if not start.forecast.recovered:
             return Found()
         clients = ClientsState(clients=start.forecast.clients)
@@ -106,6 +106,12 @@ def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) 
         raise
     except StantoolsError as error:
         raise StorageError(error.message) from error
+
+
+def _refusal(error: str, root: Path) -> StorageError:
+    # Another cluster id, or a limit, is no damage.
+    of_options = "does not match recovered value" in error or "too many" in error
+    return StorageError(error) if of_options else DamagedStoreError(error, root)
 
 
 def _look(root: Path) -> Datastore:

@@ -214,6 +214,7 @@ class FileStore:
         directory = ChannelDirectory(path, self._services, partial(self._leave, name), self._leaving.get(name))
         if self._services.at_once:
             directory.make()
+            directory.name_files(sync=self._options.sync)
             directory.making = None
         limits = self.limits.limits_for(os.fsdecode(name))
         messages = FileMessages(directory, name, limits, self._services)

@@ -333,6 +333,12 @@ class FileSubscriptions:
         log, services = self._log, self._services
         if self._under_way is not None or log is None or not self._is_written(log):
             return False
+        compaction = self._compaction
+        if services.options.sync and compaction is not None and compaction.replacement.waiting:
+            # A flush of the old file may have made that durable, and the name must not lead to less.
+            self._under_way, self._next = self._next or Flush(), None
+            services.disk.run(compaction.replacement.catching_up(), self._caught_up)
+            return True
         try:
             job = log.replace(now=time.monotonic())
         except StoreUnwritableError as error:
@@ -345,6 +351,28 @@ class FileSubscriptions:
         self._under_way, self._next = self._next or Flush(), None
         services.disk.run(job, self._synced)
         return True
+
+    def _caught_up(self, problem: Exception | None) -> None:
+        """Takes the new file, which has all that was durable in the old one; what comes now is flushed there."""
+        flush, self._under_way = self._under_way, None
+        log = self._log
+        assert flush is not None and log is not None
+        try:
+            if self._compaction is None:
+                raise StorageError(f"{self._directory / SUBS_FILE}: some records were not written")
+            if problem is not None:
+                self._drop_compaction()
+                self._not_compacted(problem)
+            elif self._is_written(log):
+                job = log.replace(now=time.monotonic())
+                self._compaction, self._rewriting = None, False
+                self._under_way = flush
+                self._services.disk.run(job, self._synced)
+                return
+            self._begin(flush)
+        except StantoolsError as error:
+            flush.outcome, flush.error = Outcome.REFUSED, self._failed(error).message
+            self._services.completed.append(flush)
 
     def _renamed(self, problem: Exception | None) -> None:
         if problem is not None:
@@ -398,6 +426,7 @@ class FileSubscriptions:
         """Makes the channel now, for somebody who did not wait until it is made. Raises StorageError."""
         try:
             self._place.make()
+            self._place.name_files(sync=self._services.options.sync)
         finally:
             self._place.conclude()
             if (wake := self._services.disk.wake) is not None:

@@ -7,15 +7,15 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.stores.interface import StorageError
-from broker.stores.streams.metafiles import CONSUMERS, META, META_SUM, STATE
+from broker.stores.streams.metafiles import CONSUMERS, COPIED, META, META_SUM, STATE
 from stantools.errors import StantoolsError
 from stantools.notation import parse_moment
-from stantools.store.durable import fsync_directory
+from stantools.store.durable import fsync_directory, sync_tree
 from stantools.streamfiles.framing import (
     END,
     STORED,
@@ -37,9 +37,12 @@ MESSAGES: Final = "msgs"
 _PIECE: Final = 256 << 10
 #: What an archive may have; the rest is no part of a stream.
 _USED: Final = re.compile(
-    r"meta\.(inf|sum)|msgs/([0-9]{1,10}\.(blk|idx)|index\.db)|obs/[^/.*> \t\r\n\f\0\\]+/(meta\.inf|meta\.sum|o\.dat)"
+    r"meta\.(inf|sum)|sources\.db"
+    r"|msgs/([0-9]{1,10}\.(blk|idx)|index\.db)|obs/[^/.*> \t\r\n\f\0\\]+/(meta\.inf|meta\.sum|o\.dat)"
 )
-_UNUSED: Final = re.compile(r"msgs/([0-9]+\.fss|thw\.db|sched\.db)|sources\.db")
+_UNUSED: Final = re.compile(r"msgs/([0-9]+\.fss|thw\.db|sched\.db)")
+#: A million of small ones would take every inode of a small disk.
+_MOST_FILES: Final = 200_000
 _SECOND: Final = 1_000_000_000
 
 
@@ -58,7 +61,7 @@ class Taken:
     def __init__(self, directory: Path, *, consumers: bool, time: int) -> None:
         self._time = time // _SECOND
         self._links = directory.with_name(f".snapshot-{secrets.token_hex(4)}")
-        names = [META, META_SUM]
+        names = [META, META_SUM, COPIED]
         if consumers and (directory / CONSUMERS).is_dir():
             for each in sorted((directory / CONSUMERS).iterdir()):
                 names += [f"{CONSUMERS}/{each.name}/{file}" for file in (META, META_SUM, STATE)]
@@ -109,13 +112,27 @@ class Taken:
                 raise StorageError(f"{self._links / name} cannot be read: {error.strerror}") from error
             yield bytes(padding(size))
         for name, data in self._small.items():
-            if name.startswith(CONSUMERS):
+            if name not in (META, META_SUM):
                 yield whole_file(name, data, self._time)
         yield END
 
     def close(self) -> None:
         """Forgets it."""
         shutil.rmtree(self._links, ignore_errors=True)
+
+
+def _bounded(parts: Iterable[ReadableBuffer], limit: int) -> Iterator[ReadableBuffer]:
+    """Passes on parts of an archive as long as all together have no more bytes than a limit.
+
+    Raises:
+        ArchiveError: They have.
+    """
+    size = 0
+    for part in parts:
+        size += memoryview(part).nbytes
+        if size > limit:
+            raise ArchiveError(f"the archive has more than {limit} bytes when it is unpacked, which is what is left")
+        yield part
 
 
 class Coming:
@@ -151,13 +168,23 @@ class Coming:
         except OSError as error:
             raise StorageError(f"{self._hidden} cannot be written: {error.strerror}") from error
 
-    def unpack(self) -> str:
-        """Unpacks what has come; may be called in a thread. Returns what is wrong, nothing if all is well."""
+    def unpack(self, limit: int) -> str:
+        """Unpacks what has come; may be called in a thread.
+
+        Args:
+            limit: Bytes that it may have when it is no longer compressed.
+
+        Returns:
+            What is wrong, nothing if all is well.
+        """
         try:
             self._file.seek(0)
             pieces = iter(lambda: self._file.read(_PIECE), b"")
-            files = read_files(Pull(iter(unframe(pieces, "the archive")), "the archive"))
-            for file in files:
+            expanded = _bounded(unframe(pieces, "the archive"), limit)
+            files = read_files(Pull(expanded, "the archive"))
+            for number, file in enumerate(files):
+                if number == _MOST_FILES:
+                    raise ArchiveError(f"the archive has more than {_MOST_FILES} files")
                 if _USED.fullmatch(file.name):
                     path = self._hidden / file.name
                     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -167,6 +194,7 @@ class Coming:
                     raise ArchiveError(f"{file.name!r} does not belong into an archive")
             values = json.loads((self._hidden / META).read_bytes())
             self.created = parse_moment(values["Created"])
+            sync_tree(self._hidden)
             return "" if values["name"] == self._directory.name else "stream names do not match"
         except StantoolsError as error:
             return error.message

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from array import array
 from collections import OrderedDict
 from pathlib import Path
 from typing import Final
 
 from broker.stores.interface import StorageError
+from stantools.store.durable import fsync_file
 from stantools.streamfiles import highway
 
 #: Blocks that are open at a time, of all streams.
@@ -57,10 +59,10 @@ class Block:
 
     Attributes:
         unsynced: Something was written since it was last synced.
-        damaged: Behind `size` the file has something that is not a record: nothing is added to it.
+        safe: It has been synced, if not all of it.
     """
 
-    __slots__ = ("_files", "_name", "damaged", "graves", "key", "number", "path", "size", "unsynced", "waiting")
+    __slots__ = ("_files", "_name", "graves", "key", "number", "path", "safe", "size", "unsynced", "waiting")
 
     def __init__(self, directory: Path, stream: str, number: int, files: Descriptors) -> None:
         self.number = number  #: its number, in its name and in the hashes of its records
@@ -70,7 +72,7 @@ class Block:
         self.size = 0  #: bytes that are in the file
         self.waiting = bytearray()  #: bytes that are still to be written to its end
         self.graves = array("Q")  #: sequences that its tombstones take out
-        self.unsynced = self.damaged = False
+        self.unsynced = self.safe = False
         self._files = files
 
     @property
@@ -96,6 +98,13 @@ class Block:
         self.size += written
         data.clear()
         self.unsynced = True
+
+    def take(self) -> bytes:
+        """Returns what waits, which the caller writes."""
+        data = bytes(self.waiting)
+        self.size += len(data)
+        self.waiting.clear()
+        return data
 
     def overwrite(self, place: int, data: bytes) -> None:
         """Writes over a record.
@@ -145,12 +154,27 @@ class Block:
         Raises:
             StorageError: It cannot be synced.
         """
-        if self.unsynced:
+        if self.unsynced or not self.safe:
             try:
                 os.fdatasync(self._files.get(self._name))
             except OSError as error:
                 raise StorageError(f"{self.path} cannot be synced: {error.strerror}") from error
-            self.unsynced = False
+            self.unsynced, self.safe = False, True
+
+    def share(self, files: Descriptors) -> None:
+        """Has its file open among others; it is closed now."""
+        self._files = files
+
+    def sync_soon(self) -> None:
+        """Syncs it in a thread: it is full."""
+        threading.Thread(target=self._sync_full, name="block-sync", daemon=True).start()
+
+    def _sync_full(self) -> None:
+        try:
+            fsync_file(self.path)
+        except OSError:
+            return  # it is gone meanwhile; or what comes to sync it later says why not
+        self.safe = True
 
     def close(self) -> None:
         """Closes the file, if it is open."""

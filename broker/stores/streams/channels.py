@@ -7,7 +7,7 @@ say what is there. They are those of the last `flush`, which takes over what the
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -62,32 +62,45 @@ class Run(Contents):
         """Returns the row that represents every message; None if there is no such message."""
         return (self._row, 0) if self.first <= sequence <= self.last else None
 
-    def last_of(self, pattern: bytes) -> int:
+    def find_last(self, pattern: bytes) -> Generator[None, None, int]:
         """Returns the last sequence of a subject or pattern; 0 if there is none."""
+        yield from ()
         return self.last if self.messages and matches(pattern, self._entry.name) else 0
+
+    def last_match(self, wanted: Filter | None) -> int:
+        """Returns the sequence of the last message, if it matches; 0 otherwise."""
+        return self.last if self.messages and (wanted is None or wanted.has(0)) else 0
 
     def last_before(self, sequence: int, entry: Subject) -> int:
         """Returns the last sequence of a subject before another one; 0 if there is none."""
         last = min(self.last, sequence - 1)
         return last if last >= self.first else 0
 
-    def filter(self, patterns: Any) -> Filter | None:
-        """Returns a filter of patterns; None if every subject matches."""
-        found = super().filter(patterns)
-        if found is not None:
+    def select(self, patterns: Sequence[bytes]) -> Iterator[Subject | None]:
+        """Iterates over the only subject, if it matches and has messages."""
+        if self.messages and self._matches(patterns):
+            yield self._entry
+
+    def _matches(self, patterns: Sequence[bytes]) -> bool:
+        return not patterns or any(matches(pattern, self._entry.name) for pattern in patterns)
+
+    def make_filter(self, patterns: Sequence[bytes]) -> Generator[None, None, Filter | None]:
+        """Returns a filter of patterns; None if every subject matches. The subject counts without messages as well."""
+        found = yield from super().make_filter(patterns)
+        if found is not None and self._matches(patterns):
             found.learn(self._entry)
         return found
 
     def matching(self, wanted: Subject | Filter | None, start: int, most: int) -> list[int]:
         """Returns sequences of messages that match, from `start` on."""
-        if isinstance(wanted, Filter) and not wanted.mask[0]:
+        if isinstance(wanted, Filter) and not wanted.has(0):
             return []
         start = max(start, self.first)
         return list(range(start, min(start + most, self.last + 1)))
 
     def count(self, wanted: Filter | None, start: int) -> int:
         """Returns how many messages match, from `start` on."""
-        if wanted is not None and not wanted.mask[0]:
+        if wanted is not None and not wanted.has(0):
             return 0
         return max(self.last - max(start, self.first) + 1, 0)
 
@@ -161,7 +174,7 @@ class ChannelStream(Unkept):
     def _read_only(self, *_: Any, **__: Any) -> NoReturn:
         raise StorageError(f"channel {self._said()} is written by its own clients only")
 
-    append = remove = drop = drop_below = purge_below = purge_matching = purge_all = _read_only
+    append = remove = purge_below = purge_matching = purge_all = _read_only
 
     def close(self) -> None:
         """Leaves the channel to its own server."""

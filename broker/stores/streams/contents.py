@@ -3,19 +3,24 @@
 Sequences come one after the other, so rows need no keys: a *segment* is a run of them, with columns for time, subject,
 size and place. A row whose size is 0 is a message that is no more, or never was. Searches go over whole columns at a
 time, so that a consumer of a rare subject does not hold up anybody.
+
+Patterns find their subjects in a tree, which is made when a stream is first asked for a pattern. A search that may meet
+many subjects is work that can be interrupted.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stantools.nats.subjects import is_literal, matches
+from stantools.nats.interest import Interest, finished
+from stantools.nats.subjects import is_literal
+from stantools.nats.subjecttree import STEP, PatternTree, SubjectTree
 
 #: Place of a row that never had a record.
 ABSENT: Final = 0xFFFFFFFF
@@ -23,6 +28,10 @@ ABSENT: Final = 0xFFFFFFFF
 _CHUNK: Final = 8192
 #: Patterns whose filters are kept because they were asked for.
 _MOST_ASKED: Final = 16
+#: Subjects that a filter keeps by themselves. Where more match, it has a byte for each subject of the stream.
+_FEW_SUBJECTS: Final = 64
+#: New subjects that the tree need not have before somebody asks for a pattern again.
+_MOST_UNINDEXED: Final = 4096
 #: Rows that it looks at one by one before: mostly the next message is the one.
 _FEW: Final = 4
 #: The same where the first message goes: where many subjects come again and again, few of the oldest ones are left.
@@ -48,24 +57,56 @@ class Subject:
 
 
 class Filter:
-    """Patterns, of which a subject has to match one."""
+    """Patterns, of which a subject has to match one.
 
-    __slots__ = ("mask", "patterns", "users")
+    Attributes:
+        patterns: The patterns.
+        few: The subjects that match, by number; None once they are many.
+        mask: By number of the subject, 1 if it matches, once they are many; what lies beyond its end does not.
+    """
+
+    __slots__ = ("few", "mask", "patterns", "users")
 
     def __init__(self, patterns: tuple[bytes, ...]) -> None:
         self.patterns = patterns
-        self.mask = bytearray()  #: by number of the subject, 1 if it matches
+        self.few: dict[int, Subject] | None = {}
+        self.mask = bytearray()
         self.users = 0
 
-    def matches(self, subject: bytes) -> bool:
-        """Returns whether a subject matches."""
-        return any(matches(pattern, subject) for pattern in self.patterns)
+    def has(self, number: int) -> bool:
+        """Returns whether the subject with a number matches."""
+        if self.few is not None:
+            return number in self.few
+        return number < len(self.mask) and self.mask[number] != 0
 
     def learn(self, subject: Subject) -> None:
-        """Looks at a subject that is new under its number."""
-        if len(self.mask) <= subject.number:
-            self.mask.extend(bytes(max(64, subject.number + 1 - len(self.mask), len(self.mask))))
-        self.mask[subject.number] = self.matches(subject.name)
+        """Adds a subject that matches."""
+        few, number = self.few, subject.number
+        if few is None:
+            self.reach(number + 1)
+            self.mask[number] = 1
+            return
+        few[number] = subject
+        if len(few) > _FEW_SUBJECTS:
+            self.few = None
+            for each in few.values():
+                self.learn(each)
+
+    def forget(self, number: int) -> None:
+        """Takes out a subject."""
+        if self.few is not None:
+            self.few.pop(number, None)
+        elif number < len(self.mask):
+            self.mask[number] = 0
+
+    def forget_all(self) -> None:
+        """Takes out all subjects."""
+        self.few, self.mask = {}, bytearray()
+
+    def reach(self, size: int) -> None:
+        """Makes the mask long enough for numbers below one."""
+        if len(self.mask) < size:
+            self.mask.extend(bytes(max(64, size - len(self.mask), len(self.mask))))
 
 
 class Segment:
@@ -116,7 +157,13 @@ class Contents:
         self.subjects: dict[bytes, Subject] = {}  #: subjects that have messages
         self._numbered: list[Subject | None] = []
         self._free: list[int] = []
+        #: The same by their tokens: None until a pattern is asked for; then subjects that are still to be added.
+        self._tree: SubjectTree[Subject] | None = None
+        self._unindexed: list[Subject] = []
         self._filters: dict[tuple[bytes, ...], Filter] = {}
+        #: The patterns of filters, which new subjects are held against.
+        self._filtered: Interest[Filter] = Interest()
+        self._scratch = bytearray()  # a mask for few subjects, all 0 between searches
         self._asked: dict[bytes, Filter] = {}
         self.messages = self.bytes = 0
         self.first, self.last = next_sequence, next_sequence - 1
@@ -162,7 +209,9 @@ class Contents:
             return
         if count <= _CHUNK and self.segments and self.segments[-1].end == self.last + 1:
             segment = self.segments[-1]
-            for column in (segment.times, segment.subjects, segment.sizes):
+            # Searches by time go by the last row, too.
+            segment.times.extend(array("q", (time,)) * count)
+            for column in (segment.subjects, segment.sizes):
                 column.frombytes(bytes(count * column.itemsize))
             segment.places.frombytes(b"\xff" * (count * segment.places.itemsize))
             if segment.records:
@@ -231,9 +280,10 @@ class Contents:
                 self._drop(segment, slice(0, rows))
         self.advance()
 
-    def drop_all(self, segment: Segment, rows: NDArray[np.int64]) -> None:
+    def drop_rows(self, gone: Iterable[tuple[Segment, NDArray[np.int64]]]) -> None:
         """Takes out the messages of some rows."""
-        self._drop(segment, rows)
+        for segment, rows in gone:
+            self._drop(segment, rows)
         self.advance()
 
     def _drop(self, segment: Segment, rows: slice | NDArray[np.int64]) -> None:
@@ -273,8 +323,10 @@ class Contents:
         """Takes out everything; the next sequence is another one."""
         self.segments.clear()
         self._firsts.clear()
-        for entry in list(self.subjects.values()):
-            self._forget(entry)
+        self.subjects, self._numbered, self._free = {}, [], []
+        self._tree, self._unindexed = None, []
+        for each in self._filtered:
+            each.forget_all()
         self.messages = self.bytes = self.first_time = 0
         self.first, self.last = next_sequence, next_sequence - 1
 
@@ -298,13 +350,24 @@ class Contents:
             self._numbered.append(entry)
         else:
             self._numbered[number] = entry
-        for each in self._filters.values():
-            each.learn(entry)
+        if self._tree is not None:
+            self._unindexed.append(entry)
+            if len(self._unindexed) > max(_MOST_UNINDEXED, len(self.subjects)):
+                # Nobody has asked for a pattern for long.
+                self._tree, self._unindexed = None, []
+        if self._filtered.count:
+            for each in self._filtered.match(name).plain:
+                each.learn(entry)
         return entry
 
     def _forget(self, entry: Subject) -> None:
         entry.count = 0
         del self.subjects[entry.name]
+        if self._tree is not None:
+            self._tree.discard(entry)
+        if self._filtered.count:
+            for each in self._filtered.match(entry.name).plain:
+                each.forget(entry.number)
         self._numbered[entry.number] = None
         self._free.append(entry.number)
 
@@ -314,6 +377,10 @@ class Contents:
 
     def _before(self, sequence: int, wanted: Subject | Filter | None) -> int:
         """The message before a sequence that matches; 0 for none."""
+        if isinstance(wanted, Filter) and wanted.few is not None:
+            within = [entry for entry in wanted.few.values() if entry.first < sequence]
+            if all(entry.last < sequence for entry in within):
+                return max((entry.last for entry in within), default=0)
         index = bisect_right(self._firsts, sequence) - 1
         for segment in reversed(self.segments[: index + 1]):
             rows = min(sequence - segment.first, len(segment.sizes))
@@ -333,43 +400,113 @@ class Contents:
             entry.first = self.matching(entry, max(entry.first, self.first), 1)[0]
         return entry.first
 
-    def selected(self, patterns: Sequence[bytes]) -> Iterator[Subject]:
-        """Iterates over the subjects that match one of some patterns; all of them without patterns."""
+    def select(self, patterns: Sequence[bytes]) -> Iterator[Subject | None]:
+        """Iterates over the subjects that match one of some patterns, all without patterns; None lets others go first.
+
+        Subjects that come or go meanwhile may be among them or not.
+        """
+        steps = 0
         if patterns and all(map(is_literal, patterns)):
-            yield from (self.subjects[name] for name in dict.fromkeys(patterns) if name in self.subjects)
+            for name in dict.fromkeys(patterns):
+                if name in self.subjects:
+                    yield self.subjects[name]
+                if (steps := steps + 1) % STEP == 0:
+                    yield None
             return
-        for entry in list(self.subjects.values()):
-            if not patterns or any(matches(pattern, entry.name) for pattern in patterns):
-                yield entry
+        if not patterns or b">" in patterns:
+            for entry in list(self.subjects.values()):
+                if self.subjects.get(entry.name) is entry:
+                    yield entry
+                if (steps := steps + 1) % STEP == 0:
+                    yield None
+            return
+        wanted: PatternTree[bytes] = PatternTree()
+        for pattern in patterns:
+            wanted.add(pattern, pattern)
+            if (steps := steps + 1) % STEP == 0:
+                yield None
+        for _ in self._index():
+            yield None
+        tree = self._tree
+        assert tree is not None
+        for found in tree.select(wanted):
+            if found is None or self.subjects.get(found.name) is found:
+                yield found
+
+    def _index(self) -> Iterator[None]:
+        """Makes the tree of subjects, if it is not there."""
+        # When everything is taken out, the tree goes as well: then it begins anew.
+        while self._tree is None or self._unindexed:
+            if self._tree is None:
+                self._tree, self._unindexed = SubjectTree(), list(self.subjects.values())
+            tree = self._tree
+            for entry in self._unindexed[-STEP:]:
+                if self.subjects.get(entry.name) is entry:
+                    tree.add(entry)
+            del self._unindexed[-STEP:]
+            yield
+
+    def selected(self, patterns: Sequence[bytes]) -> Iterator[Subject]:
+        """As `select`, at once."""
+        return (entry for entry in self.select(patterns) if entry is not None)
 
     def last_of(self, pattern: bytes) -> int:
         """Returns the last sequence of a subject or pattern; 0 if there is none."""
+        return finished(self.find_last(pattern))
+
+    def find_last(self, pattern: bytes) -> Generator[None, None, int]:
+        """As `last_of`, but work that can be interrupted."""
         if is_literal(pattern):
             entry = self.subjects.get(pattern)
             return entry.last if entry is not None else 0
         if pattern == b">":
-            found = self._before(self.last + 1, None)
-            return found or 0
+            return self._before(self.last + 1, None)
         wanted = self._asked.get(pattern)
         if wanted is None:
+            wanted = yield from self.make_filter((pattern,))
+            assert wanted is not None
             while len(self._asked) >= _MOST_ASKED:
                 self.release(self._asked.pop(next(iter(self._asked))))
-            wanted = self.filter((pattern,))
-            assert wanted is not None
+            self.release(self._asked.pop(pattern, None))
             self._asked[pattern] = wanted
-        return self._before(self.last + 1, wanted) or 0
+        return self._before(self.last + 1, wanted)
+
+    def last_match(self, wanted: Filter | None) -> int:
+        """Returns the sequence of the last message that matches; 0 if there is none."""
+        return self._before(self.last + 1, wanted)
+
+    def find_next(self, pattern: bytes, start: int) -> Generator[None, None, int]:
+        """Finds the first sequence of a subject or pattern from some sequence on; 0 if there is none."""
+        wanted = yield from self.make_filter((pattern,))
+        found = self.matching(wanted, start, 1)
+        self.release(wanted)
+        return found[0] if found else 0
 
     def filter(self, patterns: Sequence[bytes]) -> Filter | None:
         """Returns a filter of patterns, to be given back with `release`; None if every subject matches."""
+        return finished(self.make_filter(patterns))
+
+    def make_filter(self, patterns: Sequence[bytes]) -> Generator[None, None, Filter | None]:
+        """As `filter`, but work that can be interrupted."""
         key = tuple(patterns)
         if not key or b">" in key:
             return None
         found = self._filters.get(key)
         if found is None:
-            found = self._filters[key] = Filter(key)
-            found.mask = bytearray(len(self._numbered))
-            for entry in self.subjects.values():
-                found.learn(entry)
+            made = Filter(key)
+            # From now on it learns what is new; others get it when it knows what was there.
+            for pattern in key:
+                self._filtered.insert(pattern, made)
+            try:
+                for entry in self.select(key):
+                    if entry is None:
+                        yield
+                    else:
+                        made.learn(entry)
+                found = self._filters.setdefault(key, made)
+            finally:
+                if found is not made:
+                    self._drop_filter(made)
         found.users += 1
         return found
 
@@ -379,6 +516,11 @@ class Contents:
             used.users -= 1
             if not used.users:
                 del self._filters[used.patterns]
+                self._drop_filter(used)
+
+    def _drop_filter(self, used: Filter) -> None:
+        for pattern in used.patterns:
+            self._filtered.remove(pattern, used)
 
     # Searches
 
@@ -388,6 +530,12 @@ class Contents:
         Not all there are, perhaps, but one at least if there is one.
         """
         start, stop = max(start, self.first), self.last + 1
+        if isinstance(wanted, Filter) and wanted.few is not None:
+            within = [entry for entry in wanted.few.values() if entry.last >= start]
+            if all(entry.count == 1 for entry in within):
+                return sorted(entry.last for entry in within)[:most]
+            start = max(start, min(entry.first for entry in within))
+            stop = max(entry.last for entry in within) + 1
         for sequence in range(start, min(start + _FEW, stop)) if most == 1 and wanted is None else ():
             if self.locate(sequence) is not None:
                 return [sequence]
@@ -408,18 +556,30 @@ class Contents:
         """Returns how many messages match, from `start` on."""
         if start <= self.first and (wanted is None or not self.messages):
             return self.messages
-        if start <= self.first and wanted is not None:
-            return sum(entry.count for entry in self.subjects.values() if wanted.mask[entry.number])
+        stop = self.last + 1
+        if wanted is not None and wanted.few is not None:
+            within = [entry for entry in wanted.few.values() if entry.last >= start]
+            if all(entry.count == 1 or entry.first >= start for entry in within) or start <= self.first:
+                return sum(entry.count for entry in within)
+            stop = max(entry.last for entry in within) + 1
+        elif wanted is not None and start <= self.first and len(self.subjects) < self.messages >> 6:
+            return sum(entry.count for entry in self.subjects.values() if wanted.has(entry.number))
         total = 0
         for segment in self.segments[max(bisect_right(self._firsts, start) - 1, 0) :]:
-            total += len(self._rows(segment, wanted, max(start - segment.first, 0), len(segment.sizes)))
+            if segment.first >= stop:
+                break
+            rows = min(stop - segment.first, len(segment.sizes))
+            total += len(self._rows(segment, wanted, max(start - segment.first, 0), rows))
         return total
 
     def rows(self, wanted: Filter | None, below: int = 0) -> Iterator[tuple[Segment, NDArray[np.int64]]]:
         """Iterates over the segments with the rows that match, with sequences below one (0: all)."""
+        first = 0
+        if wanted is not None and wanted.few is not None:
+            first = min((entry.first for entry in wanted.few.values()), default=self.last + 1)
         for segment in list(self.segments):
             end = min(below - segment.first, len(segment.sizes)) if below else len(segment.sizes)
-            if end > 0 and segment.live:
+            if end > 0 and segment.live and segment.end > first:
                 yield segment, self._rows(segment, wanted, 0, end)
 
     def first_since(self, time: int) -> int:
@@ -433,26 +593,41 @@ class Contents:
                 return segment.first + int(found[0])
         return self.last + 1
 
-    def deleted(self, most: int) -> list[int]:
-        """Returns the sequences between the first and the last message that have none, at most so many."""
-        gone: list[int] = []
+    def deleted(self, most: int) -> Iterator[list[int]]:
+        """Iterates over the sequences between the first and the last message that have none, at most so many."""
         expected = self.first
         for segment, rows in self.rows(None):
-            for sequence in (rows + segment.first).tolist():
-                if sequence > expected:
-                    gone.extend(range(expected, min(sequence, expected + most - len(gone))))
-                expected = sequence + 1
-            if len(gone) >= most:
-                return gone
-        gone.extend(range(expected, min(self.last + 1, expected + most - len(gone))))
-        return gone
+            if not len(rows):
+                continue
+            sequences = rows + segment.first
+            if segment.first + rows[0] > expected:
+                yield list(range(expected, min(int(sequences[0]), expected + most)))
+                most -= int(sequences[0]) - expected
+            for at in np.flatnonzero(np.diff(sequences) > 1).tolist():
+                if most <= 0:
+                    return
+                begin, end = int(sequences[at]) + 1, int(sequences[at + 1])
+                yield list(range(begin, min(end, begin + most)))
+                most -= end - begin
+            expected = int(sequences[-1]) + 1
+        if most > 0:
+            yield list(range(expected, min(self.last + 1, expected + most)))
 
-    @staticmethod
-    def _rows(segment: Segment, wanted: Subject | Filter | None, begin: int, end: int) -> NDArray[np.int64]:
+    def _rows(self, segment: Segment, wanted: Subject | Filter | None, begin: int, end: int) -> NDArray[np.int64]:
         live = np.frombuffer(segment.sizes, np.uint32)[begin:end] > 0
         numbers = np.frombuffer(segment.subjects, np.uint32)[begin:end]
         if isinstance(wanted, Subject):
             live &= numbers == wanted.number
+        elif wanted is not None and wanted.few is not None:
+            scratch = self._scratch
+            if len(scratch) < len(self._numbered):
+                scratch.extend(bytes(2 * len(self._numbered) - len(scratch)))
+            for number in wanted.few:
+                scratch[number] = 1
+            live &= np.frombuffer(scratch, np.uint8)[numbers] > 0
+            for number in wanted.few:
+                scratch[number] = 0
         elif wanted is not None:
+            wanted.reach(len(self._numbered))
             live &= np.frombuffer(wanted.mask, np.uint8)[numbers] > 0
         return np.flatnonzero(live)

@@ -5,9 +5,11 @@ Facts: jetstream-server.md section 20. Two servers on one directory would destro
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +22,7 @@ from broker.stores.streams.blocks import Descriptors
 from broker.stores.streams.files import FileStream
 from broker.stores.streams.interface import StreamStore
 from broker.stores.streams.memory import MemoryStream
-from broker.stores.streams.metafiles import META, read_meta
+from broker.stores.streams.metafiles import META, make_directories, read_meta, remove_left
 from stantools.streamfiles import highway
 
 _ACCOUNT: Final = "$G"
@@ -31,21 +33,25 @@ class StreamsDirectory:
     """Where streams are kept; those in memory are kept nowhere.
 
     Args:
-        store_dir: The directory as configured; `jetstream` is added.
+        store_dir: The directory as configured; `jetstream` is added, unless it is that folder itself.
+        temporary: It is not configured, but one in the system's temporary directory, where all users write.
 
     Raises:
         StorageError: It cannot be made, or another server uses it.
     """
 
-    def __init__(self, store_dir: Path) -> None:
-        self.path = store_dir / "jetstream"
+    def __init__(self, store_dir: Path, *, temporary: bool = False) -> None:
+        self.path = _folder(store_dir)
         self._streams = self.path / _ACCOUNT / "streams"
         self._files = Descriptors()
         self._open: dict[str, FileStream] = {}
         self._syncing: threading.Thread | None = None
         try:
-            self._streams.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(store_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if temporary:
+                make_own_directory(store_dir)
+            make_directories(self._streams)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._lock = os.open(self.path.parent / _LOCK, flags, 0o600)
         except OSError as error:
             raise StorageError(f"{self._streams} cannot be used: {error.strerror}") from error
         try:
@@ -76,11 +82,13 @@ class StreamsDirectory:
         Raises:
             StorageError: One of them is encrypted, or cannot be read.
         """
+        remove_left(self._streams)
         for directory in sorted(self._streams.iterdir()):
             if directory.name.startswith(".") or not directory.is_dir():
                 continue
             if (directory / "meta.key").exists():
-                raise StorageError(f"{directory} is encrypted by its server", "restore the stream from a backup")
+                NATS.error("  %s is encrypted by its server, it is left alone: restore it from a backup", directory)
+                continue
             found = read_meta(directory, highway.stream_key(directory.name))
             if found is None or found[0].get("name") != directory.name:
                 NATS.warning("  %s has no valid %s, it is left alone", directory, META)
@@ -109,6 +117,20 @@ class StreamsDirectory:
         """
         store = self._open[name] = FileStream(self._streams / name, name, self._files)
         return store
+
+    def open_apart(self, name: str) -> StreamStore:
+        """As `open`, in a thread: it shares nothing with other streams until `share`.
+
+        Raises:
+            StorageError: It cannot be opened.
+        """
+        return FileStream(self._streams / name, name, Descriptors())
+
+    def share(self, name: str, store: StreamStore) -> None:
+        """Makes a stream that was opened apart one of the others."""
+        assert isinstance(store, FileStream)
+        store.share(self._files)
+        self._open[name] = store
 
     def delete(self, name: str, store: StreamStore) -> None:
         """Takes a stream away.
@@ -152,14 +174,69 @@ class StreamsDirectory:
         os.close(self._lock)
 
 
+def make_own_directory(directory: Path) -> None:
+    """Makes a directory whose name others know, and refuses one in which others could have put something.
+
+    Raises:
+        StorageError: It is a link, belongs to another user, or others may write there.
+    """
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    remedy = "configure a directory for streams: -sd DIR, or `jetstream { store_dir: DIR }`"
+    for each in (directory, directory / "jetstream"):
+        try:
+            found = each.lstat()
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISDIR(found.st_mode):
+            raise StorageError(
+                f"{each} is no directory, but a link or a file that somebody else may have made; {remedy}"
+            )
+        if found.st_uid != os.geteuid():
+            raise StorageError(f"{each} belongs to another user (uid {found.st_uid}); {remedy}")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise StorageError(f"other users may write in {each}; {remedy}")
+
+
+def _folder(store_dir: Path) -> Path:
+    """Returns the folder of all accounts, whichever of the folders around it is given.
+
+    Raises:
+        StorageError: A folder within it is given, or the one above.
+    """
+    folder = store_dir / "jetstream"
+    if _has_streams(folder / _ACCOUNT):
+        if _has_streams(store_dir / _ACCOUNT):
+            NATS.warning("%s holds streams that are not served: those of %s are", store_dir / _ACCOUNT, folder)
+    elif _has_streams(store_dir / _ACCOUNT):
+        NATS.warning("%s is the folder `jetstream` itself; give %s", store_dir, store_dir.parent)
+        return store_dir
+    elif _has_streams(folder / "jetstream" / _ACCOUNT):
+        raise StorageError(f"{folder} has no streams, {folder / 'jetstream'} has", f"give {folder} instead")
+    elif _has_streams(store_dir):
+        above = store_dir.absolute().parents
+        raise StorageError(f"{store_dir} is the folder of one account", f"give {above[min(1, len(above) - 1)]} instead")
+    elif (store_dir / META).is_file() and (store_dir / "msgs").is_dir():
+        above = store_dir.absolute().parents
+        raise StorageError(f"{store_dir} is the folder of one stream", f"give {above[min(3, len(above) - 1)]} instead")
+    for other in folder.glob("*") if folder.is_dir() else ():
+        if other.name not in (_ACCOUNT, "$SYS") and _has_streams(other):
+            NATS.warning("%s: the streams of this account are not served, only those of %s", other, _ACCOUNT)
+    return folder
+
+
+def _has_streams(account: Path) -> bool:
+    return any((account / "streams").glob(f"*/{META}"))
+
+
 def _sync(paths: list[Path]) -> None:
     for path in paths:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            continue  # the block is gone meanwhile
+            continue  # it is gone meanwhile
         try:
-            os.fdatasync(descriptor)
+            os.fsync(descriptor)
         except OSError as error:
             NATS.error("%s cannot be synced: %s", path, error.strerror)
         finally:

@@ -3,37 +3,44 @@
     <store>/<account>/streams/<stream>/meta.inf, meta.sum    configuration and its hash
                                        msgs/N.blk            messages and tombstones
 
-What is taken out gets a *tombstone* at the end of the last block, except what a limit takes from the head: the next
-start would take it out again. A block without messages goes, one with few is rewritten; the tombstones in it whose
-messages are still in a file move to the last block. There is never an `index.db`, so that a real server looks at the
-blocks themselves.
+The files alone say which messages there are; limits are not asked. A message that goes, for any reason, gets a
+*tombstone* at the end of the last block. Only a block that has no messages left needs none for its own: it is removed.
+A block with little in use is rewritten: messages, and tombstones of messages that are still in another file.
 """
 
 from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from broker.stores.interface import StorageError
 from broker.stores.streams import kernels
 from broker.stores.streams.blocks import Block, Descriptors
 from broker.stores.streams.contents import ABSENT, Contents, Filter, Segment
 from broker.stores.streams.interface import MOST_BYTES, Stored, Table
-from broker.stores.streams.metafiles import KeptConsumers, write_meta
-from broker.stores.streams.opening import forget_indexes, open_messages
+from broker.stores.streams.metafiles import CONSUMERS, META, META_SUM, KeptConsumers, place_directory, write_meta
+from broker.stores.streams.recovery import INDEX, Recovery
+from broker.stores.streams.summary import index_of
 from stantools.errors import StantoolsError
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE, Frames, frame_table
-from stantools.store.durable import replace_file
+from stantools.store.durable import fsync_directory, replace_file
 from stantools.streamfiles import highway
-from stantools.streamfiles.kernels import decode_record, direct_answer, encode_record, find_messages
-from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, Places, record_size
-from stantools.streamfiles.meta import full_stream_meta
-from stantools.streamfiles.records import erased, tombstone
+from stantools.streamfiles.kernels import (
+    decode_record,
+    direct_answer,
+    encode_record,
+    encode_tombstones,
+    find_messages,
+)
+from stantools.streamfiles.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE, TOMBSTONE, Places, record_size
+from stantools.streamfiles.meta import full_stream_meta, meta_sum
+from stantools.streamfiles.records import erased
 
 if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
@@ -45,6 +52,8 @@ _IN_USE: Final = 0.3
 _MOST_WAITING: Final = 1 << 20
 #: How many times as many bytes are read as are wanted, where what is wanted is not all there is.
 _SPARSE: Final = 4
+#: So many tombstones of messages of a block, if it has no others left, are worth a sync.
+_MANY: Final = 256
 #: Bytes of a record with headers besides what the message has.
 _HEADED: Final = EMPTY_RECORD_SIZE + HEADER_LENGTH_SIZE
 MESSAGES: Final = "msgs"
@@ -56,48 +65,81 @@ class FileStream(KeptConsumers):
     """A stream in files.
 
     Args:
-        files: Who has files open.
+        directory: Of the stream; `configure` makes that of a new one.
+        name: Its name.
+        files: The open files of all streams.
         next_sequence: The first sequence of a new stream; None opens what is there.
 
     Raises:
-        StorageError: It cannot be opened or made; the message says why.
+        StorageError: It cannot be opened; the message says why.
     """
 
     def __init__(self, directory: Path, name: str, files: Descriptors, next_sequence: int | None = None) -> None:
         self._directory, self._messages, self._name = directory, directory / MESSAGES, name
         self._files = files
         self._blocks: dict[int, Block] = {}
+        self._untidy: set[int] = set()  # blocks that may have little in use
+        self._lifetimes = True  # messages may have one
+        self._abandoned = False
+        self._syncing: list[Block] = []  # blocks that are being synced
+        self._deferred: set[int] = set()  # blocks without use, until a later one is synced
+        self._renamed = False  # files were made or removed since the directory was synced
         self.contents = Contents(next_sequence or 1)
+        if next_sequence is None:
+            self._open()
+        elif next_sequence > 1:
+            self._bury(next_sequence - 1, 0)
+
+    def _open(self) -> None:
         try:
-            self._messages.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if next_sequence is None:
-                forgotten = open_messages(self._messages, name, files, self.contents, self._blocks)
+            recovery = Recovery(self._directory, self._name, self._files, self.contents, self._blocks)
+            recovery.read()
+            for number in recovery.repeated:
+                self._rewrite(self._blocks[number])
+            self._bury_rows(recovery.gone())
+            last, time = recovery.last_known()
+            if last > self.contents.last:
+                self.contents.skip(last, max(time, self.contents.last_time))
+                self._begin_block()
+                self._bury(last, self.contents.last_time)
+            self._untidy.update(self._blocks)
+            for block in self._blocks.values():
+                # What the process before has written may not be synced.
+                block.unsynced = True
+            self.flush()
+            if recovery.has_index:
+                self.sync()
+                recovery.settle()
         except StantoolsError:
             raise
         except OSError as error:
-            raise StorageError(f"{directory} cannot be opened: {error.strerror}") from error
-        if next_sequence is not None and next_sequence > 1:
-            self.purge_all(next_sequence)
-        elif next_sequence is None:
-            # What only an index knows to be gone gets tombstones, as there will be no index.
-            for sequence in forgotten:
-                self.remove(sequence)
-            self.flush()
-            forget_indexes(self._messages)
-            for block in list(self._blocks.values()):
-                self._tidy_block(block)
+            raise StorageError(f"{self._directory} cannot be opened: {error.strerror}") from error
+
+    def share(self, files: Descriptors) -> None:
+        """Has files open together with others from now on."""
+        self.abandon()
+        self._files = files
+        for block in self._blocks.values():
+            block.share(files)
 
     #: The bytes that a message counts for are those of its record.
     size_of = staticmethod(record_size)
 
     def configure(self, config: Mapping[str, Any], created: int) -> None:
-        """Writes the configuration.
+        """Writes the configuration; a new stream gets its directory.
 
         Raises:
             StorageError: It cannot be written.
         """
-        data = full_stream_meta(config, created)
-        write_meta(self._directory, data, highway.stream_key(self._name))
+        self._lifetimes = bool(config.get("allow_msg_ttl"))
+        data, key = full_stream_meta(config, created), highway.stream_key(self._name)
+        if self._messages.exists():
+            write_meta(self._directory, data, key)
+            return
+        files = {META: data, META_SUM: meta_sum(data, key)}
+        for block in self._blocks.values():
+            files[f"{MESSAGES}/{block.path.name}"] = block.take()
+        place_directory(self._directory, files, (MESSAGES, CONSUMERS))
 
     # Records
 
@@ -162,11 +204,13 @@ class FileStream(KeptConsumers):
             block.waiting += records
             begin += contents.last + 1 - sequence
             if over:
-                went, touched = kernels.drop_firsts(contents, over, most)
+                went, touched, tombstones, graves = kernels.drop_firsts(contents, over, most, block.key)
+                block.waiting += tombstones
+                block.graves.frombytes(graves)
                 gone += went
                 for segment, count in touched:
                     if _is_worth_a_look(segment, count):
-                        self._look_at(segment)
+                        self._untidy.add(segment.block)
         return gone
 
     def table(self, sequences: Sequence[int], room: int) -> Table | None:
@@ -200,27 +244,26 @@ class FileStream(KeptConsumers):
 
     def _last(self, size: int) -> Block:
         """Returns the block that the next record, of some size, goes to."""
-        number = next(reversed(self._blocks), 0)
-        block = self._blocks.get(number)
-        end = 0 if block is None else block.size + len(block.waiting)
-        if block is None or block.damaged or (end and end + size > BLOCK_SIZE):
-            if block is not None:
-                block.flush()
-            block = self._blocks[number + 1] = Block(self._messages, self._name, number + 1, self._files)
-            if number in self._blocks:
-                self._tidy_block(self._blocks[number])
-        elif len(block.waiting) > _MOST_WAITING:
+        block = self._blocks[next(reversed(self._blocks))] if self._blocks else None
+        if block is None:
+            return self._begin_block()
+        waiting = len(block.waiting)
+        end = block.size + waiting
+        if end and end + size > BLOCK_SIZE:
+            return self._begin_block()
+        if waiting > _MOST_WAITING:
             block.flush()
         return block
 
-    def _bury(self, sequence: int, time: int) -> None:
-        block = self._last(EMPTY_RECORD_SIZE)
-        block.waiting += tombstone(sequence, time, block.key)
-        block.graves.append(sequence)
-
-    def _bury_rows(self, segment: Segment, rows: list[int]) -> None:
-        for row in rows:
-            self._bury(segment.first + row, segment.times[row])
+    def _begin_block(self) -> Block:
+        number = next(reversed(self._blocks), 0)
+        if number:
+            self._blocks[number].flush()
+            self._blocks[number].sync_soon()
+            self._untidy.add(number)
+        block = self._blocks[number + 1] = Block(self._messages, self._name, number + 1, self._files)
+        self._renamed = True
+        return block
 
     # Removal
 
@@ -237,120 +280,129 @@ class FileStream(KeptConsumers):
         self.contents.discard(segment, row)
         self._bury(sequence, time)
         if _is_worth_a_look(segment):
-            self._look_at(segment)
+            self._untidy.add(segment.block)
         return True
-
-    def drop(self, sequence: int) -> None:
-        """Takes out a message that is over a limit."""
-        contents = self.contents
-        found = contents.locate(sequence)
-        if found is not None:
-            segment, row = found
-            contents.discard(segment, row)
-            if _is_worth_a_look(segment):
-                self._look_at(segment)
-
-    def drop_below(self, sequence: int) -> None:
-        """Takes out the messages below a sequence that are over a limit."""
-        touched = [segment for segment in self.contents.segments if segment.first < sequence]
-        self.contents.drop_below(sequence)
-        for number in {segment.block for segment in touched if not segment.live}:
-            self._tidy_block(self._blocks[number])
 
     def purge_below(self, sequence: int) -> None:
         """Takes out the messages below a sequence for good."""
         gone = list(self.contents.rows(None, sequence))
-        self.drop_below(sequence)
-        for segment, rows in gone:
-            if segment.block in self._blocks:
-                self._bury_rows(segment, rows.tolist())
+        self.contents.drop_below(sequence)
+        self._bury_rows(gone)
 
     def purge_matching(self, wanted: Filter, below: int) -> None:
         """Takes out the messages that match and are below a sequence, for good."""
-        for segment, rows in self.contents.rows(wanted, below):
-            if not len(rows):
-                continue
-            self.contents.drop_all(segment, rows)
-            if _is_worth_a_look(segment, len(rows)):
-                self._look_at(segment)
-            if segment.block in self._blocks:
-                self._bury_rows(segment, rows.tolist())
+        gone = list(self.contents.rows(wanted, below))
+        self.contents.drop_rows(gone)
+        self._bury_rows(gone)
 
     def purge_all(self, next_sequence: int) -> None:
         """Takes out everything; the next message gets this sequence."""
-        last = next(reversed(self._blocks), 0)
-        time = self.contents.last_time
-        block = Block(self._messages, self._name, last + 1, self._files)
+        old, time = list(self._blocks.values()), self.contents.last_time
+        for block in old:
+            block.waiting.clear()
         if next_sequence > 1:
-            block.waiting += tombstone(next_sequence - 1, time, block.key)
-            block.graves.append(next_sequence - 1)
-        block.flush()
-        for old in list(self._blocks.values()):
-            old.remove()
-        self._blocks.clear()
-        self._blocks[block.number] = block
+            last = self._begin_block()
+            self._bury(next_sequence - 1, time)
+            last.flush()
+            self._blocks = {last.number: last}
+            # How far the stream has come must not go with the old blocks.
+            self.sync()
+            for block in old:
+                block.remove()
+            self._renamed = True
+        self._untidy.clear()
         self.contents.restart(next_sequence)
 
-    def settle(self) -> None:
-        """Writes tombstones for what is gone by limits and still in a file."""
-        for segment in list(self.contents.segments):
-            dead = (row for row, size in enumerate(segment.sizes) if not size and segment.places[row] != ABSENT)
-            self._bury_rows(segment, list(dead))
+    # Tombstones
+
+    def _bury(self, sequence: int, time: int) -> None:
+        block = self._last(EMPTY_RECORD_SIZE)
+        block.waiting += encode_record(sequence | TOMBSTONE, time, b"", b"", b"", block.key)
+        block.graves.append(sequence)
+
+    def _bury_rows(self, gone: Iterable[tuple[Segment, NDArray[np.int64]]]) -> None:
+        """Writes tombstones for messages that were taken out; many of a block without others need none: it goes."""
+        gone = [(segment, rows) for segment, rows in gone if len(rows)]
+        self._untidy.update(segment.block for segment, _ in gone)
+        live = {segment.block for segment in self.contents.segments if segment.live}
+        emptied = [segment.block for segment, rows in gone if segment.block not in live and len(rows) > _MANY]
+        last = next(reversed(self._blocks), 0)
+        if last in emptied:
+            self._begin_block()
+            self._bury(self.contents.last, self.contents.last_time)
+        if emptied:
+            self._write()
+            self._secure(max(emptied))
+        for segment, rows in gone:
+            if segment.block not in emptied:
+                times = np.frombuffer(segment.times, np.int64)[rows]
+                self._bury_all(np.array(rows + segment.first, np.uint64), times)
+
+    def _bury_all(self, sequences: NDArray[np.uint64], times: NDArray[np.int64]) -> None:
+        begin = 0
+        while begin < len(sequences):
+            block = self._last(EMPTY_RECORD_SIZE)
+            end = begin + max(1, (BLOCK_SIZE - block.end) // EMPTY_RECORD_SIZE)
+            part = sequences[begin:end]
+            block.waiting += encode_tombstones(part, times[begin:end], block.key)
+            block.graves.frombytes(part.tobytes())
+            begin = end
 
     # Blocks
+
+    def _tidy(self, number: int) -> None:
+        """Removes a block that has nothing in use, rewrites one that has little; never the last."""
+        block = self._blocks.get(number)
+        if block is None or number == next(reversed(self._blocks)):
+            return
+        segments = self._segments(number)
+        used, enough = sum(segment.bytes for segment in segments), _IN_USE * block.end
+        if used > enough:
+            return
+        sequences, times = needed_tombstones(self.contents, block)
+        if used + len(sequences) * EMPTY_RECORD_SIZE > enough > 0:
+            if not used and segments:
+                # Messages that are gone may have no tombstones if all of the block are.
+                self._rewrite(block)
+            return
+        if used:
+            self._rewrite(block)
+            return
+        if len(sequences):
+            # They have to be elsewhere, whatever happens, before the block goes.
+            self._bury_all(sequences, times)
+            self._write()
+            self._secure(number, anew=True)
+        elif block.end and not self._is_secure(number):
+            self._deferred.add(number)
+            return
+        for segment in segments:
+            self.contents.remove_segment(segment)
+        del self._blocks[number]
+        self._renamed = True
+        block.remove()
+
+    def _secure(self, number: int, *, anew: bool = False) -> None:
+        """Syncs the last block before an earlier one goes, unless a later one than that has been synced.
+
+        Otherwise nothing might be left that says how far the stream has come.
+        """
+        if anew or not self._is_secure(number):
+            for block in self._blocks.values():
+                if block.number > number:
+                    block.sync()
+            self._sync_names()
+
+    def _is_secure(self, number: int) -> bool:
+        return any(each > number and block.safe for each, block in self._blocks.items())
 
     def _segments(self, number: int) -> list[Segment]:
         return [segment for segment in self.contents.segments if segment.block == number]
 
-    def _look_at(self, segment: Segment) -> None:
-        """Tidies up the block of a segment."""
-        block = self._blocks.get(segment.block)
-        # It may be gone: a tombstone that needed a new block had the one before tidied up.
-        if block is not None:
-            self._tidy_block(block)
-
-    def _tidy_block(self, block: Block) -> None:
-        """Takes a block away that has no messages, writes one anew that has few; never the last."""
-        if block.number not in self._blocks or block.number == next(reversed(self._blocks)):
-            return
+    def _rewrite(self, block: Block) -> None:
+        """Writes a block anew with the messages that are left, and the tombstones that are needed."""
+        sequences, times = needed_tombstones(self.contents, block)
         segments = self._segments(block.number)
-        used = sum(segment.bytes for segment in segments)
-        if used > _IN_USE * block.end or block.damaged:
-            return
-        self._move_graves(block)
-        last = self.contents.last
-        if last in block.graves or any(segment.end == last + 1 for segment in segments):
-            # What says how far the stream has come must not go.
-            self._bury(last, self.contents.last_time)
-        # The tombstones have to be there before what they come from goes.
-        block.flush()
-        self.flush()
-        if used:
-            self._rewrite(block, segments)
-            return
-        for segment in segments:
-            self.contents.remove_segment(segment)
-        del self._blocks[block.number]
-        block.remove()
-
-    def _move_graves(self, block: Block) -> None:
-        """Copies the tombstones whose messages are still in another block to the last one."""
-        for sequence in block.graves:
-            found = self._row(sequence)
-            if found is not None and found[0].block != block.number:
-                segment, row = found
-                if not segment.sizes[row] and segment.places[row] != ABSENT:
-                    self._bury(sequence, segment.times[row])
-
-    def _row(self, sequence: int) -> tuple[Segment, int] | None:
-        for segment in reversed(self.contents.segments):
-            if segment.first <= sequence:
-                row = sequence - segment.first
-                return (segment, row) if row < len(segment.sizes) else None
-        return None
-
-    def _rewrite(self, block: Block, segments: list[Segment]) -> None:
-        """Writes a block anew with the messages that are left."""
         data = bytearray()
         for segment in segments:
             for row, size in enumerate(segment.sizes):
@@ -360,42 +412,90 @@ class FileStream(KeptConsumers):
                 record = block.read(segment.places[row], size)
                 segment.places[row] = len(data)
                 data += record
+            if not segment.live:
+                self.contents.remove_segment(segment)
+        data += encode_tombstones(sequences, times, block.key)
+        self._secure(block.number)
         block.close()
         try:
             replace_file(block.path, bytes(data), mode=0o600)
         except StantoolsError as error:
             raise StorageError(error.message) from error
-        block.size, block.graves = len(data), array("Q")
+        block.size, block.graves = len(data), array("Q", sequences.tolist())
 
     # Life
 
     def flush(self) -> None:
-        """Writes what waits to be written.
+        """Writes what waits to be written, and tidies up.
 
         Raises:
             StorageError: It cannot be written.
         """
+        self._write()
+        if self._deferred and self._is_secure(max(self._deferred)):
+            self._untidy |= self._deferred
+            self._deferred.clear()
+        while self._untidy:
+            number = min(self._untidy)
+            self._untidy.discard(number)
+            self._tidy(number)
+
+    def _write(self) -> None:
         if self._blocks:
             block = self._blocks[next(reversed(self._blocks))]
             if block.waiting:
                 block.flush()
 
     def unsynced(self) -> list[Path]:
-        """Returns the files that were written since this was called last."""
+        """Returns the files and directories that were written since this was called last, in the order to sync them.
+
+        Those of the last call are synced by now.
+        """
         written = [block for block in self._blocks.values() if block.unsynced]
+        for block in self._syncing:
+            block.safe = True
+        self._syncing = written
         for block in written:
             block.unsynced = False
-        return [block.path for block in written]
+        names, self._renamed = self._renamed, False
+        return [block.path for block in written] + [self._messages] * names + super().unsynced()
 
-    def close(self) -> None:
-        """Writes what waits, and syncs."""
-        self.flush()
+    def sync(self) -> None:
+        """Makes what is in files survive a loss of power.
+
+        Raises:
+            StorageError: It cannot be synced.
+        """
         for block in self._blocks.values():
             block.sync()
+        if self._renamed:
+            self._sync_names()
+
+    def _sync_names(self) -> None:
+        try:
+            fsync_directory(self._messages)
+        except OSError as error:
+            raise StorageError(f"{self._messages} cannot be synced: {error.strerror}") from error
+        self._renamed = False
+
+    def close(self) -> None:
+        """Writes what waits and an index, and syncs."""
+        if self._abandoned:
+            return
+        self.flush()
+        self.sync()
+        key = highway.stream_key(self._name)
+        index = index_of(self.contents, self._blocks, key, lifetimes=self._lifetimes)
         self.abandon()
+        if index is not None:
+            try:
+                replace_file(self._messages / INDEX, index, mode=0o600)
+            except StantoolsError as error:
+                raise StorageError(error.message) from error
 
     def abandon(self) -> None:
         """Closes the files without writing anything."""
+        self._abandoned = True
         for block in self._blocks.values():
             block.close()
 
@@ -409,3 +509,28 @@ def _is_worth_a_look(segment: Segment, lost: int = 1) -> bool:
 def _places(frames: Frames) -> Places:
     """The columns of a table that say where messages are."""
     return Places(*(frames[:, column] for column in (SUBJECT, SUBJECT_SIZE, HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE)))
+
+
+def needed_tombstones(contents: Contents, block: Block) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Returns sequences and times of the tombstones that have to stay when a block goes.
+
+    Those of messages that are still in another file, and what says how far the stream has come.
+    """
+    graves = np.unique(np.frombuffer(block.graves, np.uint64))
+    found: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []
+    own = contents.last in graves[-1:].tolist()
+    for segment in contents.segments:
+        own = own or (segment.block == block.number and segment.end == contents.last + 1)
+        begin, end = np.searchsorted(graves, np.array([segment.first, segment.end], np.uint64)).tolist()
+        if begin == end or segment.block == block.number:
+            continue
+        rows = graves[begin:end].astype(np.int64) - segment.first
+        dead = np.frombuffer(segment.sizes, np.uint32)[rows] == 0
+        dead &= np.frombuffer(segment.places, np.uint32)[rows] != ABSENT
+        found.append((graves[begin:end][dead], np.frombuffer(segment.times, np.int64)[rows[dead]]))
+    sequences = [each for each, _ in found] or [np.zeros(0, np.uint64)]
+    times = [each for _, each in found] or [np.zeros(0, np.int64)]
+    if own and contents.locate(contents.last) is None and contents.last not in sequences[-1][-1:].tolist():
+        sequences.append(np.array([contents.last], np.uint64))
+        times.append(np.array([contents.last_time], np.int64))
+    return np.concatenate(sequences), np.concatenate(times)

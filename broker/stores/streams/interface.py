@@ -13,7 +13,7 @@ from broker.stores.interface import StorageError
 from broker.stores.streams.contents import Contents, Filter
 from stantools.nats.frames import Frames, frame_table, rows
 from stantools.streamfiles.headers import located
-from stantools.streamfiles.meta import ConsumerState
+from stantools.streamfiles.meta import ConsumerState, CopiedState
 
 if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
@@ -82,7 +82,7 @@ class StreamStore(ABC):
             entry = contents.subjects[subject]
             while 0 < most < entry.count:
                 gone.append((contents.first_of(entry), entry.number))
-                self.drop(gone[-1][0])
+                self.remove(gone[-1][0])
         return gone
 
     def skip(self, sequence: int) -> None:
@@ -157,14 +157,6 @@ class StreamStore(ABC):
         """
 
     @abstractmethod
-    def drop(self, sequence: int) -> None:
-        """Takes out a message that is over a limit, and would be again if it came back at the next start."""
-
-    @abstractmethod
-    def drop_below(self, sequence: int) -> None:
-        """Takes out the messages below a sequence that are over a limit."""
-
-    @abstractmethod
     def purge_below(self, sequence: int) -> None:
         """Takes out the messages below a sequence so that they do not come back."""
 
@@ -175,10 +167,6 @@ class StreamStore(ABC):
     @abstractmethod
     def purge_all(self, next_sequence: int) -> None:
         """Takes out everything; the next message gets this sequence."""
-
-    @abstractmethod
-    def settle(self) -> None:
-        """Makes sure that nothing that is gone by limits comes back: they are about to become wider."""
 
     @abstractmethod
     def configure(self, config: Mapping[str, Any], created: int) -> None:
@@ -195,6 +183,14 @@ class StreamStore(ABC):
         Raises:
             StorageError: One cannot be read.
         """
+
+    def kept_state(self, name: str, config: Mapping[str, Any]) -> ConsumerState | None:
+        """Returns the state of a consumer that is kept; None if there is none.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        return None
 
     @abstractmethod
     def keep_consumer(self, name: str, config: Mapping[str, Any], created: int) -> None:
@@ -219,6 +215,22 @@ class StreamStore(ABC):
         Raises:
             StorageError: It cannot be removed.
         """
+
+    def copied(self) -> CopiedState | None:
+        """Returns how far the stream was with what it copies; None if nothing is known.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        return None
+
+    def keep_copied(self, state: CopiedState) -> None:
+        """Keeps how far the stream is with what it copies. What is in memory copies everything again.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        return
 
     @abstractmethod
     def flush(self) -> None:

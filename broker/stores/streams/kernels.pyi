@@ -52,15 +52,17 @@ def enter_rows(
     """
 
 def drop_firsts(
-    contents: Contents, over: list[Subject], most: int
-) -> tuple[list[tuple[int, int]], list[tuple[Segment, int]]]:
+    contents: Contents, over: list[Subject], most: int, key: bytes
+) -> tuple[list[tuple[int, int]], list[tuple[Segment, int]], bytes, bytes]:
     """Takes out the first messages of subjects that have too many.
 
     Args:
         contents: What the stream has.
         over: The subjects.
         most: How many messages each may have, 1 at least.
+        key: Of the block that the tombstones go to, 32 bytes.
 
     Returns:
-        What is gone: sequence, and number of the subject; the segments that have lost messages, with how many.
+        What is gone: sequence, and number of the subject; the segments that have lost messages, with how many; the
+        tombstones; their sequences, eight bytes each.
     """

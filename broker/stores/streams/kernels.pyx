@@ -27,6 +27,8 @@ cdef enum:
     EMPTY_SIZE = 30  # bytes of an empty record
     LENGTH_SIZE = 4  # bytes that say how many those of the headers are
 
+cdef uint64_t TOMBSTONE = <uint64_t>1 << 62
+
 
 cdef class Held:
     """A buffer, held for the length of a call."""
@@ -182,8 +184,9 @@ cdef class Losses:
 
     cdef object contents, segment
     cdef list records
-    cdef Held held
+    cdef Held held, held_times
     cdef uint32_t* sizes
+    cdef const int64_t* times
     cdef int64_t first, rows, went, bytes
 
     def __cinit__(self, contents, segment):
@@ -191,6 +194,8 @@ cdef class Losses:
         self.records = segment.records
         self.held = Held(segment.sizes, PyBUF_WRITABLE)
         self.sizes = <uint32_t*>self.held.buffer.buf
+        self.held_times = Held(segment.times, PyBUF_SIMPLE)
+        self.times = <const int64_t*>self.held_times.buffer.buf
         self.first = segment.first
         self.rows = self.held.buffer.len // 4
 
@@ -198,14 +203,15 @@ cdef class Losses:
         cdef int64_t row = sequence - self.first
         return 0 <= row < self.rows and self.sizes[row] != 0
 
-    cdef int drop(self, int64_t sequence) except -1:
+    cdef int64_t drop(self, int64_t sequence) except? -1:
+        """Takes out a message. Returns its time."""
         cdef int64_t row = sequence - self.first
         self.went += 1
         self.bytes += self.sizes[row]
         self.sizes[row] = 0
         if self.records:
             self.records[row] = None
-        return 0
+        return self.times[row]
 
     cdef int settle(self, list touched) except -1:
         cdef Py_ssize_t last
@@ -236,13 +242,22 @@ cdef class Losses:
         return True
 
 
-def drop_firsts(contents, list over not None, int64_t most):
+def drop_firsts(contents, list over not None, int64_t most, bytes key not None):
     cdef list gone = [], touched = []
     cdef list segments = contents.segments
     # Mostly it is the last one that loses them.
     cdef Losses losses = Losses(contents, segments[len(segments) - 1])
-    cdef int64_t sequence, count, start = contents.first
+    cdef int64_t sequence, count, time, start = contents.first
+    cdef Py_ssize_t most_gone = 0
     cdef bint begins = False
+    cdef const uint8_t* keys = key_of(key)
+    for entry in over:
+        count = entry.count
+        most_gone += max(count - most, 0)
+    cdef bytes records = PyBytes_FromStringAndSize(NULL, most_gone * EMPTY_SIZE)
+    cdef bytes numbers = PyBytes_FromStringAndSize(NULL, most_gone * 8)
+    cdef uint8_t* p = <uint8_t*>PyBytes_AS_STRING(records)
+    cdef int64_t* number_at = <int64_t*>PyBytes_AS_STRING(numbers)
     for entry in over:
         count = entry.count
         while count > most:
@@ -252,7 +267,10 @@ def drop_firsts(contents, list over not None, int64_t most):
                 sequence = contents.first_of(entry)
                 if not losses.has(sequence):
                     losses = Losses(contents, contents.locate(sequence)[0])
-            losses.drop(sequence)
+            time = losses.drop(sequence)
+            p = put_record(p, <uint64_t>sequence | TOMBSTONE, time, p, 0, p, 0, p, 0, keys)
+            number_at[0] = sequence
+            number_at += 1
             begins = begins or sequence == start
             gone.append((sequence, entry.number))
             count -= 1
@@ -262,4 +280,4 @@ def drop_firsts(contents, list over not None, int64_t most):
     losses.settle(touched)
     if begins and not losses.advance():
         contents.advance()
-    return gone, touched
+    return gone, touched, records, numbers

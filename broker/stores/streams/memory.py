@@ -18,9 +18,6 @@ _OVERHEAD: Final = 16
 class Unkept(StreamStore):
     """A stream of which nothing outlives the process, neither configuration nor consumers."""
 
-    def settle(self) -> None:
-        """Nothing comes back."""
-
     def configure(self, config: Mapping[str, Any], created: int) -> None:
         """Keeps nothing."""
 
@@ -83,21 +80,14 @@ class MemoryStream(Unkept):
         self._tidy(found[0].first)
         return True
 
-    def drop(self, sequence: int) -> None:
-        """Takes out a message."""
-        self.remove(sequence)
-
-    def drop_below(self, sequence: int) -> None:
+    def purge_below(self, sequence: int) -> None:
         """Takes out the messages below a sequence."""
         self.contents.drop_below(sequence)
         self._tidy(self.contents.first)
 
-    purge_below = drop_below
-
     def purge_matching(self, wanted: Filter, below: int) -> None:
         """Takes out the messages that match and are below a sequence."""
-        for segment, rows in self.contents.rows(wanted, below):
-            self.contents.drop_all(segment, rows)
+        self.contents.drop_rows(list(self.contents.rows(wanted, below)))
         self._tidy(self.contents.last)
 
     def purge_all(self, next_sequence: int) -> None:

@@ -5,26 +5,34 @@ Facts: jetstream-server.md section 20.
 
 from __future__ import annotations
 
+import enum
 import json
+import re
 import secrets
 import shutil
 from abc import ABC
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from broker.log import NATS
 from broker.stores.interface import StorageError
+from broker.stores.streams.aside import move_aside
 from broker.stores.streams.interface import StreamStore
 from stantools.errors import StantoolsError
 from stantools.notation import parse_moment
-from stantools.store.durable import fsync_directory, replace_file
+from stantools.store.durable import fsync_directory, fsync_file, replace_file, sync_tree
 from stantools.streamfiles import highway
 from stantools.streamfiles.layout import ArchiveError
 from stantools.streamfiles.meta import (
     ConsumerState,
+    CopiedState,
     decode_consumer,
+    decode_copied,
     encode_consumer,
+    encode_copied,
     full_consumer_meta,
     meta_sum,
 )
@@ -33,15 +41,39 @@ META: Final = "meta.inf"
 META_SUM: Final = "meta.sum"
 CONSUMERS: Final = "obs"
 STATE: Final = "o.dat"
+#: The last state that was synced, while `o.dat` is not.
+OLD_STATE: Final = "o.old"
+#: Hash and configuration that are about to become `meta.sum` and `meta.inf`.
+NEXT_META: Final = ".meta.next"
+#: What hides what is no stream or consumer yet, or no more.
+_LEFT: Final = re.compile(r"\.((restore|snapshot)-)?[0-9a-f]{8}")
+COPIED: Final = "sources.db"
 #: More than any configuration.
 _MOST_META: Final = 16 << 20
 
 
+class StateFile(Enum):
+    """What a loss of power would leave of a consumer's state."""
+
+    WRITTEN = enum.auto()  #: the state before; the new one is not synced
+    SYNCING = enum.auto()  #: one of both
+    SYNCED = enum.auto()  #: the state
+
+
 class KeptConsumers(StreamStore, ABC):
-    """A stream whose consumers are kept in files."""
+    """A stream whose consumers are kept in files.
+
+    A state is replaced without a sync, which would stop everything else. The last one that was synced is kept beside
+    it as `o.old` for as long.
+    """
 
     _directory: Path  #: of the stream
     _name: str  #: of the stream
+    _forgotten = False  #: a consumer was removed since the directory was synced
+
+    @cached_property
+    def _states(self) -> dict[str, StateFile]:
+        return {}
 
     def consumers(self) -> Iterator[tuple[dict[str, Any], int, ConsumerState | None]]:
         """Iterates over the consumers that are kept.
@@ -50,22 +82,66 @@ class KeptConsumers(StreamStore, ABC):
             StorageError: One cannot be read.
         """
         folder = self._directory / CONSUMERS
+        remove_left(folder)
         for directory in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if directory.name.startswith(".") or not directory.is_dir():
+                continue
             found = read_meta(directory, highway.consumer_key(self._name, directory.name))
             if found is None:
+                # A position that is lost is worse than a letter that is wrong: servers do not look at the hash.
+                found = _decoded(_read_small(directory / META))
+                if found is not None:
+                    NATS.warning("%s has another hash than %s: it is used as it is", directory / META, META_SUM)
+            if found is None:
+                text = "%s has no valid %s: the consumer is not served; its state is used when it is made again"
+                NATS.warning(text, directory, META)
                 continue
             config, created = found
             config["name"] = config.pop("Name", directory.name)
-            state = None
+            yield config, created, self.kept_state(directory.name, config)
+
+    def kept_state(self, name: str, config: Mapping[str, Any]) -> ConsumerState | None:
+        """Returns the state of a consumer that is kept; None if there is none, or it is damaged.
+
+        Args:
+            name: Its name.
+            config: Its configuration.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        directory = self._directory / CONSUMERS / name
+        for path in (directory / STATE, directory / OLD_STATE):
             try:
-                state = decode_consumer((directory / STATE).read_bytes())
+                state = decode_consumer(path.read_bytes())
+                if path.name == STATE:
+                    # The process before may have written it just before it was killed.
+                    fsync_file(path)
+                    fsync_directory(directory)
+                    self._states[name] = StateFile.SYNCED
+                return state if is_at_start(config, state) else self._possible(name, path, state)
             except FileNotFoundError:
-                pass
+                continue
             except ArchiveError as error:
-                NATS.error("%s: %s; the consumer starts over", directory / STATE, error.message)
+                NATS.error("%s: %s; moved to %s", path, error.message, move_aside(path, self._directory))
             except OSError as error:
-                raise StorageError(f"{directory / STATE} cannot be read: {error.strerror}") from error
-            yield config, created, state
+                raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+        return None
+
+    def _possible(self, name: str, path: Path, state: ConsumerState) -> ConsumerState:
+        """Returns a state without what is beyond the end of the stream."""
+        last = self.contents.last
+        number, delivered = state.delivered
+        if delivered <= last:
+            return state
+        text = "%s: message %d was delivered, the stream ends at %d: the consumer goes on from there"
+        NATS.error(text, path, delivered, last)
+        pending = {each: place for each, place in state.pending.items() if each <= last}
+        again = {each: count for each, count in state.redelivered.items() if each <= last}
+        floor = (state.ack_floor[0], min(state.ack_floor[1], last))
+        state = ConsumerState(floor, (number, last), pending, again)
+        self.keep_state(name, state)
+        return state
 
     def keep_consumer(self, name: str, config: Mapping[str, Any], created: int) -> None:
         """Writes the configuration of a consumer.
@@ -73,8 +149,12 @@ class KeptConsumers(StreamStore, ABC):
         Raises:
             StorageError: It cannot be written.
         """
-        data = full_consumer_meta(name, config, created)
-        write_meta(self._directory / CONSUMERS / name, data, highway.consumer_key(self._name, name))
+        data, key = full_consumer_meta(name, config, created), highway.consumer_key(self._name, name)
+        directory = self._directory / CONSUMERS / name
+        if directory.exists():
+            write_meta(directory, data, key)
+        else:
+            place_directory(directory, {META: data, META_SUM: meta_sum(data, key)})
 
     def keep_state(self, name: str, state: ConsumerState) -> None:
         """Writes the state of a consumer. It is not synced: what is lost comes again.
@@ -86,43 +166,156 @@ class KeptConsumers(StreamStore, ABC):
         temporary = path.with_suffix(".tmp")
         try:
             temporary.write_bytes(encode_consumer(state))
+            if self._states.get(name) is StateFile.SYNCED:
+                path.rename(path.with_name(OLD_STATE))
+            temporary.replace(path)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+        self._states[name] = StateFile.WRITTEN
+
+    def unsynced(self) -> list[Path]:
+        """Returns the states that were written since this was called last; those of the last call are synced by now."""
+        for name, state in self._states.items():
+            if state is StateFile.SYNCING:
+                self._states[name] = StateFile.SYNCED
+        written = [name for name, state in self._states.items() if state is StateFile.WRITTEN]
+        self._states.update(dict.fromkeys(written, StateFile.SYNCING))
+        folders = [self._directory / CONSUMERS / name for name in written]
+        paths = [folder / STATE for folder in folders] + folders
+        if self._forgotten:
+            paths.append(self._directory / CONSUMERS)
+            self._forgotten = False
+        return paths
+
+    def copied(self) -> CopiedState | None:
+        """Reads how far the stream was with what it copies; None if there is no such file, or it is damaged.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        path = self._directory / COPIED
+        try:
+            return decode_copied(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ArchiveError as error:
+            NATS.error("%s: %s; copying continues where messages say", path, error.message)
+            return None
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+
+    def keep_copied(self, state: CopiedState) -> None:
+        """Writes how far the stream is with what it copies. It is not synced.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        path = self._directory / COPIED
+        temporary = path.with_suffix(".tmp")
+        try:
+            temporary.write_bytes(encode_copied(state))
             temporary.replace(path)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
     def forget_consumer(self, name: str) -> None:
         """Removes what is kept of a consumer."""
-        shutil.rmtree(self._directory / CONSUMERS / name, ignore_errors=True)
+        self._states.pop(name, None)
+        remove_directory(self._directory / CONSUMERS / name)
+        self._forgotten = True
 
     def delete(self) -> None:
         """Takes the directory away, if there is one."""
         self.abandon()
-        # Hidden directories are rubbish to every server.
-        hidden = self._directory.with_name(f".{secrets.token_hex(4)}")
-        try:
-            self._directory.rename(hidden)
-            shutil.rmtree(hidden, ignore_errors=True)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise StorageError(f"{self._directory} cannot be removed: {error.strerror}") from error
+        remove_directory(self._directory)
+
+
+def is_at_start(config: Mapping[str, Any], state: ConsumerState) -> bool:
+    """Returns whether a consumer waits for the sequence that it was made for, which may be beyond the end."""
+    begins = config.get("opt_start_seq")
+    return isinstance(begins, int) and state.delivered == (0, begins - 1)
+
+
+def remove_directory(directory: Path) -> None:
+    """Removes a directory, if there is one: all of it or, if that is interrupted, what is left at the next start.
+
+    Raises:
+        StorageError: It cannot be removed.
+    """
+    # Hidden directories are rubbish to every server.
+    hidden = directory.with_name(f".{secrets.token_hex(4)}")
+    try:
+        directory.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageError(f"{directory} cannot be removed: {error.strerror}") from error
+
+
+def remove_left(folder: Path) -> None:
+    """Removes the directories that were being made or removed when the broker was killed."""
+    for path in folder.glob(".*"):
+        if _LEFT.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def place_directory(directory: Path, files: Mapping[str, bytes], folders: Iterable[str] = ()) -> None:
+    """Makes a directory that has its files from the moment it has its name, whatever happens.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
+    hidden = directory.with_name(f".{secrets.token_hex(4)}")
+    try:
+        make_directories(directory.parent)
+        hidden.mkdir(mode=0o700)
+        for folder in folders:
+            (hidden / folder).mkdir(mode=0o700)
+        for name, data in files.items():
+            (hidden / name).write_bytes(data)
+            (hidden / name).chmod(0o600)
+        sync_tree(hidden)
+        hidden.rename(directory)
+        fsync_directory(directory.parent)
+    except OSError as error:
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
+
+
+def make_directories(directory: Path) -> None:
+    """Makes a directory and those above it, so that they survive a loss of power.
+
+    Raises:
+        OSError: They cannot be made.
+    """
+    if not directory.is_dir():
+        make_directories(directory.parent)
+        directory.mkdir(mode=0o700)
+        fsync_directory(directory.parent)
 
 
 def write_meta(directory: Path, data: bytes, key: bytes) -> None:
-    """Writes a configuration and its hash.
+    """Replaces a configuration and its hash: both or, whatever happens, none.
 
     Raises:
         StorageError: They cannot be written.
     """
+    checksum = meta_sum(data, key)
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(directory / META, data, mode=0o600)
-        replace_file(directory / META_SUM, meta_sum(data, key), mode=0o600)
-        fsync_directory(directory)
+        # Two files cannot be replaced at once: the next start ends what is interrupted.
+        replace_file(directory / NEXT_META, checksum + data, mode=0o600)
+        _put_meta(directory, data, checksum)
     except StantoolsError as error:
         raise StorageError(error.message) from error
     except OSError as error:
         raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
+
+
+def _put_meta(directory: Path, data: bytes, checksum: bytes) -> None:
+    replace_file(directory / META, data, mode=0o600)
+    replace_file(directory / META_SUM, checksum, mode=0o600)
+    (directory / NEXT_META).unlink(missing_ok=True)
 
 
 def read_meta(directory: Path, key: bytes) -> tuple[dict[str, Any], int] | None:
@@ -131,20 +324,37 @@ def read_meta(directory: Path, key: bytes) -> tuple[dict[str, Any], int] | None:
     Raises:
         StorageError: They cannot be read.
     """
-    path = directory / META
-    try:
-        if path.stat().st_size > _MOST_META:
+    data, checksum = _read_small(directory / META), _read_small(directory / META_SUM).strip()
+    following = _read_small(directory / NEXT_META)
+    if not checksum.strip(b"\0") and not following and _decoded(data) is not None:
+        NATS.warning("%s is missing or empty; %s is complete, and is used", directory / META_SUM, META)
+        checksum = meta_sum(data, key)
+    if meta_sum(data, key) != checksum:
+        checksum, data = following[: len(meta_sum(b"", key))], following[len(meta_sum(b"", key)) :]
+        if not data or meta_sum(data, key) != checksum:
             return None
-        data, expected = path.read_bytes(), (directory / META_SUM).read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    if meta_sum(data, key) != expected.strip():
-        return None
+        NATS.warning("%s: a change of the configuration was interrupted, it is completed", directory)
+        try:
+            _put_meta(directory, data, checksum)
+        except (OSError, StantoolsError) as error:
+            raise StorageError(f"{directory / META} cannot be written: {error}") from error
+    elif following:
+        (directory / NEXT_META).unlink(missing_ok=True)
+    return _decoded(data)
+
+
+def _decoded(data: bytes) -> tuple[dict[str, Any], int] | None:
     try:
         values = json.loads(data)
-        created = parse_moment(values.pop("Created"))
+        return values, parse_moment(values.pop("Created"))
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return None
-    return values, created
+
+
+def _read_small(path: Path) -> bytes:
+    try:
+        return path.read_bytes() if path.stat().st_size <= _MOST_META else b""
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error

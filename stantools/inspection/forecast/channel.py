@@ -33,6 +33,8 @@ from stantools.store.clientlog import ClientsState, read_clients
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, Datastore, SliceFiles
 from stantools.store.logscan import LogEnd, LogState
 from stantools.store.mapping import Buffer, mapped
+from stantools.store.ranges import Ranges
+from stantools.store.reading import Rows
 from stantools.store.sublog import SubsState, read_subs
 from stantools.work import Task, Threads
 
@@ -142,6 +144,28 @@ class RecoveredChannel:
     changes: list[Change] = field(default_factory=list)  #: what happens to its files, in order
     error: str = ""  #: why the server does not start; "" if it starts
     version_matters: bool = False  #: another version of the server would do otherwise
+    limited: bool = False  #: limits removed messages
+
+    @property
+    def unusable(self) -> bool:
+        """The server has no slice to write to, and ends with a panic at the first lookup (filestore.md section 7.7)."""
+        return bool(self.slices) and self.slices[-1].number <= 0
+
+    @property
+    def misplaces(self) -> bool:
+        """The last slice holds some sequence twice, so that lookups of what is appended begin before its record."""
+        return bool(self.slices) and (last := self.slices[-1]).rows > last.last - last.first + 1
+
+    def overlaid(self, crc: Crc) -> Ranges:
+        """Returns the sequences of other slices that the last one will span when a message is appended to it."""
+        if not self.slices:
+            return Ranges()
+        *others, last = self.slices
+        if all(each.last < last.first for each in others):
+            return Ranges()
+        own = Ranges.from_sequences(Rows.joined(recovered_rows(last, crc, self.raw_name)).sequence)
+        spans = Ranges.of((each.first, each.last) for each in others)
+        return (spans & Ranges.of([(last.first, self.totals.last)])) - own
 
     def add(self, outcome: SliceOutcome) -> None:
         """Adds what the recovery of a slice leads to."""
@@ -172,7 +196,7 @@ _Part = tuple[RecoveredChannel, SliceOutcome | LogOutcome[SubsState]]
 
 def recover_channels(recovery: Recovery, store: Datastore) -> Iterator[RecoveredChannel]:
     """Forecasts the recovery of all channels, in the server's order; one with an error is the last one."""
-    tasks = (task for name in store.channel_names for task in _tasks(recovery, store, name))
+    tasks = (task for name in store.server_channel_names for task in _tasks(recovery, store, name))
     for channel, part in Threads(recovery.options.workers).tasks(tasks):
         if isinstance(part, SliceOutcome):
             channel.add(part)
@@ -225,6 +249,7 @@ def _apply_limits(channel: RecoveredChannel, recovery: Recovery) -> None:
     removed = remove_by_limits(held, channel.totals, options.limits.limits_for(channel.name), now_ns)
     if removed is None:
         return
+    channel.limited = True
     emptied, gone = removed
     if emptied == len(slices):
         emptied, gone = emptied - 1, slices[-1].rows

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from stantools.inspection.forecast.behind import destroyed
 from stantools.inspection.forecast.changes import Append, Change
 from stantools.inspection.forecast.channel import RecoveredChannel
-from stantools.inspection.forecast.lookup import lookup_slice, unite, wanted_of_slices
+from stantools.inspection.forecast.lookup import lookup_slice, panic, unite, wanted_of_slices
+from stantools.inspection.forecast.losses import destroyed
 from stantools.inspection.forecast.model import ChannelForecast, Forecast, Lookups, complete
 from stantools.inspection.forecast.options import SERVER_VERSIONS, ServerOptions, owner_of
 from stantools.inspection.forecast.recover import Start, recover
@@ -119,7 +119,9 @@ class _Forecaster:
                 waiting.append(found)
             if channel is not None:
                 lookups, alone = unite(waiting) if waiting else (Lookups(), None)
-                result.channels[channel.name] = _channel_forecast(channel, lookups, alone, result)
+                described = _channel_forecast(channel, lookups, alone, result)
+                described.overlaid = channel.overlaid(recovery.crc) & described.lookups.readable
+                result.channels[channel.name] = described
                 waiting = []
         sizes = {channel.name: channel.subs_size for channel in start.channels}
         appended = dict.fromkeys(sizes, 0)
@@ -138,6 +140,8 @@ class _Forecaster:
         for channel in start.channels:
             if not self._lookups or not channel.slices:
                 yield Task(0, partial(_part, channel, None))
+            elif channel.unusable:
+                yield Task(0, partial(_part, channel, (panic(channel.totals.first, channel.totals.last), None)))
             elif (same := self._known.get(_key(channel))) is not None:
                 yield Task(0, partial(_part, channel, (same.lookups, same.alone)))
             else:
@@ -181,6 +185,8 @@ def _channel_forecast(
         totals.bytes,
         lookups,
         alone,
+        limited=channel.limited,
+        misplaces=channel.misplaces,
         subscriptions=Subscribers(channel.subs, result.clients, totals.first, totals.last),
     )
     complete(forecast)

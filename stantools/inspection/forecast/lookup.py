@@ -370,8 +370,10 @@ class _Disordered:
 class _Cache:
     """What the server has read ahead of a slice whose index has no order.
 
-    It reads the rows of the index from the one that was found on, and the data behind each other with the sizes of
-    these rows, until something is not good or the buffer is full. Each message is kept for the sequence of its row.
+    It reads the rows of the index from the one that was found on, and the data after each other with the sizes of
+    these rows, until something is not good, the buffer is full, or a row does not have the next sequence: what lies
+    beyond a second copy of a record, or beyond records in each other's places, is looked up again, at the position that
+    the sequence would have if each were there once. Each message is kept for the sequence of its row.
 
     Args:
         rows: The index.
@@ -385,8 +387,10 @@ class _Cache:
         self._ends = rows.offsets + rows.sizes + RECORD_HEADER_SIZE
         plain = rows.good & (rows.got == rows.order)
         plain[1:] &= rows.offsets[1:] == self._ends[:-1]
+        self._follows = np.ones(len(plain), bool)
+        self._follows[1:] = rows.order[1:] == rows.order[:-1] + np.uint64(1)
         self._plain = plain
-        self._breaks = np.flatnonzero(~plain)
+        self._breaks = np.flatnonzero(~(plain & self._follows))
         place = np.searchsorted(asked, rows.order)
         place[place == len(asked)] = 0
         self._place = np.where(asked[place] == rows.order, place, -1) if len(asked) else place
@@ -406,7 +410,7 @@ class _Cache:
         if offset + RECORD_HEADER_SIZE + int(rows.sizes[row]) > limit:
             return alone
         answer: tuple[int, str] | None = None
-        while row < len(rows.order):
+        while row < len(rows.order) and (row == first or self._follows[row]):
             if self._plain[row] and at == int(rows.offsets[row]):
                 following = int(np.searchsorted(self._breaks, row, side="right"))
                 stop = int(self._breaks[following]) if following < len(self._breaks) else len(rows.order)
@@ -458,6 +462,15 @@ def _positions(order: NDArray[np.uint64], found: Slice) -> tuple[NDArray[np.uint
     hit = keys[np.maximum(at, 0)]
     known = (at >= 0) & (hit // rows == inside)
     return asked[inside], np.where(known, hit % rows, -1)
+
+
+#: What a server writes when it ends because it has no slice to write to.
+PANIC = "panic: runtime error: invalid memory address or nil pointer dereference"
+
+
+def panic(first: int, last: int) -> Lookups:
+    """Returns what lookups come to in a channel where the first one ends the server."""
+    return Lookups(failing=span(first, last), errors={first: PANIC})
 
 
 def wanted_of_slices(slices: list[Slice]) -> Iterator[Ranges | None]:

@@ -108,6 +108,12 @@ class ChannelForecast:
     delivered: Sequence[tuple[int, int]] = ()  #: what a subscriber from the start gets, in order of delivery
     stalls_at: int | None = None  #: sequence at which delivery stops for good, None if it does not
     stall_error: str = ""  #: why it stops
+    limited: bool = False  #: limits hide or remove its oldest messages
+    #: Messages that no lookup finds any more as soon as a message is published: the slice that is written to is looked
+    #: at first, and then spans their sequences.
+    overlaid: Ranges = field(default_factory=Ranges)
+    #: The slice that is written to holds more records than sequences: what is published next is not found in it.
+    misplaces: bool = False
     subscriptions: Subscribers = NOBODY  #: recovered subscriptions by id
 
     def as_json(self, *, streamed: bool = False) -> dict[str, Any]:

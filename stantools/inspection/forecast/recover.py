@@ -81,8 +81,8 @@ class _Steps:
         server = self._server_file()
         if server.outcome is ServerOutcome.ABSENT:
             self._write_server_file()
-            forecast.version_matters = bool(store.channel_names)
-            if not (self._recovery.options.since_0_25 and store.channel_names):
+            forecast.version_matters = bool(store.server_channel_names)
+            if not (self._recovery.options.since_0_25 and store.server_channel_names):
                 forecast.log.append(report.info("No recovered state"))
                 return
             forecast.log.append(report.warning(_NOT_RECOVERED))

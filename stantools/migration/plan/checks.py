@@ -328,7 +328,7 @@ def find_encrypted(plan: Plan, source: StoreSource) -> list[Note]:
     """
     if source.key.key is not None or source.key.keep_sealed:
         return []
-    text = "its payloads look encrypted, and there is no key: nobody could read them in the stream"
+    text = "its payloads may be encrypted, and there is no key: nobody could read them in the stream"
     remedy = "give the server's key with --encryption-key-env or --encryption-key-file, or say --keep-encrypted"
     planned = {part.channel for stream in plan.streams for part in stream.parts}
     encrypted = (channel.name for channel in source.channels if channel.name in planned and channel.encrypted)

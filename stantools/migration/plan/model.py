@@ -288,7 +288,7 @@ class StreamPlan:
         if self.origin_headers:
             remarks.append("origin headers")
         if self.lost:
-            remarks.append(f"{self.lost} lost")
+            remarks.append(f"{self.lost} missing before")
         return remarks
 
 

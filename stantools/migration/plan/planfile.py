@@ -217,7 +217,7 @@ def _header(plan: Plan, go_on: Sequence[str]) -> list[str]:
         f"{counted(plan.messages, 'message')}, {about(plan.bytes)} of payload, {counted(plan.consumers, 'consumer')}.",
     ]
     if plan.lost:
-        lines.append(f"LOST in the store: {counted(plan.lost, 'message')}, damaged or gone.")
+        lines.append(f"MISSING before: {counted(plan.lost, 'message')}, damaged or gone in the store.")
     if plan.left_out:
         lines.append(f"Not taken along (see `left_out` at the end): {summary(plan.left_out)}.")
     found = find_problems(plan)
@@ -320,7 +320,7 @@ def _about(stream: StreamPlan) -> str:
         text += f", sequences {stream.first} to {stream.last}{gaps}"
     elif stream.last:
         text += f"; the next sequence is {stream.last + 1}"
-    return text + (f"; {stream.lost} LOST" if stream.lost else "")
+    return text + (f"; {stream.lost} DAMAGED OR GONE" if stream.lost else "")
 
 
 def _part(part: ChannelPart) -> Iterator[str]:

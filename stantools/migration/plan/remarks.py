@@ -23,7 +23,7 @@ from stantools.migration.plan.overrides import unused
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.nats.channel_streams import Names
 from stantools.notation import counted, describe_ranges, format_duration, format_time, some_of
-from stantools.recovery.salvage.model import ChannelPlan, Copy, Dropped
+from stantools.recovery.salvage.model import ChannelPlan, Copy, Dropped, Fate
 from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.store.ranges import Ranges
 
@@ -157,9 +157,10 @@ def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool)
     if channel.origin:
         yield Note(Level.WARNING, name, f"it is {channel.origin}: the channel's sequences began again after it")
     if lost := channel.lost:
-        yield Note(Level.WARNING, name, f"{counted(lost.count(), 'message')} damaged or gone: {describe_ranges(lost)}")
+        text = f"{counted(lost.count(), 'message')} missing before, damaged or gone: {describe_ranges(lost)}"
+        yield Note(Level.WARNING, name, text)
     if holes := channel.sequences.holes() - lost:
-        missing = f"{counted(holes.count(), 'sequence')} in between not in the store: {describe_ranges(holes)}"
+        missing = f"{counted(holes.count(), 'sequence')} in between missing before: {describe_ranges(holes)}"
         text = f"{missing}; the gaps are kept"
         yield Note(Level.WARNING, name, text, "see what `stantools verify` says: streaming itself leaves no gaps")
     if channel.last > channel.sequences.last:
@@ -168,7 +169,7 @@ def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool)
         )
         yield Note(Level.INFO, name, text)
     if not decrypted and channel.encrypted:
-        text = "its payloads look encrypted, and go along as they are stored"
+        text = "its payloads may be encrypted, and go along as they are stored"
         yield Note(Level.WARNING, name, text, "give the encryption key, unless consumers decrypt them")
     if moment := _goes_back(kept):
         text = f"times go back near {format_time(moment)}: to start consumers by time is inexact there"
@@ -233,6 +234,8 @@ def left_behind(source: StoreSource, *, clients: bool) -> list[LeftOut]:
     channels = {channel.name for channel in source.channels}
     pieces: dict[tuple[str, str, bool], list[Dropped]] = {}
     for dropped in source.dropped:
+        if dropped.fate is Fate.GAP:
+            continue
         pieces.setdefault((dropped.file, dropped.reason, dropped.loss), []).append(dropped)
     for (file, reason, loss), group in pieces.items():
         sequences = Ranges.union(dropped.sequences for dropped in group)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stantools.errors import StantoolsError, UsageError
+from stantools.installing import install_command
 from stantools.options import ARCHIVED, CHANNELS, SEQUENCES, SINCE, SIZE, UNTIL, option
 from stantools.pipeline.tables.model import Failed, Mode, Piece, Table
 from stantools.pipeline.tables.texts import listed
@@ -33,8 +34,6 @@ _FORMATS: Final = {
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 #: What a name of a file ends in; a number, as of a date, is none.
 _ENDING: Final = re.compile(r"\.(?!\d+$)\w+")
-#: Package -> the extra that brings it.
-_EXTRAS: Final = {"pyarrow": "arrow", "duckdb": "duckdb"}
 
 
 @dataclass(frozen=True)
@@ -228,7 +227,7 @@ def require(package: str, what: str, otherwise: str = "") -> None:
         StantoolsError: It is not.
     """
     if importlib.util.find_spec(package) is None:
-        install = f"install the extra: pip install 'stantools[{_EXTRAS[package]}]'"
+        install = f"install it: {install_command(package)}"
         raise StantoolsError(
             f"{what} needs {package}, which is not installed", f"{install}; or {otherwise}" if otherwise else install
         )

@@ -89,7 +89,7 @@ class StoresMigration:
     @functools.cached_property
     def _files(self) -> dict[str, Path]:
         """The plan file of each store; where directories have the same name, with digits of their paths."""
-        names = [Path(store.root).name for store in self.stores]
+        names = [Path(store.root).name.lstrip(".-") or "store" for store in self.stores]
         files = {}
         for store, name in zip(self.stores, names, strict=True):
             apart = f"-{digits(store.root)}" if names.count(name) > 1 else ""
@@ -116,8 +116,8 @@ class StoresMigration:
             lost = sum(store.plan.lost for store in lossy)
             what = counted(lost, "message", "is/are") if lost else "something is"
             raise RefusedError(
-                f"nothing was changed: {len(lossy)} of {counted(len(self.stores), 'store')} "
-                f"{'is' if len(lossy) == 1 else 'are'} damaged, {what} lost: {lossy[0].root}",
+                f"nothing was changed: {what} missing in {len(lossy)} of {counted(len(self.stores), 'store')}: "
+                f"{lossy[0].root}",
                 "--accept-loss migrates what is intact; `stantools pipeline verify` says more",
             )
 

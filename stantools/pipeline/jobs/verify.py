@@ -15,6 +15,7 @@ from typing import Any
 
 from stantools.format.crc import Crc
 from stantools.inspection.findings import Finding
+from stantools.inspection.runs import arrange
 from stantools.inspection.survey import ChannelSurvey, survey_slice
 from stantools.inspection.surveying import ChannelRef, survey_channels, survey_each
 from stantools.inspection.verify import (
@@ -167,8 +168,10 @@ def _verified(channel: ChannelRef, survey: ChannelSurvey) -> ChannelReport:
 
 
 def _loose_report(directory: Path, survey: ChannelSurvey, crc: Crc) -> ChannelReport:
-    findings = list(loose_findings(directory, survey, crc))
-    return ChannelReport(findings, channel_verdict(survey), sum(each.size + each.index.size for each in survey.slices))
+    history = arrange(survey.own_runs(), crc)
+    findings = list(loose_findings(directory, survey, history))
+    size = sum(each.size + each.index.size for each in survey.slices)
+    return ChannelReport(findings, channel_verdict(survey, history, crc), size)
 
 
 def _verify_root(store: StoreRef, options: TableOptions) -> RootReport:

@@ -142,7 +142,7 @@ def _workers(text: str) -> StantoolsError | None:
         package = match[1].split(".")[0]
         return WorkersUnfitError(
             f"the Python of the workers has no package {package}",
-            "install 'stantools[spark]' on every worker, or let PYSPARK_PYTHON name a Python there that has it",
+            "install pyspark, pyarrow and pandas on all workers, or let PYSPARK_PYTHON name a Python there that has it",
         )
     if match := _PROGRAM.search(text):
         return WorkersUnfitError(

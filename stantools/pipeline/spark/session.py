@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import StantoolsError, UsageError
+from stantools.installing import install_command
 from stantools.pipeline.spark.launch import Jvm, Master, SparkStartError, check_reachable, find_java, parse_master
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ START_SECONDS = 180.0
 
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
-_INSTALL = "pip install 'stantools[spark]'"
+_PACKAGES = ("pyspark", "pyarrow", "pandas")
 
 #: What belongs to the session that was started here; there is one at most in a process.
 _own: dict[str, Any] = {}
@@ -147,7 +148,7 @@ def check_packages() -> None:
     if missing:
         named = missing[0] if len(missing) == 1 else f"{', '.join(missing[:-1])} and {missing[-1]}"
         verb = "package {} is" if len(missing) == 1 else "packages {} are"
-        raise PysparkMissingError(f"the Python {verb.format(named)} not installed", _INSTALL)
+        raise PysparkMissingError(f"the Python {verb.format(named)} not installed", install_command(*_PACKAGES))
 
 
 def _check_pyspark() -> None:
@@ -155,7 +156,9 @@ def _check_pyspark() -> None:
     from pyspark import __version__
 
     if tuple(int(part) for part in __version__.split(".")[:2]) < (4, 1):
-        raise PysparkMissingError(f"pyspark {__version__} is too old: 4.1 or later is needed", _INSTALL)
+        raise PysparkMissingError(
+            f"pyspark {__version__} is too old: 4.1 or later is needed", install_command(*_PACKAGES)
+        )
 
 
 def _check_same(there: SparkSession, wanted: str) -> None:
@@ -191,7 +194,7 @@ def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
     except ImportError as problem:  # also what pyspark raises for packages that are missing
         first = str(problem).splitlines()[0]
         raise PysparkMissingError(
-            f"Spark Connect cannot be used: {first}", "pip install 'pyspark[connect]'"
+            f"Spark Connect cannot be used: {first}", install_command("pyspark[connect]")
         ) from problem
     except PySparkException as problem:
         raise SparkStartError(f"Spark Connect at {remote} refuses: {problem}") from problem

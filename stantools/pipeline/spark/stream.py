@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
+from stantools.installing import install_command
 from stantools.pipeline.spark.failures import plain_errors
 from stantools.pipeline.spark.options import source_options, stream_options, with_schema
 from stantools.pipeline.spark.tasks import begin_task
@@ -46,7 +47,7 @@ try:
 except ImportError as problem:
     raise StantoolsError(
         "following stores needs PySpark 4.2 or later: before, a source did not learn where a batch begins",
-        "pip install -U 'stantools[spark]'",
+        install_command("pyspark>=4.2,<5", "pyarrow", "pandas"),
     ) from problem
 
 if TYPE_CHECKING:

@@ -43,7 +43,9 @@ from stantools.store.directory import (
     slice_number,
     subject_matches,
 )
+from stantools.store.names import is_system_name
 from stantools.store.options import ReadOptions, resolve_crc, resolve_file_crc
+from stantools.store.permissions import check_permitted
 from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
 from stantools.store.serverinfo import refuse_0_1
@@ -372,17 +374,20 @@ class _Search:
         except StoreUnreadableError as error:
             self._cannot(path, error)
             return
-        names = [entry.name for entry in entries if entry.directory and not entry.link]
+        directories = [entry.name for entry in entries if entry.directory and not entry.link]
+        names = [name for name in directories if not is_system_name(name)]
         self.stores.append(FoundStore(ref, place, tuple(entries), names))
 
     def _polynomial(self, place: Place, path: str, entries: list[Entry]) -> int:
         """Finds out the polynomial of a store.
 
         Raises:
-            StoreUnreadableError: It is of release 0.1.
+            StoreUnreadableError: It is of release 0.1, or may not be read.
         """
         with sampled(place, path, entries) if not isinstance(place, LocalPlace) else nullcontext(path) as root:
             store = open_datastore(root)
+            if isinstance(place, LocalPlace) and not self._options.accept_unreadable:
+                store.check_permitted(store.matching(self._options.channels))
             refuse_0_1(store)
             return resolve_crc(store, self._reading).polynomial
 
@@ -400,6 +405,8 @@ class _Search:
         """Adds slices without a store; those of one directory come together."""
         if not entries:
             return
+        if isinstance(place, LocalPlace) and not self._options.accept_unreadable:
+            check_permitted(Path(directory), [Path(directory, each.name) for each in entries], ())
         store = self._loose.get(directory)
         if store is None:
             ref = StoreRef(directory, self._loose_polynomial(place, directory, entries))

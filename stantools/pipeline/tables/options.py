@@ -61,6 +61,10 @@ class TableOptions:
         encryptionKeyEnv=Option(help="the variable that holds the key where the files are read"),
         encryptionKeyFile=Option(help="the file that holds the key where the files are read"),
     )
+    accept_unreadable: bool = spark_option(
+        False,
+        acceptUnreadable=TRUTH.like(help="true continues without the files that this user may not read"),
+    )
     split_bytes: int = spark_option(
         64 << 20, splitBytes=SIZE.like(help="a slice with more bytes is read in parts of about this size")
     )

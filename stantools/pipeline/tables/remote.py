@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stantools.errors import StoreUnreadableError, StoreUnwritableError
+from stantools.installing import install_command
 from stantools.pipeline.tables.listing import Entry, Place
 from stantools.pipeline.tables.options import TableOptions
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE
@@ -99,7 +100,7 @@ class Remote:
             from fsspec.core import url_to_fs
         except ImportError as error:
             raise StoreUnreadableError(
-                f"{self._url}: is a URL, and the package fsspec is not installed", "pip install fsspec"
+                f"{self._url}: is a URL, and the package fsspec is not installed", install_command("fsspec")
             ) from error
         settings = {name: _setting(name, value) for name, value in storage}
         self.fs: Any

@@ -24,6 +24,7 @@ from stantools.format.crc import Crc
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.inspection.records import kind_of, read_records
+from stantools.inspection.runs import arrange
 from stantools.inspection.slicesummary import channel_ends, summarise
 from stantools.inspection.subscribers import Folded, Subscriber, Subscribers, load_clients, load_subs
 from stantools.inspection.survey import ChannelSurvey, survey_slice
@@ -368,7 +369,7 @@ def _slice_findings(here: LocalPart) -> Iterator[Finding]:
     survey = survey_slice(files, os.fsencode(here.part.channel), here.crc)
     channel = ChannelSurvey(ChannelFiles(here.part.channel, here.root, [files]), [survey])
     try:
-        yield from loose_findings(here.root, channel, here.crc)
+        yield from loose_findings(here.root, channel, arrange(channel.own_runs(), here.crc))
     except StoreUnreadableError as error:
         yield finding("file-unreadable", error.message, file=str(Path(here.part.file or "")))
 

@@ -215,7 +215,7 @@ class MergePlan(SalvagePlan):
         return {
             "name": name,
             "sequences": channel.sequences.as_json(),
-            "lost": channel.lost.as_json(),
+            "lost": channel.missing.as_json(),
             "from": self.sources.get(channel.name, {}),
             "conflicts": [each.as_json() for each in self.conflicts if each.channel == name],
             "subscriptions": len(channel.subscriptions),

@@ -26,7 +26,7 @@ from stantools.progress import Progress
 from stantools.recovery.merge.channel import NodeChannel, Union, first_to_keep
 from stantools.recovery.merge.model import Logged, MergedNode, MergePlan, Places
 from stantools.recovery.options import MergeOptions, SalvageOptions
-from stantools.recovery.salvage.model import NEWEST, ChannelPlan, Dropped, SalvagePlan
+from stantools.recovery.salvage.model import NEWEST, ChannelPlan, Dropped, Fate, SalvagePlan
 from stantools.recovery.salvage.plan import plan_salvage
 from stantools.recovery.salvage.subscriptions import plan_subscriptions
 from stantools.store.atomic import absolute
@@ -94,6 +94,9 @@ class _Merge:
         self._options = options
         reports = [examine(each, reading) if each.raft else None for each in files]
         self._stores = [open_datastore(each.data) if each.data else None for each in files]
+        for store in filter(None, self._stores):
+            if not reading.accept_unreadable:
+                store.check_permitted(store.channel_names)
         polynomials = {resolve_crc(store, reading).polynomial for store in self._stores if store}
         if len(polynomials) > 1:
             found = " and ".join(sorted(map(polynomial_name, polynomials)))
@@ -202,7 +205,8 @@ class _Merge:
             if not each.file.endswith((CLIENTS_FILE, SUBS_FILE)):
                 # Lost sequences are reported once all nodes were looked at.
                 lost = each.loss and not each.sequences and not self._log_nodes
-                self.plan.dropped.append(replace(each, file=f"{node.name}: {each.file}", loss=lost))
+                fate = each.fate if lost else Fate.LEFT_OUT
+                self.plan.dropped.append(replace(each, file=f"{node.name}: {each.file}", fate=fate))
         about_logs = (CLIENTS_FILE, SUBS_FILE, ": subscription ", "more subscriptions")
         self.plan.changes += [
             f"{node.name}: {change}" for change in found.changes if not any(each in change for each in about_logs)
@@ -253,7 +257,7 @@ class _Merge:
         return ""
 
     def _leave(self, node: MergedNode, name: bytes, sequences: Ranges, reason: str) -> None:
-        self.plan.dropped.append(Dropped(f"{node.name}: {text(name)}", -1, 0, reason, sequences, loss=False))
+        self.plan.dropped.append(Dropped(f"{node.name}: {text(name)}", -1, 0, reason, sequences, fate=Fate.LEFT_OUT))
 
     def _look_into_logs(self, channels: Sequence[_Channel]) -> None:
         """Finds the entries that hold what no store has, and those that decide where stores differ."""
@@ -289,18 +293,20 @@ class _Merge:
         target = ChannelPlan(name, stored_name=name)
         target.steps = union.steps([each for each in steps if each.sequences])
         target.sequences = Ranges.union(step.sequences for step in target.steps)
-        target.lost = channel.expected - target.sequences
+        target.missing = channel.expected - target.sequences
         target.last_known = max(target.sequences.last, channel.known.last if channel.known else 0)
         if self._options.fill_gaps:
             target.filled = target.gaps
-        if target.lost:
-            plan.dropped.append(Dropped(text(name), -1, 0, "the messages are on none of these nodes", target.lost))
+        if target.missing:
+            plan.dropped.append(
+                Dropped(text(name), -1, 0, "the messages are on none of these nodes", target.missing, Fate.MISSING)
+            )
         if channel.known:
             last = target.last_known if self._options.keep_positions else target.sequences.last
             decided = plan_subscriptions(fold(channel.known), set(self.plan.log.state.clients), last)
             target.subscriptions = decided.subscriptions
             plan.changes += [f"{text(name)}: {each}" for each in decided.changes]
-            plan.dropped += [Dropped(text(name), -1, 0, each, loss=False) for each in decided.dropped]
+            plan.dropped += [Dropped(text(name), -1, 0, each, fate=Fate.LEFT_OUT) for each in decided.dropped]
         else:
             plan.changes.append(f"{text(name)}: no subscriptions are known: no Raft log that is here has them")
         plan.sources[name] = {where: count for where, count in counts.items() if count}
@@ -340,15 +346,15 @@ class _Merge:
         plan = self.plan
         if not self._log_nodes:
             reason = "none of the nodes has a Raft log: clients and subscriptions are lost"
-            plan.dropped.append(Dropped("raft.log", -1, 0, reason))
+            plan.dropped.append(Dropped("raft.log", -1, 0, reason, fate=Fate.MISSING))
         if log.missing:
             reason = f"entries {describe_ranges(log.missing)} are on none of these nodes: what was subscribed and "
             reason += "acknowledged there is not known"
-            plan.dropped.append(Dropped("raft.log", -1, 0, reason))
+            plan.dropped.append(Dropped("raft.log", -1, 0, reason, fate=Fate.MISSING))
         if log.unreadable:
             reason = f"{counted(log.unreadable, 'command')} cannot be read: damaged on all nodes, or encrypted with "
             reason += "another key than the one that was given" if self._key else "a key that was not given"
-            plan.dropped.append(Dropped("raft.log", -1, 0, reason))
+            plan.dropped.append(Dropped("raft.log", -1, 0, reason, fate=Fate.MISSING))
         for name, count in log.branches.items():
             plan.changes.append(
                 f"{name}: {counted(count, 'entry', 'is/are')} of a branch that was given up, and not taken"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stantools.errors import ExitCode
 from stantools.escaping import text
 from stantools.format.crc import IEEE
+from stantools.inspection.ciphertext import find_ciphertext
 from stantools.inspection.findings import Finding
 from stantools.inspection.forecast import ServerOptions, forecast
 from stantools.inspection.forecast.options import DEFAULT_CLUSTER_ID
-from stantools.inspection.slicesummary import summarise
 from stantools.inspection.verify import verify
 from stantools.progress import Progress
 from stantools.recovery.salvage.model import SalvagePlan, SalvageResult
@@ -32,6 +32,8 @@ class Start:
     #: The options that the server needs besides the directory, for the store to be what it is: those that the server's
     #: defaults would do for are left out.
     options: tuple[str, ...] = ()
+    #: Channels whose payloads may be encrypted: whether it needs `-encrypt` is not known.
+    suspected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,16 +56,20 @@ class NewStoreCheck:
             "starts": self.start.works,
             "error": self.start.error,
             "start_options": list(self.start.options),
+            "may_be_encrypted": list(self.start.suspected),
             "findings": [finding.as_json() for finding in self.findings if finding.severity.value != "info"],
         }
 
 
-def check_new_store(plan: SalvagePlan, result: SalvageResult, *, progress: Progress | None = None) -> NewStoreCheck:
+def check_new_store(
+    plan: SalvagePlan, result: SalvageResult, *, key: bytes | None = None, progress: Progress | None = None
+) -> NewStoreCheck:
     """Verifies a new store and forecasts its start.
 
     Args:
         plan: What was to be written.
         result: What was written.
+        key: The server's encryption key, if it is known.
         progress: Called with the number of bytes as they are read.
 
     Raises:
@@ -71,7 +77,7 @@ def check_new_store(plan: SalvagePlan, result: SalvageResult, *, progress: Progr
     """
     for channel in plan.channels:
         channel.subscriptions.release()  # those that are read back need the room
-    store = open_datastore(result.path, plan.crc)
+    store = open_datastore(result.path, plan.crc, key)
     verdict = verify(store, workers=plan.options.workers, progress=progress)
     cluster_id = text(plan.server.cluster_id)
     start = check_start(store, cluster_id, workers=plan.options.workers)
@@ -100,14 +106,11 @@ def check_start(store: Datastore, cluster_id: str, *, workers: int = 1) -> Start
         options += ["-mm", "0"]
     if any(channel.bytes > DEFAULT_MAX_BYTES for channel in start.channels.values()):
         options += ["-mb", "0"]
-    if any(_encrypted(store)):
+    sealed = find_ciphertext(store)
+    if sealed.opened:
         options.append(ENCRYPT)
-    return Start(start.starts and start.recovered, start.error, tuple(options))
-
-
-def _encrypted(store: Datastore) -> Iterator[bool]:
-    for channel in map(store.channel, store.channel_names):
-        yield from (summarise(each, channel.raw_name, store.crc).encrypted for each in channel.slices)
+    suspected = () if sealed.opened else (*sealed.suspected, *sealed.refused)
+    return Start(start.starts and start.recovered, start.error, tuple(options), suspected)
 
 
 def exit_code(plan: SalvagePlan, check: NewStoreCheck | None) -> ExitCode:

@@ -63,6 +63,9 @@ def describe(plan: SalvagePlan, moved: list[Moved]) -> dict[str, Any]:
                 "origin": channel.origin,
                 "kept": channel.sequences.as_json(),
                 "filled": channel.filled.as_json(),
+                "missing": channel.missing.as_json(),
+                "archived": channel.archived.as_json(),
+                "unknown": channel.unknown,
                 "subscriptions": len(channel.subscriptions),
             }
             for channel in plan.channels
@@ -85,6 +88,7 @@ def describe(plan: SalvagePlan, moved: list[Moved]) -> dict[str, Any]:
                 "reason": one.reason,
                 "sequences": one.sequences.as_json(),
                 "loss": one.loss,
+                "fate": one.fate.value,
             }
             for one in plan.dropped
         ],
@@ -132,7 +136,11 @@ def plan_summary(plan: SalvagePlan) -> dict[str, Any]:
         "subscriptions": sum(len(channel.subscriptions) for channel in plan.channels),
         "clients": len(plan.clients),
         "bytes": plan.bytes,
-        "lost": plan.lost,
+        "lost": plan.gone,
+        "missing_before": plan.missing,
+        "lost_by_this_step": plan.lost,
+        "archived": plan.outcome.archived,
+        "unknown_channels": plan.outcome.unknown,
         "lossy": plan.lossy,
     }
 

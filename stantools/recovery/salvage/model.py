@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.outcomes import Totals
 from stantools.inspection.runs import RecordRun
 from stantools.recovery.options import SalvageOptions
 from stantools.recovery.salvage.subscriptions import NONE_KEPT, KeptSubscriptions
@@ -110,6 +112,16 @@ class Repaired(Rewrite):
         return self
 
 
+class Fate(enum.StrEnum):
+    """What it means that something of the old store is not in the new one."""
+
+    MISSING = "missing before"
+    GAP = "missing before, a gap"  #: nothing shows that it ever was there: no loss
+    UNKNOWN = "unknown"
+    LOST = "lost by this step"
+    LEFT_OUT = "left out"  #: a copy of what is kept, or nothing of a store: no loss
+
+
 @dataclass(frozen=True)
 class Dropped:
     """Something that is in the old store and not in the new one."""
@@ -119,8 +131,12 @@ class Dropped:
     length: int  #: bytes
     reason: str  #: why
     sequences: Ranges = field(default_factory=Ranges)  #: the sequences concerned, as far as they are known
-    #: Something is lost by it that was not lost before this salvage could do anything; duplicates are not.
-    loss: bool = True
+    fate: Fate = Fate.LOST  #: what it means
+
+    @property
+    def loss(self) -> bool:
+        """The new store lacks something by it."""
+        return self.fate not in (Fate.LEFT_OUT, Fate.GAP)
 
 
 @dataclass
@@ -134,8 +150,11 @@ class ChannelPlan:
     origin: str = ""  #: what it is, if it is not simply the channel of that name
     subscriptions: KeptSubscriptions = NONE_KEPT  #: its subscriptions, changed where they must be
     stored_name: bytes = b""  #: the name that its records carry; another one for an older generation
-    #: Sequences whose messages are damaged or gone, as far as that is known (of any generation).
-    lost: Ranges = field(default_factory=Ranges)
+    #: Sequences whose messages were missing before, as far as that is known; of an older generation none.
+    missing: Ranges = field(default_factory=Ranges)
+    skipped: Ranges = field(default_factory=Ranges)  #: of the missing ones those that nothing shows to have been there
+    archived: Ranges = field(default_factory=Ranges)  #: sequences that only archived slices hold, which are left out
+    unknown: list[str] = field(default_factory=list)  #: what nothing shows, in words
     last_known: int = 0  #: its last sequence, also where only the index of a slice still names it
 
     @property
@@ -187,9 +206,30 @@ class SalvagePlan:
         return sum(channel.sequences.count() for channel in self.channels)
 
     @property
+    def missing(self) -> int:
+        """Messages that were missing before."""
+        return sum(d.sequences.count() for d in self.dropped if d.fate in (Fate.MISSING, Fate.GAP))
+
+    @property
     def lost(self) -> int:
-        """Messages that are known to be lost."""
+        """Messages that are there, and are left out by this step."""
+        return sum(d.sequences.count() for d in self.dropped if d.fate is Fate.LOST)
+
+    @property
+    def gone(self) -> int:
+        """Messages that the new store lacks and that were there once: missing before, or lost by this step."""
         return sum(d.sequences.count() for d in self.dropped if d.loss)
+
+    @property
+    def outcome(self) -> Totals:
+        """What became of the messages of the old store."""
+        return Totals(
+            intact=self.messages + self.lost,
+            archived=sum(channel.archived.count() for channel in self.channels),
+            missing=self.missing,
+            lost=self.lost,
+            unknown=sum(bool(channel.unknown) for channel in self.channels),
+        )
 
     @property
     def lossy(self) -> bool:

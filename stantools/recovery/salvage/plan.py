@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.inspection.outcomes import ChannelOutcome
 from stantools.inspection.runs import Generation, History, RecordRun, arrange, same_records
 from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text, survey_slice
 from stantools.inspection.surveying import survey_channels
+from stantools.inspection.verify import channel_verdict
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.recovery.options import SalvageOptions
@@ -20,6 +22,7 @@ from stantools.recovery.salvage.model import (
     ChannelPlan,
     Copy,
     Dropped,
+    Fate,
     Repaired,
     SalvagePlan,
     Step,
@@ -31,7 +34,6 @@ from stantools.store.limits import is_channel_name
 from stantools.store.logscan import LogDamageKind, LogState
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
-from stantools.store.resync import DamageKind
 from stantools.store.serverinfo import find_identity
 from stantools.store.sublog import SubsState, salvage_subs
 
@@ -43,8 +45,8 @@ class _Source:
     runs: list[RecordRun] = field(default_factory=list)  #: good records, those of the channel's own directory first
     rewrites: list[Repaired] = field(default_factory=list)  #: messages whose record header must be recreated
     subs: SubsState | None = None  #: the fold of its subs.dat
-    #: Sequences whose messages are damaged beyond proof, or that only an index mentions.
-    lost: Ranges = field(default_factory=Ranges)
+    outcome: ChannelOutcome | None = None  #: what its directory shows of its messages
+    renamed: ChannelOutcome | None = None  #: what a directory shows that is the channel's under another name
     #: What only the index of a slice names, by the number of the slice.
     named: list[tuple[int, Ranges]] = field(default_factory=list)
 
@@ -81,8 +83,7 @@ def plan_salvage(
         names = channels_to_survey(store, options.patterns)
         surveys = survey_channels(store, names, workers=options.workers, archived=options.archived, progress=progress)
     for survey in surveys:
-        in_root = (run.sequences for _, stray in strays for run in stray.runs if run.subject == survey.files.raw_name)
-        foreign += _collect(store, survey, sources, plan, Ranges.union(in_root))
+        foreign += _collect(store, survey, sources, plan)
         _read_subs(survey, sources, plan)
         inner += [(survey.files.raw_name, stray) for stray in survey.strays]
     _rename_back(sources, foreign, plan)
@@ -98,9 +99,9 @@ def plan_salvage(
 
 
 def _rename_back(sources: dict[bytes, _Source], foreign: list[RecordRun], plan: SalvagePlan) -> None:
-    """Takes the subscriptions along where a whole channel directory was renamed.
+    """Takes the subscriptions along where a whole channel directory was renamed; a copy of one is no channel.
 
-    That is: all its messages are of one other channel, and that channel has no directory of its own.
+    That is: all its messages are of one other channel, which has no directory of its own, or has one.
     """
     subjects: dict[bytes, set[bytes]] = {}
     for run in foreign:
@@ -109,12 +110,20 @@ def _rename_back(sources: dict[bytes, _Source], foreign: list[RecordRun], plan: 
     for directory, names in subjects.items():
         source = sources[directory]
         (subject, *others) = names
-        if source.runs or source.rewrites or others or subject in sources:
+        if source.runs or source.rewrites or others:
             continue
-        sources[subject] = sources.pop(directory)
-        plan.changes.append(
-            f"{os.fsdecode(directory)}: its subscriptions went to channel {os.fsdecode(subject)!r} with its messages"
-        )
+        name, channel = os.fsdecode(directory), os.fsdecode(subject)
+        del sources[directory]
+        if subject not in sources:
+            source.outcome, source.renamed = None, source.outcome
+            sources[subject] = source
+            plan.changes.append(f"{name}: its subscriptions went to channel {channel!r} with its messages")
+            continue
+        sources[subject].renamed = source.outcome
+        reason = f"a copy of channel {channel!r}, which its messages name: it becomes no channel"
+        if source.subs and len(source.subs.subscriptions):
+            reason += f", and its {counted(len(source.subs.subscriptions), 'subscription', 'is/are')} left out"
+        plan.dropped.append(Dropped(name, -1, 0, reason, fate=Fate.LEFT_OUT))
 
 
 def _clients(store: Datastore, plan: SalvagePlan) -> ClientsState:
@@ -136,8 +145,9 @@ def _leave_log_damage(plan: SalvagePlan, file: str, state: LogState) -> None:
         if damage.repaired:
             plan.changes.append(f"{file}: a record at offset {damage.offset} was kept although: {damage.detail}")
         else:
-            loss = damage.kind not in (LogDamageKind.ZEROS, LogDamageKind.VERSION)
-            plan.dropped.append(Dropped(file, damage.offset, damage.length, damage.detail, loss=loss))
+            held_nothing = damage.kind in (LogDamageKind.ZEROS, LogDamageKind.VERSION)
+            fate = Fate.LEFT_OUT if held_nothing else Fate.MISSING
+            plan.dropped.append(Dropped(file, damage.offset, damage.length, damage.detail, fate=fate))
 
 
 def _root_strays(store: Datastore, plan: SalvagePlan) -> list[tuple[bytes, SliceSurvey]]:
@@ -148,7 +158,7 @@ def _root_strays(store: Datastore, plan: SalvagePlan) -> list[tuple[bytes, Slice
     for path in (*store.leftovers, *store.foreign, *store.raft_logs):
         if path in taken:
             continue
-        plan.dropped.append(Dropped(path.name, -1, size_of(path), "not part of the store", loss=False))
+        plan.dropped.append(Dropped(path.name, -1, size_of(path), "not part of the store", fate=Fate.LEFT_OUT))
     return [(b"", survey) for survey in found]
 
 
@@ -171,7 +181,7 @@ def _add_stray(
             plan.dropped.append(Dropped(file, run.start, run.end - run.start, reason, there))
         if same := run.sequences - alone - there:
             reason = "the same messages are kept from another place"
-            plan.dropped.append(Dropped(file, run.start, run.end - run.start, reason, same, loss=False))
+            plan.dropped.append(Dropped(file, run.start, run.end - run.start, reason, same, fate=Fate.LEFT_OUT))
         if alone:
             source.runs.append(replace(run, sequences=alone))
             plan.changes.append(
@@ -194,7 +204,7 @@ def channels_to_survey(store: Datastore, patterns: Sequence[str] = ()) -> list[s
 
 
 def _collect(
-    store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan, elsewhere: Ranges
+    store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan
 ) -> list[RecordRun]:
     """Puts a directory's records to their channels; returns the runs of other channels.
 
@@ -203,14 +213,13 @@ def _collect(
         survey: What is in the directory.
         sources: Where they are put.
         plan: Called with what stays behind.
-        elsewhere: Messages of this channel that lie in the root.
     """
     files = survey.files
     if survey.error:
         plan.dropped.append(Dropped(files.name, -1, 0, survey.error))
     if not (survey.slices or files.subs or survey.strays):
         if not survey.error:
-            plan.dropped.append(Dropped(files.name, -1, 0, "the directory holds no channel", loss=False))
+            plan.dropped.append(Dropped(files.name, -1, 0, "the directory holds no channel", fate=Fate.LEFT_OUT))
         return []
     source = sources.setdefault(files.raw_name, _Source())
     foreign: list[RecordRun] = []
@@ -225,18 +234,22 @@ def _collect(
             )
     for one in survey.slices:
         _leave_slice_damage(store, one, source, plan)
-    _leave_lost_sequences(survey, source, plan, elsewhere)
+    slices = (*survey.slices, *survey.lone_indexes)
+    source.named = [(each.files.number, each.index.dangling) for each in slices if each.index.dangling]
     taken = {stray.files.data for stray in survey.strays}
     for path in (*files.misnamed, *files.foreign, *files.directories):
         if path in taken:
             continue
-        loss = path in files.misnamed
-        reason = "its slice number cannot be read, and it holds no message" if loss else "not part of the store"
-        plan.dropped.append(Dropped(str(path.relative_to(store.path)), -1, size_of(path), reason, loss=loss))
+        misnamed = path in files.misnamed
+        reason = "its slice number cannot be read, and it holds no message" if misnamed else "not part of the store"
+        fate = Fate.UNKNOWN if misnamed else Fate.LEFT_OUT
+        plan.dropped.append(Dropped(str(path.relative_to(store.path)), -1, size_of(path), reason, fate=fate))
     if not plan.options.archived:
         for one_slice in files.archived:
             reason = "archived; --archived takes it along"
-            plan.dropped.append(Dropped(f"{files.name}/{one_slice.name}", -1, one_slice.data_size, reason, loss=False))
+            plan.dropped.append(
+                Dropped(f"{files.name}/{one_slice.name}", -1, one_slice.data_size, reason, fate=Fate.LEFT_OUT)
+            )
     return foreign
 
 
@@ -247,7 +260,7 @@ def _leave_slice_damage(store: Datastore, survey: SliceSurvey, source: _Source, 
         plan.dropped.append(Dropped(file, -1, survey.files.data_size, survey.error))
         return
     if survey.header_error and survey.size < FILE_HEADER_SIZE:
-        plan.dropped.append(Dropped(file, 0, survey.size, survey.header_error, loss=False))
+        plan.dropped.append(Dropped(file, 0, survey.size, survey.header_error, fate=Fate.LEFT_OUT))
     for neighbours in survey.damages:
         damage = neighbours.damage
         if damage.repair and damage.repair.message.sequence:
@@ -259,48 +272,26 @@ def _leave_slice_damage(store: Datastore, survey: SliceSurvey, source: _Source, 
 def _damaged(file: str, neighbours: Neighbours) -> Dropped:
     damage = neighbours.damage
     # Zeros and torn ends between consecutive messages hold nothing; what is lost is counted by sequence, once.
-    return Dropped(file, damage.offset, damage.length, f"{damage.kind}: {stop_text(damage.stop)}", loss=False)
-
-
-def _leave_lost_sequences(survey: ChannelSurvey, source: _Source, plan: SalvagePlan, elsewhere: Ranges) -> None:
-    """Notes the messages that are lost: damaged beyond proof, or named by an index whose data is gone."""
-    lost = survey.damaged - survey.repairable
-    slices = (*survey.slices, *survey.lone_indexes)
-    source.named = [(s.files.number, s.index.dangling) for s in slices if s.index.dangling]
-    named = Ranges.union(ranges for _, ranges in source.named)
-    lost = (lost | (named - survey.intact - survey.repairable)) - elsewhere
-    source.lost = lost
-    if lost:
-        plan.dropped.append(Dropped(survey.files.name, -1, 0, "the messages are damaged or gone", lost))
-    elif any(_held_something(s, n) for s in survey.slices for n in s.damages):
-        plan.dropped.append(Dropped(survey.files.name, -1, 0, "damaged bytes may have held messages"))
-
-
-def _held_something(survey: SliceSurvey, neighbours: Neighbours) -> bool:
-    """Returns whether a damaged range may have held a message, where neither sequences nor the index show it."""
-    damage, before, after = neighbours.damage, neighbours.before, neighbours.after
-    if damage.repair or damage.kind == DamageKind.ZEROS or damage.sequence is not None:
-        return False
-    consecutive = before and after and after == before + 1
-    return not (consecutive or survey.index.agrees())
+    return Dropped(file, damage.offset, damage.length, f"{damage.kind}: {stop_text(damage.stop)}", fate=Fate.LEFT_OUT)
 
 
 def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan) -> None:
     path = survey.files.subs
     if survey.files.raw_name not in sources:
         return
+    source = sources[survey.files.raw_name]
     if path is None:
         plan.changes.append(f"{survey.files.name}: {SUBS_FILE} is missing: no subscriptions are known")
-        return
-    file = f"{survey.files.name}/{path.name}"
-    try:
-        with mapped(path) as buffer:
-            state = salvage_subs(buffer, plan.crc)
-    except StoreUnreadableError as error:
-        plan.dropped.append(Dropped(file, -1, 0, error.message))
-        return
-    sources[survey.files.raw_name].subs = state
-    _leave_log_damage(plan, file, state)
+    else:
+        file = f"{survey.files.name}/{path.name}"
+        try:
+            with mapped(path) as buffer:
+                source.subs = salvage_subs(buffer, plan.crc)
+        except StoreUnreadableError as error:
+            plan.dropped.append(Dropped(file, -1, 0, error.message))
+        else:
+            _leave_log_damage(plan, file, source.subs)
+    source.outcome = channel_verdict(survey, arrange(survey.own_runs(), plan.crc), plan.crc, source.subs).outcome
 
 
 def _plan_channel(
@@ -309,10 +300,11 @@ def _plan_channel(
     history = arrange(source.runs, plan.crc)
     text = os.fsdecode(name)
     for piece in history.duplicates:
-        where = f"{text}/{piece.run.slice.name}"
+        assert piece.run.slice.data is not None
+        where = str(piece.run.slice.data.relative_to(plan.source))
         length = piece.run.end - piece.run.start
         reason = "the same messages are kept from another place"
-        plan.dropped.append(Dropped(where, piece.run.start, length, reason, piece.sequences, loss=False))
+        plan.dropped.append(Dropped(where, piece.run.start, length, reason, piece.sequences, fate=Fate.LEFT_OUT))
     kept = _choose(plan, text, history)
     subs = source.subs or SubsState()
     for generation, is_main in kept:
@@ -332,15 +324,33 @@ def _plan_channel(
             _check_filling(target)
             target.filled = target.gaps
         if is_main:
-            target.lost = source.lost - target.sequences
+            _note_missing(plan, target, source)
             target.last_known = max(target.last_known, _last_named(source, history, generation))
             last = target.last_known if plan.options.keep_positions else target.sequences.last
             decided = plan_subscriptions(subs, known_clients, last)
             target.subscriptions = decided.subscriptions
             plan.changes += [f"{text}: {change}" for change in decided.changes]
-            plan.dropped += [Dropped(f"{text}/subs.dat", -1, 0, reason, loss=False) for reason in decided.dropped]
+            plan.dropped += [
+                Dropped(f"{text}/subs.dat", -1, 0, reason, fate=Fate.LEFT_OUT) for reason in decided.dropped
+            ]
         plan.channels.append(target)
         plan.bytes += target.size
+
+
+def _note_missing(plan: SalvagePlan, target: ChannelPlan, source: _Source) -> None:
+    """Notes the messages of a channel that were missing before, and what nothing shows."""
+    name = os.fsdecode(target.name)
+    outcome = (source.outcome or ChannelOutcome(name)).with_directory(target.sequences, source.renamed)
+    target.missing, target.archived, target.skipped = outcome.missing, outcome.archived, outcome.gaps
+    if gone := outcome.missing - outcome.gaps:
+        plan.dropped.append(Dropped(name, -1, 0, "the messages are damaged or gone", gone, Fate.MISSING))
+    if outcome.gaps:
+        reason = "whole records leave these sequences out"
+        plan.dropped.append(Dropped(name, -1, 0, reason, outcome.gaps, Fate.GAP))
+    for end in outcome.unknown:
+        target.unknown.append(end.sentence(name))
+        if end.suspected:
+            plan.dropped.append(Dropped(name, -1, 0, end.sentence(name), fate=Fate.UNKNOWN))
 
 
 def _last_named(source: _Source, history: History, generation: Generation) -> int:

@@ -10,7 +10,7 @@ planned changes of the forecast are carried out.
 
 from __future__ import annotations
 
-from stantools.inspection.forecast.behind import RemovedRecord
+from stantools.inspection.forecast.losses import RemovedRecord
 from stantools.recovery.truncate.apply import TruncationResult, apply_truncation
 from stantools.recovery.truncate.plan import FileCut, TruncationPlan, plan_truncation
 

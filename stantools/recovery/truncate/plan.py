@@ -9,8 +9,8 @@ from typing import Any
 
 from stantools.escaping import escape
 from stantools.inspection.forecast import Forecast, ServerOptions, forecast, forecast_both
-from stantools.inspection.forecast.behind import CutFile, RemovedRecord
 from stantools.inspection.forecast.changes import Change, Cut, RebuildIndex
+from stantools.inspection.forecast.losses import CutFile, RemovedRecord
 from stantools.progress import Progress
 from stantools.store.directory import WITNESS_FILE, Datastore
 from stantools.store.limits import UNLIMITED, StoreLimits
@@ -140,10 +140,11 @@ def plan_truncation(
         planned.changes.pop(WITNESS_FILE, None)
     if not planned.starts:
         refusals.append(f"the server would not start after it either: {planned.error}")
-    elif not planned.recovered and store.channel_names:
+    elif not planned.recovered and store.server_channel_names:
         refusals.append(
             "the server would start as if the store were empty, because server.dat holds no record: of"
-            f" {len(store.channel_names)} channels it would recover 0, and start their sequences over in the old files"
+            f" {len(store.server_channel_names)} channels it would recover 0, and start their sequences over in the old"
+            " files"
         )
     cuts = tuple(
         _file_cut(store, options, change, planned)

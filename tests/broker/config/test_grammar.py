@@ -55,6 +55,11 @@ def problem(source: str, **environ: str) -> str:
         ("a: 1p", 10**15),
         ("a: 1eb", 1 << 60),
         ("a: 10m", 10_000_000),
+        # Keys and passwords that begin as a size does.
+        *(
+            (f"a: {word}", word)
+            for word in ("8m4dwr", "0K1abc", "5e7bcd-abc10", "1m30s", "8gix", "1kib2", "5k.", "1e5")
+        ),
         ("a: yes", True),
         ("a: TRUE", True),
         ("a: on", True),
@@ -119,7 +124,6 @@ END_OF_ARRAY = 'Expected an array value terminator "," or an array terminator "]
     [
         ("a: 1 b: 2", 1, f"{END} 'b' instead."),
         ("a: 1.5GB", 1, f"{END} 'G' instead."),
-        ("\na: 1m30s", 2, f"{END} '3' instead."),
         ('a: "x"y', 1, f"{END} 'y' instead."),
         ("a { id: a max_x: 2 }", 1, f"{END_OF_MAP} 'm' instead."),
         ("a {} b {}", 1, f"{END} 'b' instead."),

@@ -189,7 +189,7 @@ def test_routes() -> None:
 def test_routes_and_streams() -> None:
     file = write("cluster { port: 1 }\nstreaming { id: c }")
     assert options("-c", file).nats_warnings == ()
-    (warning,) = options("-c", file, "-js").nats_warnings
+    (warning,) = options("-c", file, "-js", "-sd", "s").nats_warnings
     assert warning.startswith("JetStream is not clustered")
 
 
@@ -462,7 +462,8 @@ def test_nodes() -> None:
     assert found.failure == "" and not found.embedded
     assert (found.store, found.directory, found.channels) == ("JETSTREAM", "d", ChannelsOptions(3, durable_copy=True))
     assert found.file is not None and found.file.directory == Path("d/copy")
-    (warning,) = found.warnings
+    unknown, warning = found.warnings
+    assert unknown == f'{file}:6:9: "unknown" has no effect: there is no such key'
     assert warning.startswith("cluster: log_path: no effect")
     node = found.node
     assert node is not None

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from broker.monitoring.http import written
 from broker.nats import views
 from broker.nats.options import Authorization, User
 from tests import servers
@@ -78,7 +79,7 @@ async def _ours() -> dict[str, Any]:
         found["varz"] = views.varz(server)
         for name, query in PATHS:
             try:
-                found[f"{name} {query}"] = getattr(views, name)(server, query)
+                found[f"{name} {query}"] = json.loads("".join(written(getattr(views, name)(server, query))))
             except ValueError as refused:
                 found[f"{name} {query}"] = str(refused)
         await client.close()

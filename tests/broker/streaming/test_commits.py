@@ -222,7 +222,9 @@ class Watched(Bus):
         self.answers: dict[bytes, protocol.SubscriptionResponse] = {}
         self.delivered: dict[bytes, list[int]] = defaultdict(list)
 
-    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
+    def publish(
+        self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"", *, to_servers: bool = False
+    ) -> bool:
         if subject.startswith(b"acks."):
             ack = protocol.PubAck.FromString(payload)
             self.acks[subject].append((ack.guid, ack.error))

@@ -373,8 +373,8 @@ class Node:
         assert (role, subject) == (Role.FAULT_TOLERANCE, SUBJECT)
         self.handlers.append(handler)
 
-    def publish(self, role: Role, subject: bytes, payload: bytes) -> bool:
-        assert (role, subject, self.rules.active) == (Role.FAULT_TOLERANCE, SUBJECT, True)
+    def publish(self, role: Role, subject: bytes, payload: bytes, *, to_servers: bool) -> bool:
+        assert (role, subject, to_servers, self.rules.active) == (Role.FAULT_TOLERANCE, SUBJECT, True, True)
         if not self.original or self.group.now - self.sent >= SECOND * 9 // 10:
             self.sent = self.group.now
             self.group.send(payload)

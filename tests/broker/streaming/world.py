@@ -104,6 +104,7 @@ class Bus:
         responders: What becomes of requests to a subject: an answer, or None for silence.
         connected: Publishing works.
         deliverable: See `Bus` of the server; nothing larger is published.
+        deserted: Subjects of which nobody gets messages; what is sent there is in `sent` all the same.
         slowed: Publishers are read more slowly.
     """
 
@@ -121,13 +122,16 @@ class Bus:
         self.barriers: list[Callable[[], None]] | None = None
         self.sent: list[Sent] = []
         self.full: set[bytes] = set()
+        self.deserted: set[bytes] = set()
         self.requests: list[tuple[int, bytes]] = []
         self.responders: dict[bytes, bytes | None] = {}
         self.connected = True
         self.slowed = False
 
     # The side of the server.
-    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
+    def publish(
+        self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"", *, to_servers: bool = False
+    ) -> bool:
         if not self.connected:
             return False
         assert len(payload) <= self.deliverable
@@ -154,6 +158,9 @@ class Bus:
     def congested(self, subject: bytes) -> bool:
         return subject in self.full
 
+    def has_receiver(self, subject: bytes) -> bool:
+        return subject not in self.deserted
+
     def slow_down(self) -> None:
         self.slowed = True
 
@@ -161,7 +168,14 @@ class Bus:
         self.slowed = False
 
     def request(
-        self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
+        self,
+        role: Role,
+        subject: bytes,
+        payload: bytes,
+        timeout: int,
+        answer: Callable[[Answer], None],
+        *,
+        to_servers: bool = False,
     ) -> None:
         self.requests.append((self._time.now, subject))
         reply = b"_INBOX.request.%d" % next(self._numbers)

@@ -11,6 +11,7 @@ import pytest
 from broker.stores.interface import StorageError
 from broker.stores.streams.blocks import Block
 from broker.streams.mapping import MappingError, SubjectMapping
+from stantools.nats.interest import finished
 from tests.broker.streams.world import World
 
 
@@ -132,7 +133,7 @@ def test_a_mirror_has_sequences_and_times_of_its_origin(tmp_path: Path) -> None:
         world.settle()
         rest.append((rest[-1][0] + 1, "o.a", "more"))
         only.append(rest[-1])
-        world.server.account.streams["Late"].purge((), 0, 0)
+        finished(world.server.account.streams["Late"].purge((), 0, 0))
         check()
     # What goes from the origin stays in the mirror, and that is asked when the origin is gone.
     world.api("STREAM.PURGE.O")
@@ -249,3 +250,123 @@ def test_a_full_stream_copies_on_when_there_is_room() -> None:
     world.api("STREAM.PURGE.S")
     world.pass_time(1_500_000_000)
     assert [each[2] for each in _messages(world, "S")] == ["4", "5"]
+
+
+def _all_gone(world: World) -> None:
+    world.api("STREAM.PURGE.S")
+
+
+def _purged_by_subject(world: World) -> None:
+    world.api("STREAM.PURGE.S", {"filter": "o.*"})
+
+
+def _erased(world: World) -> None:
+    for each in reversed(_messages(world, "S")):
+        world.api("STREAM.MSG.DELETE.S", {"seq": each[0]})
+
+
+def _last_erased(world: World) -> None:
+    world.api("STREAM.MSG.DELETE.S", {"seq": 5})
+
+
+def _done(world: World) -> None:
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit")
+    for reply, _, _ in world.pull("S", "c", {"batch": 9, "no_wait": True})[:5]:
+        world.ask(reply, b"+ACK")
+
+
+def _too_old(world: World) -> None:
+    world.pass_time(20_000_000_000)
+
+
+def _rolled_up(world: World) -> None:
+    world.publish("own", b"", Nats_Rollup="all")
+    world.api("STREAM.MSG.DELETE.S", {"seq": 6})
+
+
+def _made_room(world: World) -> None:
+    for _ in range(3):
+        world.publish("own")
+    world.api("STREAM.PURGE.S")
+
+
+def _nothing(world: World) -> None:
+    """Nobody wants what is copied."""
+
+
+@pytest.mark.parametrize("again", [World.crash, World.restart])
+@pytest.mark.parametrize(
+    ("lose", "config"),
+    [
+        (_all_gone, {}),
+        (_purged_by_subject, {}),
+        (_erased, {}),
+        (_last_erased, {}),
+        (_done, {"retention": "workqueue"}),
+        (_done, {"retention": "interest", "consumed": True}),
+        (_nothing, {"retention": "interest"}),
+        (_too_old, {"max_age": 10_000_000_000, "duplicate_window": 1_000_000_000}),
+        (_rolled_up, {"allow_rollup_hdrs": True}),
+        (_made_room, {"max_msgs": 3}),
+        (_made_room, {"max_msgs_per_subject": 1}),
+    ],
+)
+def test_what_was_copied_and_is_gone_is_not_copied_again(tmp_path: Path, lose: Any, config: Any, again: Any) -> None:
+    world = World(tmp_path)
+    _fill(world)
+    config = dict(config)
+    consumed = config.pop("consumed", False)
+    world.create("S", subjects=["own"], sources=[{"name": "Later"}], **config)
+    if consumed:
+        world.consumer("S", "c", durable_name="c", ack_policy="explicit")
+    world.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["own"], "sources": [{"name": "O"}], **config})
+    world.settle()
+    assert world.api("STREAM.INFO.S")["sources"][0]["lag"] == 0
+    lose(world)
+    before = _messages(world, "S"), world.state("S")["first_seq"], world.state("S")["last_seq"]
+    again(world)
+    world.settle()
+    assert (_messages(world, "S"), world.state("S")["first_seq"], world.state("S")["last_seq"]) == before
+    world.consumer("S", "d", durable_name="d", ack_policy="explicit")
+    world.publish("o.a", b"new")
+    world.settle()
+    assert world.state("S")["last_seq"] == before[-1] + 1
+    again(world)
+    world.settle()
+    assert world.state("S")["last_seq"] == before[-1] + 1
+
+
+def test_copies_that_are_lost_with_the_end_of_a_file_come_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    _fill(world)
+    world.create("S", sources=[{"name": "O"}], max_msgs=2)
+    world.settle()
+    world.restart()
+    store = world.server.account.streams["S"].store
+    world.place.close()
+    [block] = (tmp_path / "jetstream/$G/streams/S/msgs").glob("*.blk")
+    found = store.contents.locate(5)
+    assert found is not None
+    block.write_bytes(block.read_bytes()[: found[0].places[found[1]]])
+    for path in (tmp_path / "jetstream/$G/streams/S/msgs").glob("*.blk"):
+        assert path == block
+    world.begin()
+    world.settle()
+    assert [each[2] for each in _messages(world, "S")] == ["5", "6"]
+    assert world.state("S")["last_seq"] == 5
+
+
+def test_damage_to_what_is_known_of_sources_is_no_end(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    _fill(world)
+    world.create("S", sources=[{"name": "O"}])
+    world.settle()
+    world.restart()
+    path = tmp_path / "jetstream/$G/streams/S/sources.db"
+    good = path.read_bytes()
+    for data in (b"", good[:-3], b"\x02" + good[1:], good + b"x", bytes([255]) * len(good)):
+        world.server.stop()
+        path.write_bytes(data)
+        world.begin()
+        world.settle()
+        assert len(_messages(world, "S")) == 5

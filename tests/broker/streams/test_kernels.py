@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +15,7 @@ from broker.stores.streams.contents import Contents
 from stantools.nats.frames import Frames, frame_table
 from stantools.streamfiles import highway
 from stantools.streamfiles.layout import record_size
+from stantools.streamfiles.records import tombstone
 from tests.kernelpairs import KernelPair
 from tests.oracles import streams as oracle
 from tests.oracles.streamfiles import encode_record
@@ -109,8 +111,14 @@ def test_messages_are_added_and_dropped_as_one_by_one(todo: Any, most: int, firs
             assert made == records
             assert contents.last == before + count
             lost[-1] += count
-            went, touched = kernel.drop_firsts(contents, over, most) if over else ([], [])
+            times = {sequence: contents.locate(sequence) for sequence, _ in gone}
+            graves = {sequence: found[0].times[found[1]] for sequence, found in times.items() if found}
+            went, touched, tombstones, numbers = (
+                kernel.drop_firsts(contents, over, most, KEY) if over else ([], [], b"", b"")
+            )
             assert sorted(went) == sorted(gone)
+            assert tombstones == b"".join(tombstone(sequence, graves[sequence], KEY) for sequence, _ in went)
+            assert array("Q", numbers).tolist() == [sequence for sequence, _ in went]
             answers.append((went, [entry.name for entry in over], [many for _, many in touched]))
             lost = [was - each.live for was, each in zip(lost, contents.segments, strict=True)]
             totals = [sum(many for segment, many in touched if segment is each) for each in contents.segments]

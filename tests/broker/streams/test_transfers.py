@@ -8,9 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from broker.stores.streams import archives
+from broker.streams.room import Limits
+from stantools.streamfiles.framing import END, SNAPPY, Framer, whole_file
 from tests import servers
 from tests.broker.streams.world import World
 from tests.brokers import Broker
@@ -73,6 +77,40 @@ def look(world: World) -> Any:
     }
     consumer["ack_floor"].pop("last_active", None)
     return world.state("S"), messages, consumer
+
+
+def test_a_restore_is_bounded_as_a_whole(tmp_path: Path) -> None:
+    """Bytes that come, bytes when they are unpacked, and files; a small archive may hold much."""
+    pytest.importorskip("cramjam")
+    config = {"name": "S", "subjects": ["s.>"], "storage": "file"}
+
+    def archive(files: int, size: int) -> bytes:
+        framer = Framer(SNAPPY)
+        parts = [whole_file(f"msgs/{n}.blk", bytes(size), 0) for n in range(1, files + 1)]
+        return b"".join(bytes(framer.frame(part)) for part in (*parts, END))
+
+    for limit, files, size, said in (
+        (4_000_000, 5, 1_000_000, "has more than 4000000 bytes when it is unpacked"),
+        (4_000_000_000, 12, 0, "has more than 10 files"),
+    ):
+        world = World(tmp_path / f"{files}", limits=Limits(1 << 20, limit))
+        with mock.patch.object(archives, "_MOST_FILES", 10):
+            packed = archive(files, size)
+            assert len(packed) < 1_000_000
+            answer = restore(world, packed, config)
+        assert said in answer["error"]["description"], answer
+        assert "error" in world.api("STREAM.INFO.S")
+        assert not list((tmp_path / f"{files}").rglob(".restore-*"))
+
+
+def test_restores_share_what_is_left(tmp_path: Path) -> None:
+    world = World(tmp_path, limits=Limits(1 << 20, 100_000))
+    places = [
+        world.api(f"STREAM.RESTORE.{name}", {"config": {"name": name}, "state": {}})["deliver_subject"] for name in "AB"
+    ]
+    world.ask(places[0], bytes(60_000))
+    refused = world.ask(places[1], bytes(60_000))
+    assert "insufficient resources" in refused["error"]["description"]
 
 
 def test_a_snapshot_is_what_the_stream_was_when_it_was_asked_for(tmp_path: Path) -> None:

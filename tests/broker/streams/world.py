@@ -76,6 +76,9 @@ class Lists:
     def interested(self, subject: bytes, group: bytes = b"") -> bool:
         return subject in self.present
 
+    def reaches(self, subject: bytes) -> bool:
+        return subject in self.present or subject.startswith(INBOX)
+
     def congested(self, subject: bytes) -> bool:
         return subject in self.slow
 

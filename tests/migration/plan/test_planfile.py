@@ -281,13 +281,13 @@ def test_the_example() -> None:
     lines = EXAMPLE_TEXT.splitlines()
     for line in (
         "# 2 channels to 2 streams: 90 messages, 64.0 MB of payload, 1 consumer.",
-        "# LOST in the store: 4 messages, damaged or gone.",
+        "# MISSING before: 4 messages, damaged or gone in the store.",
         "# Not taken along (see `left_out` at the end): 2 subscriptions.",
         r"#   - orders.new: 4 messages are damaged\nor gone (see there)",
         "#     stantools migrate apply plan.yaml",
         "  replicas: 3",
         "- stream: orders_new",
-        "  # 90 messages, 64.0 MB, sequences 1 to 100, 10 of them missing; 4 LOST",
+        "  # 90 messages, 64.0 MB, sequences 1 to 100, 10 of them missing; 4 DAMAGED OR GONE",
         "  max_age: 3d",
         "  max_bytes: 1GB",
         "    delivered: 7  # of 100; all up to 0 acknowledged, 5 pending",

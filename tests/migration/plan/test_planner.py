@@ -316,10 +316,10 @@ def test_gaps_and_lost_messages_are_told(tmp_path: Path) -> None:
     damaged[len(damaged) // 2] ^= 0xFF
     data.write_bytes(damaged)
     plan = plan_for(store)
-    assert "a: 5 sequences in between not in the store: 3-4, 6-8; the gaps are kept" in texts(plan.notes)
+    assert "a: 5 sequences in between missing before: 3-4, 6-8; the gaps are kept" in texts(plan.notes)
     assert plan.lost == 1
     assert plan.lossy
-    assert "b: 1 message damaged or gone: 3" in texts(plan.notes)
+    assert "b: 1 message missing before, damaged or gone: 3" in texts(plan.notes)
     (left,) = [each for each in plan.left_out if each.loss]
     assert (left.what, left.channel, left.count) == ("message", "b", 1)
 
@@ -327,7 +327,7 @@ def test_gaps_and_lost_messages_are_told(tmp_path: Path) -> None:
 def test_encrypted_payloads_are_told(tmp_path: Path) -> None:
     sealed = ChannelCipher(b"key", b"a").encrypt(b"x" * 40, Cipher.AES)
     store = write_store(tmp_path / "s", {"a": Channel(range(1, 4), payload=sealed)})
-    assert any("look encrypted" in text for text in texts(plan_for(store).notes))
+    assert any("may be encrypted" in text for text in texts(plan_for(store).notes))
     plan = plan_for(store, PlanOptions(decrypted=True), key=b"key")
     assert texts(plan.notes) == []
     assert plan.source.decrypted

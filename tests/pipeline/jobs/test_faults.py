@@ -27,7 +27,7 @@ def test_a_package_that_is_missing(job: str, package: str, monkeypatch: pytest.M
     result = run("pipeline", job, "nowhere", "nowhere", *more)
     assert result.exit_code == ExitCode.UNREACHABLE
     assert f"the Python package {package} is not installed" in result.output
-    assert "pip install 'stantools[spark]'" in result.output
+    assert "pip install 'pyspark<5,>=4.1' " in result.output
 
 
 def test_an_empty_path_is_not_the_current_directory() -> None:

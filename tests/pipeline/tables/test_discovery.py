@@ -149,11 +149,11 @@ def test_a_store_that_lost_its_root_files(stores: Path, tmp_path: Path) -> None:
     shutil.copytree(stores / "a", tmp_path / "a")
     (tmp_path / "a" / "server.dat").unlink()
     (tmp_path / "a" / "clients.dat").unlink()
-    (tmp_path / "a" / "lost+found").mkdir()
+    (tmp_path / "a" / "lost+found").mkdir()  # no channel
     (store,), unreadable = found(tmp_path)
     assert not unreadable
     assert store.loose is None
-    assert store.channel_names == ["audit.log", "lost+found", "orders"]
+    assert store.channel_names == ["audit.log", "orders"]
 
 
 def test_slices_without_a_store(stores: Path, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_directory_of_live_slices_leaves_archived_ones_out(stores: Path, tmp_p
     [
         ("missing", "no such file or directory"),
         ("notes.txt", "is not a message slice"),
-        ("empty", "is not a file store"),
+        ("empty", "is an empty directory"),
         ("a/orders/msgs.1.idx", "is not a message slice"),
         ("*.nothing", "nothing matches the pattern"),
         ("note*", "nothing that matches the pattern is of a store"),

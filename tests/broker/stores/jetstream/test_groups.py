@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -30,10 +31,10 @@ from broker.streaming.ports import Outcome, Role
 from broker.streaming.server import StreamingServer
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.nats.channel_streams import Names
-from stantools.nats.errors import ConnectionLostError
+from stantools.nats.errors import ConnectionLostError, NatsError
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.stores.jetstream.loop import Process, number, process, real_time, run
-from tests.broker.stores.jetstream.machine import Machine, on
+from tests.broker.stores.jetstream.machine import on
 from tests.broker.stores.jetstream.model import Faults, JetStream, Link
 from tests.broker.stores.jetstream.test_simulated import (
     FAULTS,
@@ -47,6 +48,7 @@ from tests.broker.stores.jetstream.test_simulated import (
     check,
     play,
 )
+from tests.broker.stores.power import Machine
 
 LIMITS = StoreLimits(channel=ChannelLimits(max_msgs=0, max_bytes=0))
 LEADING = leader_subject(b"c")
@@ -106,13 +108,22 @@ class Wire(LoopBus):
         if not self.closed:
             self.feed(messages)
 
-    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
+    def publish(
+        self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"", *, to_servers: bool = False
+    ) -> bool:
         if self.node.apart or self.closed:
             return False
         return super().publish(role, subject, payload, reply)
 
     def request(
-        self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answered], None]
+        self,
+        role: Role,
+        subject: bytes,
+        payload: bytes,
+        timeout: int,
+        answer: Callable[[Answered], None],
+        *,
+        to_servers: bool = False,
     ) -> None:
         if subject != LEADING:
             super().request(role, subject, payload, timeout, answer)
@@ -407,3 +418,77 @@ def test_how_long_it_takes(tmp_path: Path, what: str, most: float) -> None:
         return took
 
     assert run(play) < most
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_nobody_waits_for_silence_where_the_last_record_is_old(tmp_path: Path, old: bool) -> None:
+    """All nodes were killed: their NATS servers know each other no more, and say when the last one wrote."""
+
+    async def play() -> float:
+        chance = random.Random(1)
+        servers, nats = JetStream(chance), Nats()
+        first = Node("a", servers, nats, tmp_path / "a", chance)
+        while first.group.role != LEADER:
+            await asyncio.sleep(0.01)
+        first.kill()
+        await asyncio.sleep(20)
+        nats.unlinked.add("b")
+        second = Node("b", servers, nats, tmp_path / "b", chance)
+        ask = second.link.stream_info
+
+        async def dated(name: str) -> dict[str, Any] | None:
+            info = await ask(name)
+            if info is not None:
+                info["ts"] = "2026-11-27T01:44:58.629144123Z"
+                info["state"]["last_ts"] = "2026-11-27T01:44:51.1Z" if old else "2026-11-27T01:44:58Z"
+            return info
+
+        with patch.object(second.link, "stream_info", dated):
+            begin = real_time()
+            while second.group.role == FOLLOWER:
+                await asyncio.sleep(0.01)
+            took = real_time() - begin
+        await let_go((second,))
+        return took
+
+    took = run(play)
+    assert took < 1 if old else took > 1.3
+
+
+def test_a_copy_that_does_not_follow_is_worth_a_word_after_a_while(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each start of several nodes begins without JetStream; only what lasts is told, once, and its end."""
+    caplog.set_level("INFO")
+
+    def lines() -> list[str]:
+        found = [each.getMessage() for each in caplog.records if "The copy in files" in each.getMessage()]
+        caplog.clear()
+        return found
+
+    async def play() -> None:
+        chance = random.Random(1)
+        servers, nats = JetStream(chance), Nats()
+        first = Node("a", servers, nats, tmp_path / "a", chance)
+        while first.group.role != LEADER:
+            await asyncio.sleep(0.01)
+        problems = (f"nobody answered question {number}" for number in range(1_000_000))
+
+        async def failing(_store: JetStreamStore) -> None:
+            raise NatsError(next(problems))
+
+        second = Node("b", servers, nats, tmp_path / "b", chance)
+        for seconds in (10, 120):
+            with patch.object(JetStreamStore, "follow", failing):
+                await asyncio.sleep(seconds)
+            await asyncio.sleep(10)
+            found = lines()
+            if seconds == 10:
+                assert found == []
+            else:
+                assert len(found) == 2
+                assert found[0].startswith("The copy in files does not follow the streams: nobody answered question ")
+                assert found[1] == "The copy in files follows the streams again"
+        await let_go((first, second))
+
+    run(play)

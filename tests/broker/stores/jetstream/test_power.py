@@ -21,11 +21,11 @@ from broker.stores.options import FileOptions
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.proto import store_pb2 as pb
 from tests.broker.stores.jetstream.loop import real_time, run
-from tests.broker.stores.jetstream.machine import Machine
 from tests.broker.stores.jetstream.model import JetStream
 from tests.broker.stores.jetstream.test_groups import LIMITS, Nats, Node, Somebody, let_go, live
 from tests.broker.stores.jetstream.test_simulated import Broker, Client, History, all_served, check, play
 from tests.broker.stores.making import IEEE, block, everything, flush, made
+from tests.broker.stores.power import Machine
 
 
 async def scenario(seed: int, folder: Path) -> History:

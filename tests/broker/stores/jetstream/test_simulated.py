@@ -34,8 +34,9 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.nats.channel_streams import Names
 from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.stores.jetstream.loop import number, run
-from tests.broker.stores.jetstream.machine import Machine, on
+from tests.broker.stores.jetstream.machine import on
 from tests.broker.stores.jetstream.model import NOW, Faults, JetStream, Link
+from tests.broker.stores.power import Machine
 from tests.broker.streaming.world import SECOND, Bus, Time
 
 CHANNELS = (b"foo", b"bar.baz")

@@ -27,15 +27,15 @@ from stantools.inspection.forecast.channel import RecoveredChannel
 from stantools.inspection.forecast.model import Harm, Loss
 from stantools.inspection.forecast.recover import Start
 from stantools.inspection.forecast.slices import Recovery, recovered_rows
-from stantools.inspection.slicesummary import summarise
+from stantools.inspection.slicesummary import held_sequences
 from stantools.store.clientlog import read_clients
-from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore, SliceFiles, list_channel
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore, list_channel
 from stantools.store.indexes import scan_index
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, judge_row, scan_log
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
-from stantools.store.reading import Rows, scan_slice, slice_rows
+from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
 from stantools.store.sublog import IN_DURABLE_GROUP, STATUSES, SubStatus, read_subs
 
@@ -64,8 +64,8 @@ class RemovedRecord:
 
 
 @dataclass(frozen=True)
-class Behind:
-    """What is behind a cut, in numbers."""
+class CutRecords:
+    """The records that a cut removes, in numbers."""
 
     intact: int = 0  #: records that salvage would keep
     sequences: Ranges = field(default_factory=Ranges)  #: their sequences, in a data file
@@ -86,10 +86,10 @@ class CutFile:
         name = self.file.rpartition("/")[2]
         return {CLIENTS_FILE: CLIENTS_LOG, SUBS_FILE: SUBS_LOG}.get(name)
 
-    def count(self) -> Behind:
+    def count(self) -> CutRecords:
         """Counts what is behind the cut."""
         if self.layout is not None:
-            return Behind(sum(record.intact for record in self.records()))
+            return CutRecords(sum(record.intact for record in self.records()))
         intact, parts = 0, []
         with ExitStack() as stack:
             for part in self._slice(stack):
@@ -99,7 +99,7 @@ class CutFile:
                 elif part.repair is not None:
                     intact += 1
                     parts.append(Ranges.of([(part.repair.message.sequence, part.repair.message.sequence)]))
-        return Behind(intact, Ranges.union(parts))
+        return CutRecords(intact, Ranges.union(parts))
 
     def rows_before(self) -> int:
         """Counts the records of a log that the server reads, which end at the cut."""
@@ -184,7 +184,7 @@ def destroyed(recovery: Recovery, store: Datastore, start: Start) -> list[Loss]:
         losses += _given_again(recovery, channel)
         losses += _positions_lost(channel, forecast.clients)
     # Channels that the server does not see start over as soon as somebody publishes.
-    unseen = [path.name for path in store.symlinks] if forecast.recovered else store.channel_names
+    unseen = [path.name for path in store.symlinks] if forecast.recovered else store.server_channel_names
     for name in unseen:
         held = _held(recovery, store.path / name)
         if held:
@@ -201,7 +201,11 @@ def _shortened(recovery: Recovery, store: Datastore, change: Change) -> Iterator
             yield Loss(Harm.CUT, channel, change.path, change.after, behind.sequences, behind.intact)
     elif isinstance(change.action, Delete) and file.endswith(".dat"):
         for files in store.channel(channel).slices:
-            if files.data is not None and files.data.name == file and (held := _held_in(recovery, files, channel)):
+            if (
+                files.data is not None
+                and files.data.name == file
+                and (held := held_sequences(files, os.fsencode(channel), recovery.crc))
+            ):
                 yield Loss(Harm.REMOVED, channel, change.path, 0, held, held.count())
 
 
@@ -239,15 +243,4 @@ def _held(recovery: Recovery, directory: Path) -> Ranges:
         files = list_channel(directory)
     except StoreUnreadableError:
         return Ranges()
-    return Ranges.union(_held_in(recovery, each, directory.name) for each in files.slices)
-
-
-def _held_in(recovery: Recovery, files: SliceFiles, channel: str) -> Ranges:
-    """Returns the sequences of the messages in a slice, from its index where that can be believed."""
-    raw = os.fsencode(channel)
-    found = summarise(files, raw, recovery.crc)
-    if not found.count:
-        return Ranges()
-    if found.last_seq - found.first_seq + 1 == found.count:
-        return Ranges.of([(found.first_seq, found.last_seq)])
-    return Ranges.from_sequences(Rows.joined(slice_rows(files, raw, recovery.crc)).sequence)
+    return Ranges.union(held_sequences(each, files.raw_name, recovery.crc) for each in files.slices)

@@ -1,0 +1,113 @@
+"""Keys of a configuration file that have no effect where they stand: misspelled, or in a map of another level.
+
+The original ignores them without a word, and so a file store becomes one in memory. Here a start logs each with its
+place and what is probably meant; `-t` takes them for errors.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from broker.config.catalogue import CHANNEL_LIMITS, KEYS, NATS, NATS_LOGS, NATS_PARTS, Kind
+from stantools.format.quoting import quote
+
+if TYPE_CHECKING:
+    from broker.config.values import Node
+
+STREAMING: Final = "streaming"
+_NATS: Final = NATS.keys | NATS_LOGS.keys | NATS_PARTS.keys
+#: Maps in which a key may belong, in the order in which they are searched, and how people find them.
+_PLACES: Final = {
+    STREAMING: "into `streaming { }`",
+    "streaming.limits": "into `store_limits { }` of streaming",
+    "streaming.file": "into `file_options { }` of streaming",
+    "streaming.cluster": "into `cluster { }` of streaming",
+    "streaming.tls": "into `tls { }` of streaming",
+    "": "to the top level of the file, outside of `streaming { }`",
+    "jetstream": "into `jetstream { }`",
+    "cluster": "into `cluster { }` at the top level",
+    "tls": "into `tls { }` at the top level",
+    "authorization": "into `authorization { }`",
+}
+#: How similar names are.
+_ALIKE: Final = 0.7
+#: Of the keys of a map with another name, so many have to be those of streaming for it to be meant.
+_MEANT: Final = 0.5
+
+
+def misplaced_keys(top: Mapping[str, Node], *, nats_file: str, streaming_file: str, path: str) -> Iterator[str]:
+    """Iterates over the keys of a file that have no effect, each as a line that begins with its place.
+
+    Args:
+        top: The file.
+        nats_file: The file that configures the NATS server; empty without one.
+        streaming_file: The file that configures streaming; empty without one.
+        path: Which of the two this is.
+    """
+    section = next((node for name, node in top.items() if name.lower() == STREAMING), None)
+    flat = section is None and path == streaming_file
+    for name, node in top.items():
+        lower = name.lower()
+        if node.used:
+            continue
+        if node is section or lower == STREAMING:
+            if path != streaming_file:
+                yield _line(node, name, f"streaming is configured by {streaming_file}")
+        elif lower in _NATS:
+            # Without a section some belong to both; what is in them is looked at by the reader of NATS.
+            if path != nats_file and not (flat and lower in KEYS[STREAMING]):
+                yield _line(node, name, f"the NATS server is configured by {nats_file}")
+        elif not flat or lower not in KEYS[STREAMING]:
+            yield _line(node, name, _meaning(lower, node, "", flat=flat))
+        else:
+            yield from _inside(node, KEYS[STREAMING][lower].to)
+    if section is not None and path == streaming_file and isinstance(section.value, dict):
+        yield from _in_map(section.value, STREAMING)
+
+
+def _in_map(entries: Mapping[str, Node], where: str) -> Iterator[str]:
+    for name, node in entries.items():
+        lower = name.lower()
+        if lower in KEYS[where]:
+            yield from _inside(node, KEYS[where][lower].to)
+        elif not node.used:
+            yield _line(node, name, _meaning(lower, node, where, flat=False))
+
+
+def _inside(node: Node, to: str) -> Iterator[str]:
+    if not isinstance(node.value, dict):
+        return
+    if to == "limits.channels":
+        for limits in node.value.values():
+            if isinstance(limits.value, dict):
+                yield from _in_map(limits.value, CHANNEL_LIMITS.path)
+    elif f"{STREAMING}.{to}" in KEYS:
+        yield from _in_map(node.value, f"{STREAMING}.{to}")
+
+
+def _line(node: Node, name: str, why: str) -> str:
+    return f"{node.place}: {quote(name)} has no effect{': ' if why else ''}{why}"
+
+
+def _meaning(name: str, node: Node, where: str, *, flat: bool) -> str:
+    """Says what is probably meant by a key that is not known in a map."""
+    here = KEYS[where] | (KEYS[STREAMING] if flat else {}) if where else _NATS | (KEYS[STREAMING] if flat else {})
+    if not where and not flat and name in KEYS[STREAMING]:
+        return f"it belongs {_PLACES[STREAMING]}"
+    if isinstance(node.value, dict) and node.value and not where:
+        known = sum(each.lower() in KEYS[STREAMING] for each in node.value)
+        if known >= _MEANT * len(node.value):
+            return f"did you mean {quote(STREAMING)}?"
+    # A map belongs where there is one of that name.
+    elsewhere = [
+        place
+        for path, place in _PLACES.items()
+        if path != where and name in KEYS[path] and (KEYS[path][name].kind is Kind.MAP) == isinstance(node.value, dict)
+    ]
+    if elsewhere:
+        return f"it belongs {elsewhere[0]}"
+    candidates = [*here, STREAMING] if not where else [*here]
+    alike = difflib.get_close_matches(name, candidates, 1, _ALIKE)
+    return f"did you mean {quote(alike[0])}?" if alike else "there is no such key"

@@ -1,0 +1,419 @@
+"""Reads a stream's directory: blocks, and the indexes that servers leave (jetstream-server.md section 20).
+
+The records of the blocks say what there is. Some things only an index knows: what was removed without a trace in the
+blocks, the last sequence if the newest block is lost, and which blocks there should be. What it knows becomes
+tombstones, so that the directory needs no index any more.
+
+A damaged block is mended: it is written anew with its good records, and the file as it was is kept in `damaged`, beside
+`msgs`. Every step is logged. Nothing that could be of use is deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from broker.log import NATS
+from broker.stores.interface import StorageError
+from broker.stores.streams.aside import copy_aside, move_aside
+from broker.stores.streams.blocks import Block, Descriptors
+from broker.stores.streams.metafiles import CONSUMERS, META, STATE, is_at_start
+from stantools.errors import StantoolsError
+from stantools.store.durable import replace_file
+from stantools.streamfiles import highway
+from stantools.streamfiles.damage import Gap, intact_records, is_record, scan_block
+from stantools.streamfiles.framing import MAX_FILE_SIZE, unframe
+from stantools.streamfiles.indexes import KnownStream, read_index, read_old_index
+from stantools.streamfiles.layout import HASH_SIZE, MAX_RECORD_SIZE, ArchiveError, Flaw, RecordColumns
+from stantools.streamfiles.meta import decode_consumer
+from stantools.streamfiles.varints import Numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from broker.stores.streams.contents import Contents, Segment
+
+MESSAGES: Final = "msgs"
+_BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk")
+#: A block that a server was writing anew, and other files that are not complete.
+_NEW_BLOCK: Final = re.compile(r"([1-9][0-9]{0,9})\.blk\.tmp|([1-9][0-9]{0,9})\.new")
+_LEFT: Final = re.compile(r"\..*|.*\.tmp")
+INDEX: Final = "index.db"
+#: Other files of servers that say again what is in the blocks.
+_OTHERS: Final = re.compile(r"index\.db|thw\.db|sched\.db|[0-9]+\.(idx|fss)")
+_TOMBSTONE: Final = 1
+_COMPRESSED: Final = b"cmp\x01"
+#: Old and new messages of a purge that was interrupted.
+_PURGED, _PURGING = "__msgs__", "__new_msgs__"
+#: Beyond the greatest block number, keys that are tried for a block with another one's records.
+_MORE_KEYS: Final = 1000
+#: How far a consumer may be beyond the stream to be believed: nothing protects its file from flipped bits.
+_MOST_AHEAD: Final = 1 << 24
+#: How far beyond the one before it the sequence of a damaged record may be to be believed.
+_MOST_CLAIMED: Final = 1 << 16
+#: Lines about one block.
+_MOST_LINES: Final = 10
+_FLAWS: Final = {
+    Flaw.CUT: "the record ends beyond the file",
+    Flaw.BAD_LENGTH: "the record has impossible sizes",
+    Flaw.BAD_HASH: "the record has another hash than its content",
+}
+
+
+class Recovery:
+    """Reads the messages of a stream once.
+
+    Args:
+        directory: Of the stream.
+        stream: Its name.
+        files: The open files of all streams.
+        contents: Gets the messages.
+        blocks: Gets the blocks, by number.
+
+    Attributes:
+        repeated: Blocks with records whose sequences were in the stream before.
+    """
+
+    def __init__(
+        self, directory: Path, stream: str, files: Descriptors, contents: Contents, blocks: dict[int, Block]
+    ) -> None:
+        self._directory, self._messages, self._stream = directory, directory / MESSAGES, stream
+        self._files, self._contents, self._blocks = files, contents, blocks
+        self._tails: dict[int, bytes] = {}
+        self._mended: set[int] = set()
+        self._index: KnownStream | None = None
+        self._current: set[int] = set()  # blocks that an index goes with exactly
+        self._claimed = 0  # the last sequence that a damaged record has
+        self._complete = False  # the last sequence is known for sure
+        self._lost = False  # the index knows of more than there is
+        self.repeated: set[int] = set()
+
+    # Blocks
+
+    def read(self) -> None:
+        """Reads the blocks.
+
+        Raises:
+            StorageError: A block cannot be read.
+            OSError: The directory cannot be read.
+        """
+        self._end_purge()
+        self._messages.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in list(self._messages.iterdir()):
+            if new := _NEW_BLOCK.fullmatch(path.name):
+                self._end_rewrite(path, int(new[1] or new[2]))
+            elif _LEFT.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+        graves: dict[int, int] = {}
+        for number in self._placed(self._numbers()):
+            block = self._blocks[number] = Block(self._messages, self._stream, number, self._files)
+            self._read(block, self._content(block), graves)
+        contents = self._contents
+        for sequence in graves:
+            found = contents.locate(sequence)
+            if found is not None:
+                contents.discard(*found)
+        if graves:
+            highest = max(graves)
+            contents.skip(highest, max(graves[highest], contents.last_time))
+        for number in sorted(self.repeated):
+            aside = copy_aside(self._blocks[number].path, self._directory)
+            text = "%s has messages whose sequences are in the stream before; they are left out, the file as it was: %s"
+            NATS.warning(text, self._blocks[number].path, aside)
+        self._read_indexes()
+
+    def _end_purge(self) -> None:
+        """Ends a purge that a server had begun."""
+        old, new = self._directory / _PURGED, self._directory / _PURGING
+        if new.is_dir() and any(_BLOCK.fullmatch(path.name) for path in new.iterdir()):
+            aside = move_aside(self._messages, self._directory) if self._messages.exists() else None
+            new.rename(self._messages)
+            NATS.warning(
+                "%s: a purge was interrupted, it is completed; the messages as they were: %s", old.parent, aside
+            )
+        elif old.is_dir() and not self._messages.exists():
+            old.rename(self._messages)
+            NATS.warning("%s: a purge was interrupted, it is undone: the messages are there again", old.parent)
+
+    def _end_rewrite(self, path: Path, number: int) -> None:
+        """Uses a block that was being written anew if the block itself is damaged."""
+        block, key = self._messages / f"{number}.blk", highway.block_key(self._stream, number)
+        if block.is_file() and scan_block(block.read_bytes(), key)[2] is Flaw.NONE and block.stat().st_size:
+            path.unlink()
+        elif scan_block(path.read_bytes(), key)[2] is not Flaw.NONE:
+            NATS.warning("%s is not complete: moved to %s", path, move_aside(path, self._directory))
+        else:
+            aside = move_aside(block, self._directory) if block.exists() else "missing"
+            path.rename(block)
+            NATS.warning("%s is damaged, %s takes its place; the file as it was: %s", block, path.name, aside)
+
+    def _numbers(self) -> list[int]:
+        names = (path.name for path in self._messages.iterdir() if path.is_file())
+        return sorted(int(found[1]) for found in map(_BLOCK.fullmatch, names) if found)
+
+    def _placed(self, numbers: list[int]) -> list[int]:
+        """Gives blocks the number that the hashes in them go with."""
+        moved = {number: proper for number in numbers if (proper := self._proper_number(number, numbers)) != number}
+        if not moved:
+            return numbers
+        asides = {number: move_aside(self._messages / f"{number}.blk", self._directory) for number in moved}
+        for number, proper in moved.items():
+            path = self._messages / f"{proper}.blk"
+            if path.exists():
+                text = "%s/%d.blk has the records of block %d, which is there: moved to %s"
+                NATS.warning(text, self._messages, number, proper, asides[number])
+            else:
+                asides[number].rename(path)
+                NATS.warning("%s/%d.blk has the records of block %d: renamed", self._messages, number, proper)
+        return self._numbers()
+
+    def _proper_number(self, number: int, numbers: list[int]) -> int:
+        with (self._messages / f"{number}.blk").open("rb") as file:
+            head = file.read(4)
+            size = int.from_bytes(head, "little") & 0x7FFFFFFF
+            if head == _COMPRESSED or not 0 < size <= MAX_RECORD_SIZE:
+                return number
+            record = head + file.read(size - len(head))
+        if is_record(record, 0, highway.block_key(self._stream, number)):
+            return number
+        others = range(1, numbers[-1] + _MORE_KEYS)
+        found = (each for each in others if is_record(record, 0, highway.block_key(self._stream, each)))
+        return next(found, number)
+
+    def _content(self, block: Block) -> bytes:
+        try:
+            size = block.path.stat().st_size
+            if size > MAX_FILE_SIZE:
+                raise StorageError(f"{block.path} has {size} bytes, more than any block")
+            if block.path.with_suffix(".key").exists():
+                raise StorageError(f"{block.path} is encrypted by its server", "restore the stream from a backup")
+            data = block.path.read_bytes()
+        except OSError as error:
+            raise StorageError(f"{block.path} cannot be read: {error.strerror}") from error
+        self._tails[block.number] = data[-HASH_SIZE:]
+        if not data.startswith(_COMPRESSED):
+            return data
+        numbers, parts, problem = Numbers(data, len(_COMPRESSED)), list[bytes](), ""
+        try:
+            numbers.take()
+            for piece in unframe([data[numbers.position : -HASH_SIZE]], str(block.path)):
+                parts.append(bytes(piece))
+        except StantoolsError as error:
+            problem = error.message
+        plain = b"".join(parts)
+        if problem:
+            self._mended.add(block.number)
+            aside = copy_aside(block.path, self._directory)
+            text = "%s cannot be decompressed beyond byte %d of its records: %s; the file as it was: %s"
+            NATS.error(text, block.path, len(plain), problem, aside)
+        else:
+            plain += data[-HASH_SIZE:]
+        replace_file(block.path, plain, mode=0o600)
+        return plain
+
+    def _read(self, block: Block, data: bytes, graves: dict[int, int]) -> None:
+        batches, position, flaw = scan_block(data, block.key)
+        if any((columns.flags == 0).any() for columns in batches):
+            # There are messages beyond a record that was damaged.
+            self._claimed = 0
+        if flaw is not Flaw.NONE:
+            data = self._mend(block, data)
+            batches, position, _ = scan_block(data, block.key)
+        block.size = position
+        contents = self._contents
+        if not data and block.number not in self._mended and len(self._blocks) > 1:
+            NATS.warning("%s is empty: what was there is lost", block.path)
+        begun, place = False, 0
+        for columns in batches:
+            for sequence, flags, time, size, start, length in _rows(columns):
+                if flags == _TOMBSTONE:
+                    block.graves.append(sequence)
+                    graves[sequence] = time
+                elif sequence > contents.last:
+                    if flags:
+                        # It may be all that says how far the stream has come.
+                        block.graves.append(sequence)
+                    contents.skip(sequence if flags else sequence - 1, max(time, contents.last_time))
+                    if not flags:
+                        if not begun:
+                            contents.begin(sequence, block.number)
+                            begun = True
+                        contents.add(sequence, time, data[start : start + length], size, place)
+                elif not flags:
+                    self.repeated.add(block.number)
+                place += size
+
+    def _mend(self, block: Block, data: bytes) -> bytes:
+        """Writes a block anew without what is no record. Returns its bytes."""
+        good, gaps = intact_records(data, block.key)
+        reached = self._contents.last
+        for gap in gaps[:_MOST_LINES]:
+            NATS.error("%s: %s", block.path, _described(gap, gap.before or reached))
+        for gap in gaps:
+            if not gap.after and gap.claimed <= (gap.before or reached) + _MOST_CLAIMED:
+                self._claimed = max(self._claimed, gap.claimed)
+        if len(gaps) > _MOST_LINES:
+            NATS.error("%s: the same at %d more places", block.path, len(gaps) - _MOST_LINES)
+        if block.number not in self._mended:
+            aside = copy_aside(block.path, self._directory)
+            NATS.error("%s: its good records are kept, the file as it was: %s", block.path, aside)
+        replace_file(block.path, good, mode=0o600)
+        self._mended.add(block.number)
+        return good
+
+    # Indexes
+
+    def _read_indexes(self) -> None:
+        path, contents = self._messages / INDEX, self._contents
+        try:
+            known = self._index = read_index(path.read_bytes(), highway.stream_key(self._stream))
+        except FileNotFoundError:
+            self._index = self._old_indexes()
+            return
+        except ArchiveError as problem:
+            aside = move_aside(path, self._directory)
+            NATS.warning("%s is not used: %s; moved to %s", path, problem, aside)
+            return
+        last = max(self._tails, default=0)
+        if known.last_block == last and known.last_hash == self._tails.get(last):
+            self._current, self._complete = set(self._tails), True
+        behind = self._lost = known.last > contents.last
+        for number, block in known.blocks.items():
+            if number not in self._blocks:
+                how, lost = "is missing", block.messages
+            elif (self._complete or behind) and number not in self._mended:
+                how, lost = "is incomplete", block.messages - self._held(number, block.first, block.last)
+            else:
+                continue
+            if lost > 0:
+                self._lost = True
+                what = f"{lost} messages, of sequences {block.first} to {block.last}, are lost"
+                if not self._complete and not behind:
+                    what += f", or were removed after {INDEX} was written"
+                NATS.error("%s/%d.blk %s: %s", self._messages, number, how, what)
+        if behind:
+            text = "%s: the messages end at sequence %d, %s knows of %d: the next one gets %d"
+            NATS.warning(text, self._messages, contents.last, INDEX, known.last, known.last + 1)
+
+    def _held(self, number: int, first: int, last: int) -> int:
+        segments = (segment for segment in self._contents.segments if segment.block == number)
+        return sum(
+            int(
+                np.count_nonzero(
+                    np.frombuffer(each.sizes, np.uint32)[max(first - each.first, 0) : max(last + 1 - each.first, 0)]
+                )
+            )
+            for each in segments
+        )
+
+    def _old_indexes(self) -> KnownStream:
+        """Reads those of servers before 2.10, one for each block."""
+        known = KnownStream(0, 0, self._contents.last_time, {})
+        for number, tail in self._tails.items():
+            try:
+                block, last_hash = read_old_index((self._messages / f"{number}.idx").read_bytes())
+            except (OSError, ArchiveError):
+                continue
+            known.blocks[number] = block
+            if last_hash == tail or not tail:
+                self._current.add(number)
+            elif block.last > self._contents.last:
+                self._lost = True
+                text = "%s: the messages end at sequence %d, %d.idx knows of %d: the next one gets %d"
+                NATS.warning(text, self._messages, self._contents.last, number, block.last, block.last + 1)
+        # An emptied stream has its last sequence there only.
+        known.last = max((each.last for each in known.blocks.values()), default=0)
+        return known
+
+    def gone(self) -> list[tuple[Segment, NDArray[np.int64]]]:
+        """Takes out the messages that an index knows to be gone. Returns their rows."""
+        known, found = self._index, list[tuple["Segment", "NDArray[np.int64]"]]()
+        for segment, rows in self._contents.rows(None) if known is not None else ():
+            assert known is not None
+            block, sequences = known.blocks.get(segment.block), rows + segment.first
+            gone = sequences < known.first
+            if block is not None:
+                gone |= sequences < block.first
+                if segment.block in self._current:
+                    gone |= sequences > block.last
+                if block.deleted:
+                    gone |= np.isin(sequences, np.fromiter(block.deleted, np.int64, len(block.deleted)))
+            if segment.block not in self._current:
+                gone &= sequences <= (known.last if block is None else max(block.last, known.last))
+            if gone.any():
+                found.append((segment, rows[gone]))
+        self._contents.drop_rows(found)
+        return found
+
+    def last_known(self) -> tuple[int, int]:
+        """Returns the last sequence that was used, as the indexes and consumers know, and its time (0: unknown)."""
+        known = self._index
+        last, time = (known.last, known.last_time) if known is not None else (0, 0)
+        last = max(last, self._claimed)
+        reached = max(last, self._contents.last)
+        if self._complete:
+            return last, time
+        delivered = {path: self._delivered(path) for path in (self._directory / CONSUMERS).glob(f"*/{STATE}")}
+        path, ahead = max(delivered.items(), key=lambda each: each[1], default=(Path(), 0))
+        if reached < ahead <= reached + _MOST_AHEAD:
+            text = "%s: message %d was delivered, the stream ends at %d: the next message gets %d"
+            NATS.warning(text, path, ahead, reached, ahead + 1)
+            last = ahead
+        return last, time
+
+    @staticmethod
+    def _delivered(path: Path) -> int:
+        try:
+            state = decode_consumer(path.read_bytes())
+        except (OSError, ArchiveError):
+            return 0  # it is logged where consumers are opened
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            config = json.loads(path.with_name(META).read_bytes())
+            if isinstance(config, dict) and is_at_start(config, state):
+                return 0
+        return state.delivered[1]
+
+    @property
+    def has_index(self) -> bool:
+        """Whether there is an index, or another file that is not right when something is written."""
+        return any(_OTHERS.fullmatch(path.name) for path in self._messages.iterdir())
+
+    def settle(self) -> None:
+        """Removes the indexes: what they know is in the blocks now, and they will not be right any more."""
+        for path in list(self._messages.iterdir()):
+            if path.name == INDEX and self._lost:
+                NATS.warning("%s: moved to %s", path, move_aside(path, self._directory))
+            elif _OTHERS.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+
+def _rows(columns: RecordColumns) -> Iterable[tuple[int, int, int, int, int, int]]:
+    return zip(
+        columns.sequence.tolist(),
+        columns.flags.tolist(),
+        columns.timestamp.tolist(),
+        columns.length.tolist(),
+        columns.subject_start.tolist(),
+        columns.subject_size.tolist(),
+        strict=True,
+    )
+
+
+def _described(gap: Gap, before: int) -> str:
+    place = f"no good record in bytes {gap.start} to {gap.end}: {_FLAWS[gap.flaw]}"
+    if not gap.after:
+        return f"{place}; what was there after message {before} is lost, also which earlier ones were removed"
+    match max(gap.after - before - 1, 0):
+        case 0:
+            return f"{place}; no message is lost"
+        case 1:
+            return f"{place}; message {before + 1} is lost"
+        case _:
+            return f"{place}; what was there of messages {before + 1} to {gap.after - 1} is lost"

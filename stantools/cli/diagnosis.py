@@ -1,0 +1,189 @@
+"""What `doctor`, `forecast` and `report` share: options of the server, the examination of a store, and its texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stantools.cli import console
+from stantools.cli.output import table_text
+from stantools.errors import StantoolsError, StoreChangedError, UsageError
+from stantools.escaping import shell_word
+from stantools.notation import describe_ranges
+from stantools.options import CLUSTER_ID, SIZE, WORKERS, option
+
+if TYPE_CHECKING:
+    from stantools.inspection.advice import Advice, Diagnosis
+    from stantools.inspection.forecast import Forecast, OtherUser, ServerOptions
+    from stantools.inspection.start_verdict import StartVerdict
+    from stantools.inspection.survey import ChannelSurvey
+    from stantools.store.directory import Datastore
+    from stantools.store.limits import StoreLimits
+    from stantools.store.ranges import Ranges
+
+_LOSSES = 8
+_CHANNELS = 20
+_COLORS = {"healthy": "green", "flawed": "yellow", "damaged": "red", "in danger": "red"}
+
+
+# The versions are those of `inspection.forecast.SERVER_VERSIONS`; that module is too big to import for --help.
+_VERSIONS = ("0.23.2", "0.25.6")
+
+
+@dataclass(frozen=True)
+class Server:
+    """How the server whose behaviour is predicted is started; what is not given is the server's default."""
+
+    server_version: str | None = option(f"Which server; {_VERSIONS[0]} if not given.", choices=_VERSIONS)
+    cluster_id: str | None = CLUSTER_ID.field(help="The server's -cluster_id; the store's own if not given.")
+    read_buffer: int | None = SIZE.field(help="The server's -file_read_buffer_size; 0 is off.")
+    server_user: str | None = option("Name or number of the user that runs the server, if not you.", metavar="USER")
+    workers: int = WORKERS.field()
+    limits: StoreLimits | None = None
+
+    def options(self, store: Datastore) -> ServerOptions:
+        """Returns how the server is started on a store.
+
+        The cluster id is the store's own if it is not given: a start with another one fails anyway.
+        """
+        from stantools.inspection.forecast.options import own_server
+
+        version = self.server_version or _VERSIONS[0]
+        options = own_server(store, version=version, workers=self.workers)
+        if self.limits:
+            options = replace(options, limits=self.limits)
+        if self.read_buffer is not None:
+            options = replace(options, read_buffer_size=self.read_buffer)
+        if self.cluster_id:
+            options = replace(options, cluster_id=self.cluster_id)
+        return replace(options, access=_user(self.server_user)) if self.server_user else options
+
+
+def _user(name: str) -> OtherUser:
+    import grp
+    import pwd
+
+    from stantools.inspection.forecast import OtherUser
+
+    try:
+        entry = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+    except KeyError as problem:
+        if name.isdecimal():
+            return OtherUser(int(name))
+        raise UsageError(f"there is no user {console.escape(name)}", "give the user's number") from problem
+    groups = {each.gr_gid for each in grp.getgrall() if entry.pw_name in each.gr_mem}
+    return OtherUser(entry.pw_uid, frozenset({entry.pw_gid, *groups}))
+
+
+def examine(
+    store: Path,
+    opened: Datastore,
+    server: Server,
+    on_survey: Callable[[ChannelSurvey], object] | None = None,
+    *,
+    needs_start: bool = False,
+) -> Diagnosis:
+    """Reads everything, predicts starts, and says what that comes to; progress is shown.
+
+    Args:
+        store: The store's directory, as the user wrote it.
+        opened: The store.
+        server: How the server is started.
+        on_survey: Called with the scan of each channel before it is let go.
+        needs_start: That a start cannot be predicted is an error.
+
+    Raises:
+        StantoolsError: A start cannot be predicted, and that is an error; or the store changed meanwhile.
+    """
+    from stantools.cli.progress import Progress
+    from stantools.inspection.advice import diagnose
+    from stantools.inspection.ciphertext import find_ciphertext
+    from stantools.inspection.forecast import forecast_versions
+    from stantools.inspection.verify import verify
+    from stantools.store.locks import find_uses
+
+    uses = find_uses(opened.path)
+    with Progress("verify", lambda: opened.data_size(opened.channel_names)) as shown:
+        found = verify(
+            opened,
+            workers=server.workers,
+            progress=shown.advance,
+            on_finding=shown.found,
+            on_survey=on_survey,
+        )
+    options = server.options(opened)
+    starts: list[tuple[Forecast, Forecast]] = []
+    with Progress("forecast", lambda: opened.data_size(opened.channel_names)) as shown:
+        try:
+            starts = forecast_versions(opened, options, progress=shown.advance)
+        except StoreChangedError:
+            raise
+        except StantoolsError as problem:
+            if needs_start:
+                raise
+            # The rest is worth knowing all the same.
+            console.warning(f"what the server would do cannot be determined: {problem.message}", problem.remedy)
+    return replace(diagnose(store, found, starts, uses), encryption=find_ciphertext(opened))
+
+
+def print_verdict(diagnosis: Diagnosis) -> None:
+    """Prints the verdict in one line, and what there is to say about encryption in a second."""
+    state = console.paint(diagnosis.state.value, _COLORS[diagnosis.state.value], err=False, bold=True)
+    click.echo(console.wrapped(f"{console.escape(str(diagnosis.path))}: {state}: {diagnosis.verdict}", 2))
+    if encryption := diagnosis.encryption.sentence:
+        click.echo(console.wrapped(console.filled(f"encryption: {encryption}"), 2))
+
+
+def print_starts(versions: Sequence[tuple[StartVerdict, StartVerdict]]) -> None:
+    """Prints what starts come to and what they destroy."""
+    (normal, truncating), *others = versions
+    said = [("", normal)]
+    one, two = normal.forecast, truncating.forecast
+    if (two.starts, two.destroys) != (one.starts, one.destroys):
+        said.append(("With -file_truncate_bad_eof ", truncating))
+    said += [(f"As version {each.forecast.server_version} ", each) for each, _ in others]
+    for label, start in said:
+        color = "green" if start.harmless else "yellow" if start.delivers else "red"
+        text = f"{label}the server would {start.outlook()}" if label else start.sentence()
+        click.echo(console.paint(console.wrapped(text, 2), color, err=False))
+        losses = start.forecast.destroys
+        for loss in losses[:_LOSSES]:
+            click.echo(console.wrapped(f"  destroys  {loss.sentence()}", 12))
+        console.left_out(len(losses) - _LOSSES, head="  destroys  ", tail=": see -o json")
+
+
+def print_outcomes(diagnosis: Diagnosis) -> None:
+    """Prints what became of the messages: the numbers, then the channels in which it is not simply well."""
+    click.echo(f"messages: {diagnosis.totals.sentence('a start')}")
+    rows = [
+        (
+            each.name,
+            each.count,
+            describe_ranges(each.readable or (), 4) if each.readable is not None else None,
+            _described(each.recoverable, *each.older),
+            _described(each.archived),
+            _described(each.missing),
+            ", ".join(unknown.sequences for unknown in each.unknown) or None,
+        )
+        for each in diagnosis.outcomes.values()
+        if each.recoverable or each.older or each.archived or each.missing or each.unknown
+    ]
+    if rows:
+        headers = ("channel", "intact", "readable now", "recoverable", "archived", "missing before", "unknown")
+        click.echo(table_text(headers, rows[:_CHANNELS], right=("intact",), indent=2), nl=False)
+    console.left_out(len(rows) - _CHANNELS, "channel", head="  ", tail=": see -o json")
+
+
+def _described(*sets: Ranges) -> str | None:
+    return "; ".join(describe_ranges(each, 4) for each in sets if each) or None
+
+
+def print_advice(advice: Advice) -> None:
+    """Prints the next step, and its command as it can be pasted."""
+    click.echo(console.wrapped(f"next: {console.escape_line(advice.text)}", 2))
+    if advice.command:
+        click.echo(f"  {' '.join(map(shell_word, advice.command))}")

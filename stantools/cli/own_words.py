@@ -1,0 +1,69 @@
+"""The user's own command, printed again with one change: another path, another user, one more option."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from stantools.escaping import shell_word
+
+#: Stands in remedies for what the user asked `stantools` for.
+_PLACEHOLDER: Final = "stantools COMMAND"
+#: The option of what is left out: another user need not.
+ACCEPT_UNREADABLE: Final = "--accept-unreadable"
+#: Options whose value names a variable that another user's command needs.
+_VARIABLES: Final = ("--encryption-key-env",)
+_STORE_VARIABLE: Final = "STANTOOLS_STORE"
+
+_words: list[str] = []
+
+
+def keep(words: Sequence[str]) -> None:
+    """Remembers what followed `stantools` on the command line."""
+    _words[:] = words
+
+
+def repeated(text: str) -> str:
+    """Fills the user's words into the commands of a remedy."""
+    if _PLACEHOLDER not in text:
+        return text
+    command = " ".join(["stantools", *(shell_word(each) for each in _words if each != ACCEPT_UNREADABLE)])
+    if variables := _variables():
+        text = text.replace("`sudo ", f"`sudo --preserve-env={','.join(variables)} ")
+    return text.replace(_PLACEHOLDER, command)
+
+
+def about(path: Path | None) -> str:
+    """Returns the user's command about another path; "" if that cannot be made of the words."""
+    if path is None:
+        return ""
+    named = [at for at, word in enumerate(_words) if _leads_to(word, path)]
+    if not named:
+        return ""
+    words = [str(path) if at == named[0] else word for at, word in enumerate(_words)]
+    return " ".join(["stantools", *map(shell_word, words)])
+
+
+def may_add(group: click.Group, option: str) -> bool:
+    """Returns whether the user's verb takes an option that was not given."""
+    command: click.Command | None = group
+    for word in _words:
+        if not isinstance(command, click.Group):
+            break
+        command = command.get_command(click.Context(command), word) or group.get_command(click.Context(group), "doctor")
+    return option not in _words and any(option in each.opts for each in (command.params if command else ()))
+
+
+def _leads_to(word: str, path: Path) -> bool:
+    """Returns whether a word names a directory above a path."""
+    return bool(word) and not word.startswith("-") and Path(word) in path.parents and os.path.isdir(word)  # noqa: PTH112
+
+
+def _variables() -> list[str]:
+    named = [_words[at + 1] for at, word in enumerate(_words[:-1]) if word in _VARIABLES]
+    named += [word.partition("=")[2] for word in _words if word.startswith(tuple(f"{each}=" for each in _VARIABLES))]
+    return [*named, *([_STORE_VARIABLE] if os.environ.get(_STORE_VARIABLE) else [])]

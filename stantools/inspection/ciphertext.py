@@ -1,0 +1,102 @@
+"""Which channels of a store may hold encrypted payloads, and whether a key opens them.
+
+A store does not say that it is encrypted. Without the key nothing is certain; with it, the tag of a message is proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Final
+
+from stantools.errors import StantoolsError, StoreChangedError
+from stantools.escaping import escape
+from stantools.format.encryption import ChannelCipher, DecryptError, looks_encrypted, may_be_encrypted
+from stantools.inspection.messages import MessageReader, Selection, StoredMessage
+from stantools.notation import counted, some_of
+from stantools.options import SERVER_KEY_VARIABLE
+from stantools.store.directory import ChannelFiles, Datastore
+
+#: Messages at each end of a channel that are looked at: encryption may have been turned on or off in between.
+_SAMPLES: Final = 4
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True)
+class CiphertextReport:
+    """What a look at the first and last messages of each channel says about encryption."""
+
+    suspected: tuple[str, ...] = ()  #: channels whose payloads may be encrypted; no key was given
+    opened: tuple[str, ...] = ()  #: channels with payloads that the key opens: these are encrypted
+    refused: tuple[str, ...] = ()  #: channels whose payloads have the shape, and none is opened by the key
+
+    @property
+    def sentence(self) -> str:
+        """Says it in one line, "" if nothing has the shape of encrypted data; STORE is the store in its command."""
+        parts = []
+        if self.opened:
+            parts.append(f"payloads of {_listed(self.opened)} are encrypted, and the key opens them")
+        if self.refused:
+            why = "it is not their key, or they are not encrypted"
+            parts.append(f"payloads of {_listed(self.refused)} may be encrypted, and the key does not open them: {why}")
+        if self.suspected:
+            text = (
+                f"payloads of {_listed(self.suspected)} may be encrypted; the key of the server shows whether they are"
+            )
+            parts.append(f"{text}: `stantools doctor STORE --encryption-key-env {SERVER_KEY_VARIABLE}`")
+        return "; ".join(parts)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it for json output."""
+        return {"suspected": list(self.suspected), "opened": list(self.opened), "refused": list(self.refused)}
+
+
+def find_ciphertext(store: Datastore, names: Iterable[str] | None = None) -> CiphertextReport:
+    """Looks at a few messages of each channel.
+
+    Args:
+        store: The store, with the key if there is one.
+        names: The channels; all if not given.
+    """
+    found: dict[str, list[str]] = {"suspected": [], "opened": [], "refused": []}
+    for name in store.channel_names if names is None else names:
+        try:
+            state = _state(store, store.channel(name))
+        except StoreChangedError:
+            raise
+        except StantoolsError:
+            continue  # verify says so
+        if state:
+            found[state].append(name)
+    return CiphertextReport(**{state: tuple(channels) for state, channels in found.items()})
+
+
+def _state(store: Datastore, channel: ChannelFiles) -> str:
+    samples = [(each.sequence, each.data) for each in _samples(store, channel) if each.data]
+    if not may_be_encrypted(samples):
+        return ""
+    if store.key is None:
+        return "suspected"
+    cipher = ChannelCipher(store.key, channel.raw_name)
+    sealed = (data for sequence, data in samples if looks_encrypted(data, sequence))
+    return "opened" if any(_opens(cipher, data) for data in sealed) else "refused"
+
+
+def _samples(store: Datastore, channel: ChannelFiles) -> Iterator[StoredMessage]:
+    reader = MessageReader(channel, store.crc.checking)
+    first, last = reader.read(Selection()), reader.read(Selection(tail=_SAMPLES))
+    found = chain(islice(first, 2 * _SAMPLES), last)
+    yield from {each.sequence: each for each in found if isinstance(each, StoredMessage)}.values()
+
+
+def _opens(cipher: ChannelCipher, data: bytes) -> bool:
+    try:
+        cipher.decrypt(data)
+    except DecryptError:
+        return False
+    return True
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"{counted(len(names), 'channel')} ({some_of([escape(each) for each in names], _NAMED)})"

@@ -1,0 +1,295 @@
+"""What a start of the server comes to: the forecast of it beside the messages that the files hold.
+
+"Harmless" is a promise: every intact message that the limits leave is delivered at its sequence, to a subscriber from
+the first message on and to one that begins anywhere else; no sequence is given a second time; no subscription stands
+beyond the last message; nothing is destroyed. All that breaks it is a `Flaw`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from stantools.escaping import escape
+from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm, Loss
+from stantools.inspection.outcomes import ChannelOutcome, name_ranges
+from stantools.notation import counted, describe_ranges, describe_sequences, some_of
+from stantools.store.ranges import Ranges
+from stantools.store.sublog import SubStatus
+
+#: Subscriptions that a sentence names.
+_NAMED = 3
+
+
+class FlawKind(enum.Enum):
+    """Why a start is not harmless, in the order in which a sentence says it; the value begins what it says."""
+
+    CRASH = "end with a panic at the first lookup of a message"
+    REUSED = "give sequences a second time"
+    AHEAD = "never send new messages to subscriptions that stand beyond the last one"
+    UNREACHABLE = "not reach intact messages"
+    STALL = "stall"
+    SKIPPED = "skip intact messages"
+    WRONG = "deliver other messages in the place of"
+    REPEATED = "deliver messages twice"
+    ALONE = "fail to deliver messages to a subscriber that begins there, and to deliver them again"
+    OVERLAID = "lose sight of messages as soon as one is published"
+    MISPLACED = "not find again what is published next"
+    UNKNOWN = "perhaps give sequences a second time"
+    UNPROVEN = "deliver every message that is there"  #: nothing proves that a channel ended with its last message
+
+
+#: Those that leave some message undelivered, or deliver the wrong one.
+UNDELIVERED = frozenset(
+    (
+        FlawKind.CRASH,
+        FlawKind.UNREACHABLE,
+        FlawKind.STALL,
+        FlawKind.SKIPPED,
+        FlawKind.WRONG,
+        FlawKind.REPEATED,
+        FlawKind.ALONE,
+        FlawKind.OVERLAID,
+    )
+)
+
+
+#: Those that do harm as soon as something is published.
+HARMFUL = frozenset((FlawKind.REUSED, FlawKind.AHEAD, FlawKind.MISPLACED))
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """Something in one channel for which a start is not harmless."""
+
+    kind: FlawKind
+    channel: str  #: the channel
+    sequences: Ranges = field(default_factory=Ranges)  #: the messages
+    detail: str = ""  #: more about it, safe to show
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it for json output."""
+        return {
+            "kind": self.kind.name.lower(),
+            "channel": self.channel,
+            "sequences": self.sequences.as_json(),
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True)
+class StartVerdict:
+    """A start of the server, and what it does to the messages that are there."""
+
+    forecast: Forecast
+    channels: Mapping[str, ChannelOutcome]  #: with what a server finds, and what the start destroys
+    flaws: tuple[Flaw, ...]  #: why it is not harmless, apart from files that it changes
+    limited: Mapping[str, Ranges]  #: intact messages that the limits hide, by channel
+
+    @cached_property
+    def shortened(self) -> list[str]:
+        """The files that a start would shorten or remove, without indexes, which are rebuilt."""
+        changed = self.forecast.files_changed().items()
+        return [
+            path
+            for path, (before, after) in changed
+            if path.endswith(".dat") and before is not None and (after is None or after < before)
+        ]
+
+    @cached_property
+    def ghosts(self) -> int:
+        """How many durable queue members a start would delete."""
+        return sum(each.subscriptions.count(SubStatus.GHOST) for each in self.forecast.channels.values())
+
+    @property
+    def destructive(self) -> bool:
+        """Bytes go that may hold something."""
+        return bool(self.shortened or self.forecast.destroys)
+
+    @property
+    def undelivered(self) -> bool:
+        """Some message would not be delivered, or not the right one."""
+        return any(each.kind in UNDELIVERED for each in self.flaws)
+
+    @property
+    def delivers(self) -> bool:
+        """A start does no harm that the files show; perhaps nothing proves where a channel ended."""
+        works = self.forecast.starts and self.forecast.recovered
+        unproven = all(each.kind is FlawKind.UNPROVEN for each in self.flaws)
+        return works and unproven and not (self.destructive or self.ghosts)
+
+    @property
+    def harmless(self) -> bool:
+        """A start does what the module's text promises."""
+        return self.delivers and not self.flaws
+
+    def sentence(self) -> str:
+        """Says in one sentence what the server would do if it were started now; names in it are safe to show."""
+        return "Started now, the server would " + self.outlook()
+
+    def outlook(self) -> str:
+        """Says the same as the rest of a sentence that ends in `would`."""
+        forecast = self.forecast
+        if not forecast.starts:
+            reason = f": {escape(forecast.error)}" if forecast.error else ""
+            return f"exit with code {forecast.exit_code}{reason}"
+        if not forecast.recovered:
+            return "start over as if the store were empty"
+        if self.delivers and self.flaws:
+            return f"start and deliver every message that is there; {self.unproven()}"
+        if parts := self.harms():
+            return f"start, and would {'; it would '.join(parts)}"
+        if self.limited:
+            return f"start and deliver every message that the limits leave (they hide {name_ranges(self.limited)})"
+        return "start and deliver every message"
+
+    def unproven(self) -> str:
+        """Says of which channels nothing proves where they ended."""
+        first, *more = [each.detail for each in self.flaws if each.kind is FlawKind.UNPROVEN]
+        return first + (f" (and so of {counted(len(more), 'more channel')})" if more else "")
+
+    def harms(self) -> list[str]:
+        """Says what a start does that is not harmless, each the rest of a sentence that ends in `would`."""
+        parts = []
+        if lost := self.shortened:
+            gone: dict[str, Ranges] = {}
+            for loss in self.forecast.destroys:
+                if loss.how in (Harm.CUT, Harm.REMOVED) and loss.sequences:
+                    gone[loss.channel] = gone.get(loss.channel, Ranges()) | loss.sequences
+            intact = f", with intact messages: {name_ranges(gone)}" if gone else ""
+            parts.append(f"cut or remove {counted(len(lost), 'file')}, {escape(lost[0])} first{intact}")
+        if anew := [loss for loss in self.forecast.destroys if loss.how is Harm.ANEW]:
+            where = f"{escape(anew[0].channel)} from sequence {anew[0].at} on"
+            held = name_ranges({loss.channel: loss.sequences for loss in anew})
+            parts.append(
+                f"assign sequences of {counted(len(anew), 'channel')} a second time: {where}, and not reach {held}"
+            )
+        for kind in FlawKind:
+            if kind is FlawKind.UNPROVEN:
+                continue
+            if flaws := [each for each in self.flaws if each.kind is kind]:
+                parts.append(_said(kind, flaws))
+        if self.ghosts:
+            parts.append(f"delete {counted(self.ghosts, 'durable queue member')} whose client is gone")
+        return parts
+
+
+def _said(kind: FlawKind, flaws: list[Flaw]) -> str:
+    if kind is FlawKind.STALL:
+        first = flaws[0]
+        where = f"{escape(first.channel)} at sequence {first.sequences.first}"
+        return f"stall in {counted(len(flaws), 'channel')}: {where} ({first.detail})"
+    details = [each for each in flaws if each.detail]
+    if details:
+        more = len(flaws) - 1
+        where = f"{escape(details[0].channel)} {details[0].detail}"
+        return f"{kind.value}: {where}" + (f" (and {counted(more, 'more channel')})" if more else "")
+    return f"{kind.value}: {name_ranges({each.channel: each.sequences for each in flaws})}"
+
+
+def judge_start(forecast: Forecast, outcomes: Mapping[str, ChannelOutcome]) -> StartVerdict:
+    """Puts the forecast of a start beside what the files hold.
+
+    Args:
+        forecast: The start, with lookups.
+        outcomes: What became of the messages of each channel (`Verdict.outcomes`).
+    """
+    channels: dict[str, ChannelOutcome] = {}
+    flaws: list[Flaw] = []
+    limited: dict[str, Ranges] = {}
+    works = forecast.starts and forecast.recovered
+    losses: dict[str, list[Loss]] = {}
+    for loss in forecast.destroys:
+        losses.setdefault(loss.channel, []).append(loss)
+    for name, outcome in outcomes.items():
+        shown = forecast.channels.get(name) if works else None
+        found = shown.lookups.readable & outcome.intact if shown else Ranges()
+        own = losses.get(name, [])
+        destroyed = Ranges.union(loss.sequences for loss in own)
+        channels[name] = replace(outcome, readable=found, lost=destroyed & outcome.intact)
+        if not works:
+            continue
+        hidden = Ranges()
+        if shown and shown.limited:
+            hidden = outcome.intact & Ranges.of([(0, shown.first_seq - 1)])
+            if hidden:
+                limited[name] = hidden
+        flaws += _flaws(outcome, shown, hidden, anew=any(loss.how is Harm.ANEW for loss in own))
+    return StartVerdict(forecast, channels, tuple(flaws), limited)
+
+
+def _flaws(outcome: ChannelOutcome, shown: ChannelForecast | None, hidden: Ranges, *, anew: bool) -> Iterator[Flaw]:
+    name = outcome.name
+    if shown is None:
+        if outcome.intact and not anew:
+            yield Flaw(FlawKind.UNREACHABLE, name, outcome.intact)
+        return
+    wanted = outcome.intact - hidden
+    yield from _beyond(outcome, shown, anew=anew)
+    if shown.stalls_at is not None and shown.stall_error.startswith("panic"):
+        yield Flaw(FlawKind.CRASH, name, shown.lookups.failing)
+        return
+    if outcome.older:
+        older = ", then ".join(describe_ranges(each, 4) for each in outcome.older)
+        yield Flaw(FlawKind.UNREACHABLE, name, outcome.older[0], f"{older} of an older generation")
+    inside = Ranges.of([(shown.first_seq, shown.last_seq)]) if shown.first_seq else Ranges()
+    outside = wanted - inside
+    if outside and not anew:
+        yield Flaw(FlawKind.UNREACHABLE, name, outside)
+    delivered = Ranges.of(shown.delivered)
+    twice = _twice(shown.delivered)
+    if shown.stalls_at is not None:
+        rest = wanted & inside & Ranges.of([(shown.stalls_at, shown.last_seq)])
+        not_delivered = f"{describe_sequences(rest, 4)} not delivered" if rest else "nothing after it is delivered"
+        yield Flaw(FlawKind.STALL, name, Ranges.of([(shown.stalls_at, shown.stalls_at)]) | rest, not_delivered)
+        inside = inside & Ranges.of([(0, max(shown.stalls_at - 1, 0))])
+    wrong = Ranges.of((each, each) for each in shown.lookups.wrong)
+    if skipped := (wanted & inside) - delivered - wrong:
+        yield Flaw(FlawKind.SKIPPED, name, skipped)
+    if wrong:
+        yield Flaw(FlawKind.WRONG, name, wrong)
+    if twice:
+        yield Flaw(FlawKind.REPEATED, name, twice)
+    if shown.alone is not None:
+        unread = (wanted & shown.lookups.readable) - shown.alone.readable
+        if unread or shown.alone.wrong:
+            unread = unread | Ranges.of((each, each) for each in shown.alone.wrong)
+            yield Flaw(FlawKind.ALONE, name, unread)
+    if shown.overlaid:
+        yield Flaw(FlawKind.OVERLAID, name, shown.overlaid)
+    if shown.misplaces:
+        yield Flaw(FlawKind.MISPLACED, name, Ranges(), f"from sequence {shown.last_seq + 1} on")
+
+
+def _beyond(outcome: ChannelOutcome, shown: ChannelForecast, *, anew: bool) -> Iterator[Flaw]:
+    """Iterates over what the end of the channel, as the server shows it, does to new messages."""
+    name, last = outcome.name, shown.last_seq
+    again = outcome.known - Ranges.of([(0, last)])
+    if again and not anew:
+        yield Flaw(FlawKind.REUSED, name, again)
+    if ahead := shown.subscriptions.beyond(last):
+        furthest = ahead.furthest
+        names = some_of([escape(each.name or f"subscription {each.state.id}") for each in ahead[: _NAMED + 1]], _NAMED)
+        if len(ahead) > _NAMED:
+            names = f"{counted(len(ahead), 'subscription')}, {names.partition(' and ')[0]} among them"
+        text = f"{describe_ranges([(last + 1, furthest)])} to {names}"
+        yield Flaw(FlawKind.AHEAD, name, Ranges.of([(last + 1, furthest)]), text)
+    for each in outcome.unknown:
+        if each.last is None and each.suspected:
+            text = f"{each.sequences}, if there were more ({escape(each.reason)})"
+            yield Flaw(FlawKind.UNKNOWN, name, Ranges(), text)
+        elif each.last is None:
+            yield Flaw(FlawKind.UNPROVEN, name, Ranges(), each.sentence(name))
+
+
+def _twice(delivered: Iterable[tuple[int, int]]) -> Ranges:
+    """Returns the sequences that occur in more than one run of a delivery."""
+    again, end = [], -1
+    for first, last in sorted(delivered):
+        if first <= end:
+            again.append((first, min(last, end)))
+        end = max(end, last)
+    return Ranges.of(again)

@@ -1,0 +1,63 @@
+"""How to install a package that is missing, where this program was installed.
+
+The packages themselves are named, as this program needs them: no index has to know `stantools` for that.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import re
+import shlex
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_NAME: Final = re.compile(r"[\w.-]+")
+_PROJECT: Final = Path(__file__).parents[1] / "pyproject.toml"
+
+
+def install_command(*packages: str) -> str:
+    """Returns the command that installs packages for the Python that runs this, in versions that are known to do."""
+    known = dict(reversed([*_requirements()]))  # the first one counts: others are for developers
+    words = [known.get(_normal(each), each) for each in packages]
+    return f"{_installer()} {' '.join(map(shlex.quote, dict.fromkeys(words)))}"
+
+
+def _installer() -> str:
+    from importlib.util import find_spec
+
+    python = shlex.quote(sys.executable)
+    if find_spec("pip") is None:
+        return f"uv pip install --python {python}"
+    scripts = Path(sysconfig.get_path("scripts"))
+    from shutil import which
+
+    found = which("pip")
+    return "pip install" if found and Path(found).parent == scripts else f"{python} -m pip install"
+
+
+def _requirements() -> Iterator[tuple[str, str]]:
+    """Yields what this program needs, optional parts included: names, and names with versions."""
+    for line in _lines():
+        requirement = line.partition(";")[0].strip()
+        if name := _NAME.match(requirement):
+            plain = re.sub(r"\s+|[()]", "", requirement)
+            yield _normal(name[0]), plain
+
+
+def _lines() -> list[str]:
+    try:
+        return metadata.requires("stantools") or []
+    except metadata.PackageNotFoundError:  # the source, and nothing is installed
+        if not _PROJECT.exists():
+            return []
+    import tomllib
+
+    project = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]
+    return [*project["dependencies"], *(line for lines in project["optional-dependencies"].values() for line in lines)]
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,385 @@
+"""Trees of subjects and of patterns, one level a token: which subjects match, and which patterns overlap.
+
+A `SubjectTree` holds subjects, a million perhaps. Patterns are walked through it all at once, so that what they have in
+common is looked at once, and a search costs the branches that some pattern reaches. A subject stands at the first token
+that no other subject shares, so most subjects take one entry of a dict, whatever number of tokens follows.
+
+A `PatternTree` holds patterns. Two of them are walked side by side, which finds the pairs that overlap.
+
+Searches are work that can be interrupted: they iterate over what they find, with None in between where others may have
+a turn. What changes meanwhile may be found or not; the caller looks whether a subject that was found is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from itertools import product
+from typing import Final, Generic, Protocol, TypeVar
+
+from stantools.nats.interest import finished
+
+#: Branches that are looked at in a row.
+STEP: Final = 1024
+
+
+class NamedSubject(Protocol):
+    """What stands in a tree of subjects: it knows its subject."""
+
+    name: bytes
+
+
+E = TypeVar("E", bound=NamedSubject)
+V = TypeVar("V")
+W = TypeVar("W")
+
+
+class _Node(Generic[E]):
+    """What follows some tokens: nodes, or subjects that alone begin so."""
+
+    __slots__ = ("end", "next")
+
+    def __init__(self) -> None:
+        self.next: dict[bytes, _Node[E] | E] = {}
+        self.end: E | None = None
+
+
+class _PatternNode(Generic[V]):
+    """What follows some tokens of patterns."""
+
+    __slots__ = ("ends", "next", "rests", "star")
+
+    def __init__(self) -> None:
+        self.next: dict[bytes, _PatternNode[V]] = {}
+        self.star: _PatternNode[V] | None = None
+        self.ends: dict[V, None] | None = None  #: of patterns that end here
+        self.rests: dict[V, None] | None = None  #: of patterns that end with `>` here
+
+    def __bool__(self) -> bool:
+        return bool(self.next or self.star or self.ends or self.rests)
+
+
+class PatternTree(Generic[V]):
+    """Patterns, each with values.
+
+    Attributes:
+        root: What begins all of them.
+    """
+
+    __slots__ = ("root",)
+
+    def __init__(self) -> None:
+        self.root: _PatternNode[V] = _PatternNode()
+
+    def add(self, pattern: bytes, value: V) -> None:
+        """Adds a value to a valid pattern."""
+        node = self.root
+        tokens = pattern.split(b".")
+        rest = tokens[-1] == b">"
+        for token in tokens[:-1] if rest else tokens:
+            if token == b"*":
+                following = node.star
+                if following is None:
+                    following = node.star = _PatternNode()
+            else:
+                following = node.next.get(token)
+                if following is None:
+                    following = node.next[token] = _PatternNode()
+            node = following
+        values = node.rests if rest else node.ends
+        if values is None:
+            values = {}
+            if rest:
+                node.rests = values
+            else:
+                node.ends = values
+        values[value] = None
+
+    def remove(self, pattern: bytes, value: V) -> None:
+        """Takes a value from a pattern, which has it."""
+        node, way = self.root, []
+        tokens = pattern.split(b".")
+        rest = tokens[-1] == b">"
+        for token in tokens[:-1] if rest else tokens:
+            way.append((node, token))
+            following = node.star if token == b"*" else node.next[token]
+            assert following is not None
+            node = following
+        values = node.rests if rest else node.ends
+        assert values is not None
+        del values[value]
+        for above, token in reversed(way):
+            if token == b"*":
+                if above.star:
+                    break
+                above.star = None
+            else:
+                if above.next[token]:
+                    break
+                del above.next[token]
+
+    def overlaps(self, others: PatternTree[W]) -> Iterator[tuple[V, W] | None]:
+        """Iterates over the values of pairs of patterns, one of each tree, that some subject matches both."""
+        stack = [(self.root, others.root)]
+        steps = 0
+        while stack:
+            one, two = stack.pop()
+            steps += 1
+            if one.ends and two.ends:
+                yield from product(one.ends, two.ends)
+            if one.rests:
+                for below in _below(two):
+                    yield from ((a, below[0]) for a in one.rests) if below else (None,)
+            if two.rests:
+                for other in _below(one):
+                    yield from ((other[0], b) for b in two.rests) if other else (None,)
+            shared = one.next.keys() & two.next.keys()
+            stack += ((one.next[token], two.next[token]) for token in shared)
+            steps += min(len(one.next), len(two.next))
+            if one.star is not None:
+                stack += ((one.star, each) for each in two.next.values())
+                if two.star is not None:
+                    stack.append((one.star, two.star))
+                steps += len(two.next)
+            if two.star is not None:
+                stack += ((each, two.star) for each in one.next.values())
+                steps += len(one.next)
+            if steps >= STEP:
+                steps = 0
+                yield None
+
+
+def _below(node: _PatternNode[V]) -> Iterator[tuple[V] | None]:
+    """Iterates over the values of patterns with at least one more token."""
+    for value in node.rests or ():
+        yield (value,)
+    stack = [*node.next.values(), *([node.star] if node.star is not None else [])]
+    steps = 0
+    while stack:
+        node = stack.pop()
+        for value in (*(node.ends or ()), *(node.rests or ())):
+            yield (value,)
+        stack += node.next.values()
+        if node.star is not None:
+            stack.append(node.star)
+        steps += 1
+        if steps % STEP == 0:
+            yield None
+
+
+def grow(patterns: Iterable[bytes]) -> Generator[None, None, PatternTree[bytes]]:
+    """Makes a tree of patterns whose values they are themselves, as work that can be interrupted."""
+    tree: PatternTree[bytes] = PatternTree()
+    for row, pattern in enumerate(patterns, 1):
+        tree.add(pattern, pattern)
+        if row % STEP == 0:
+            yield
+    return tree
+
+
+def tree_of(patterns: Iterable[bytes]) -> PatternTree[bytes]:
+    """As `grow`, at once."""
+    return finished(grow(patterns))
+
+
+def first_overlap(tree: PatternTree[bytes], limit: int) -> Generator[None, None, tuple[bytes, bytes] | None]:
+    """Finds two different patterns of a tree that overlap, as work that can be interrupted; None if none do.
+
+    Args:
+        tree: The patterns.
+        limit: Branches, about, that are looked at.
+
+    Raises:
+        OverflowError: That was not enough.
+    """
+    pauses = 0
+    for pair in tree.overlaps(tree):
+        if pair is None:
+            yield
+            pauses += 1
+            if pauses * STEP >= limit:
+                raise OverflowError
+        elif pair[0] != pair[1]:
+            return pair
+    return None
+
+
+def overlap_each_other(patterns: Iterable[bytes], limit: int) -> bool:
+    """Returns whether two different patterns overlap, or that cannot be found out with so many branches."""
+    try:
+        return finished(first_overlap(tree_of(patterns), limit)) is not None
+    except OverflowError:
+        return True
+
+
+class SubjectTree(Generic[E]):
+    """Subjects, each at most once. A `*` or `>` in one of them is a token as any other.
+
+    Attributes:
+        steps: Branches that searches have looked at so far.
+    """
+
+    __slots__ = ("_root", "steps")
+
+    def __init__(self) -> None:
+        self._root: _Node[E] = _Node()
+        self.steps = 0
+
+    def add(self, entry: E) -> None:
+        """Adds a subject. No other entry with its name is there."""
+        node = self._root
+        depth = 0
+        for token in entry.name.split(b"."):
+            child = node.next.get(token)
+            if child is None:
+                node.next[token] = entry
+                return
+            depth += 1
+            if isinstance(child, _Node):
+                node = child
+                continue
+            if child is entry:
+                return
+            below: _Node[E] = _Node()
+            node.next[token] = below
+            tokens = child.name.split(b".", depth + 1)
+            if len(tokens) == depth:
+                below.end = child
+            else:
+                below.next[tokens[depth]] = child
+            node = below
+        node.end = entry
+
+    def discard(self, entry: E) -> None:
+        """Takes a subject out, if it is there."""
+        node = self._root
+        way: list[tuple[_Node[E], bytes]] = []
+        for token in entry.name.split(b"."):
+            child = node.next.get(token)
+            if child is None:
+                return
+            way.append((node, token))
+            if not isinstance(child, _Node):
+                if child is not entry:
+                    return
+                del node.next[token]
+                way.pop()
+                break
+            node = child
+        else:
+            if node.end is not entry:
+                return
+            node.end = None
+        for above, token in reversed(way):
+            if node.next or node.end is not None:
+                break
+            del above.next[token]
+            node = above
+
+    def select(self, patterns: PatternTree[V]) -> Iterator[E | None]:
+        """Iterates over the subjects that match a pattern, each once."""
+        active: list[_PatternNode[V]]
+        stack: list[tuple[_Node[E] | E, list[_PatternNode[V]], int]] = [(self._root, [patterns.root], 0)]
+        steps = 0
+        while stack:
+            node, active, depth = stack.pop()
+            steps += len(active)
+            if steps >= STEP:
+                self.steps += steps
+                steps = 0
+                yield None
+            if not isinstance(node, _Node):
+                if _fits(node.name, active, depth):
+                    yield node
+                continue
+            if node.end is not None and any(each.ends for each in active):
+                yield node.end
+            if any(each.rests for each in active):
+                yield from self._below(node)
+                continue
+            stars = [each.star for each in active if each.star is not None]
+            named = [each.next for each in active if each.next]
+            depth += 1
+            if not stars and sum(map(len, named)) <= len(node.next):
+                steps += sum(map(len, named))
+                found: dict[bytes, list[_PatternNode[V]]] = {}
+                for some in named:
+                    for token, each in some.items():
+                        if token in node.next:
+                            found.setdefault(token, []).append(each)
+                stack += ((node.next[token], reached, depth) for token, reached in found.items())
+            elif not named:
+                # Copies, as the tree may change in between.
+                yield from self._each(node, stack, stars, depth)
+            else:
+                for token, child in zip(list(node.next), list(node.next.values()), strict=True):
+                    reached = stars + [some[token] for some in named if token in some]
+                    steps += len(active)
+                    if reached:
+                        if isinstance(child, _Node):
+                            stack.append((child, reached, depth))
+                        elif _fits(child.name, reached, depth):
+                            yield child
+                    if steps >= STEP:
+                        self.steps += steps
+                        steps = 0
+                        yield None
+        self.steps += steps
+
+    def _each(
+        self,
+        node: _Node[E],
+        stack: list[tuple[_Node[E] | E, list[_PatternNode[V]], int]],
+        active: list[_PatternNode[V]],
+        depth: int,
+    ) -> Iterator[E | None]:
+        """Goes on with all children of a node; iterates over those that are subjects and match."""
+        steps = 0
+        for child in list(node.next.values()):
+            steps += len(active)
+            if isinstance(child, _Node):
+                stack.append((child, active, depth))
+            elif _fits(child.name, active, depth):
+                yield child
+            if steps >= STEP:
+                self.steps += steps
+                steps = 0
+                yield None
+        self.steps += steps
+
+    def _below(self, node: _Node[E]) -> Iterator[E | None]:
+        """Iterates over all subjects that have at least one more token."""
+        stack = [node]
+        steps = 0
+        while stack:
+            for child in list(stack.pop().next.values()):
+                steps += 1
+                if not isinstance(child, _Node):
+                    yield child
+                else:
+                    if child.end is not None:
+                        yield child.end
+                    stack.append(child)
+                if steps >= STEP:
+                    self.steps += steps
+                    steps = 0
+                    yield None
+        self.steps += steps
+
+
+def _fits(name: bytes, active: list[_PatternNode[V]], depth: int) -> bool:
+    """Returns whether the tokens of a subject from some depth on match the rest of a pattern."""
+    left = name.split(b".", depth)
+    for token in left[depth].split(b".") if len(left) > depth else ():
+        reached: list[_PatternNode[V]] = []
+        for node in active:
+            if node.rests:
+                return True
+            if node.star is not None:
+                reached.append(node.star)
+            following = node.next.get(token)
+            if following is not None:
+                reached.append(following)
+        if not reached:
+            return False
+        active = reached
+    return any(node.ends for node in active)

@@ -1,0 +1,47 @@
+"""The names in a datastore directory: what a server calls its files, and what other programs put beside them.
+
+Facts: filestore.md sections 1 and 7.5.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+SERVER_FILE = "server.dat"
+CLIENTS_FILE = "clients.dat"
+SUBS_FILE = "subs.dat"
+FT_LOCK_FILE = ".rootdir.lck"
+WITNESS_FILE = ".truncate.lck"
+RAFT_LOG_FILE = "raft.log"
+#: What a salvage leaves in a new store; servers ignore it.
+MANIFEST_FILE = "stantools-salvage.json"
+
+#: Names of data files and indexes: the part that should be a number, and whether it is an archived one.
+SLICE_NAME = re.compile(r"msgs\.(.*)\.dat(\.bak)?", re.DOTALL)
+INDEX_NAME = re.compile(r"msgs\.(.*)\.idx(\.bak)?", re.DOTALL)
+
+#: Directories that file systems, storage boxes and desktops make, in lower case.
+_OF_SYSTEMS: Final = frozenset(
+    {
+        "lost+found",
+        "@eadir",
+        "@recycle",
+        "@recently-snapshot",
+        "#recycle",
+        "#snapshot",
+        "~snapshot",
+        "$recycle.bin",
+        "recycler",
+        "system volume information",
+        "__macosx",
+    }
+)
+
+
+def is_system_name(name: str) -> bool:
+    """Returns whether a directory has a name that operating systems give, or that no channel can have.
+
+    The name of a channel begins with no dot: `.Trash-1000`, `.snapshot`, `.zfs` and the like are none.
+    """
+    return name.startswith(".") or name.lower() in _OF_SYSTEMS

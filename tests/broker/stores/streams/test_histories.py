@@ -1,0 +1,36 @@
+"""Whatever was done with a stream: closed, killed, or after a loss of power, it has what its model has."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.broker.stores.streams.histories import play
+
+#: Seeds of a test, by how each history ends.
+SEEDS = {"close": 90, "kill": 90, "power": 40}
+_MANY = 400
+
+
+@pytest.mark.parametrize("end", SEEDS)
+def test_a_stream_is_as_its_model(end: str) -> None:
+    play_all(range(SEEDS[end]), end)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", SEEDS)
+@pytest.mark.parametrize("first", range(1000, 5000, _MANY))
+def test_many_streams_are_as_their_models(end: str, first: int) -> None:
+    play_all(range(first, first + _MANY), end)
+
+
+def play_all(seeds: range, end: str) -> None:
+    for seed in seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                play(seed, Path(folder), end)
+            except Exception as error:
+                error.add_note(f"seed {seed}, {end}")
+                raise

@@ -1,0 +1,208 @@
+"""Random histories on our broker and on the newest nats-server, side by side: what can be seen of both is the same.
+
+A history that fails is played again by itself, with more patience, and shortened as far as it still fails: the test
+prints what is left. `python -m tests.broker.streams.test_histories SEED …` plays some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests import natsclient, servers
+from tests.broker.streams.comparison import Comparison, Side, differing
+from tests.broker.streams.history import History, Step, make
+from tests.brokers import Broker
+
+needs_server = pytest.mark.skipif(
+    servers.NEWEST not in servers.available(), reason="the newest nats-server is not here"
+)
+
+#: Histories that are played at a time, apart from those that wait.
+_TOGETHER: Final = 4
+#: Seconds after which nothing more comes, first, and where a history has failed.
+_QUIET, _QUIETER = 0.7, 3.0
+#: Seconds in which servers have kept what is not kept at once.
+_KEPT: Final = 2.5
+
+
+def _acknowledges_more(step: Step | None, ours: Any, theirs: Any) -> bool:
+    """Limits or a roll-up took a message that waited for an acknowledgement of policy `all`."""
+    if step is None or step.kind not in ("publish", "burst", "update", "purge", "delete") or not isinstance(ours, dict):
+        return False
+    return any("num_ack_pending" in name and own > other for name, own, other in differing("", ours, theirs))
+
+
+def _waits_beyond(step: Step | None, ours: Any, theirs: Any) -> bool:
+    """A consumer that begins beyond the end of its stream was opened again."""
+    found = list(differing("", ours, theirs)) if step is None else []
+    return bool(found) and all(
+        name.startswith("consumers.") and name.endswith((".delivered", ".ack_floor")) and own[0] == 0 and own > other
+        for name, own, other in found
+    )
+
+
+def _counts_what_is_gone(step: Step | None, ours: Any, theirs: Any) -> bool:
+    """A roll-up took messages that a consumer had not been given yet."""
+    if step is None or "Nats-Rollup" not in step.values.get("headers", ()):
+        return False
+    return all(name.endswith(".num_pending") and own < other for name, own, other in differing("", ours, theirs))
+
+
+#: What is different, and why. A history ends where it comes upon one of these.
+KNOWN: Final = {
+    "real servers take a pending message that goes by itself for acknowledged, with policy `all` also all before it, "
+    "which nobody has acknowledged": _acknowledges_more,
+    "real servers forget at a start that a consumer waits for a sequence that is still to come": _waits_beyond,
+    "real servers go on counting what a roll-up of everything took": _counts_what_is_gone,
+}
+
+
+def known(step: Step | None, ours: Any, theirs: Any) -> bool:
+    """Returns whether a difference is known."""
+    return any(each(step, ours, theirs) for each in KNOWN.values())
+
+
+class Pair:
+    """Our broker and a nats-server.
+
+    Args:
+        folder: For both.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.ours = Broker(folder / "ours", "-js", "-sd", folder / "store")
+        self.theirs = servers.NatsServer(folder / "theirs", servers.NEWEST)
+        self.clients: list[natsclient.Client] = []
+
+    async def start(self) -> None:
+        self.ours.start()
+        self.theirs.start()
+        await self.connect()
+
+    async def connect(self) -> None:
+        urls = (self.ours.url, self.theirs.url)
+        self.clients = [await natsclient.connect(url, allow_reconnect=False) for url in urls]
+
+    async def again(self, *, kill: bool) -> None:
+        """Ends both, and starts them again."""
+        if kill:
+            await asyncio.sleep(_KEPT)
+        await self.leave()
+        for each in (self.ours, self.theirs):
+            each.kill() if kill else each.stop()
+        await self.start()
+
+    async def leave(self) -> None:
+        for client in self.clients:
+            await client.close()
+
+    def end(self) -> None:
+        for each in (self.ours, self.theirs):
+            if each.process is not None:
+                each.kill()
+
+
+@contextlib.asynccontextmanager
+async def pair(folder: Path) -> AsyncIterator[Pair]:
+    """A pair of servers that are running."""
+    found = Pair(folder)
+    try:
+        await found.start()
+        yield found
+        await found.leave()
+    finally:
+        found.end()
+
+
+async def play(two: Pair, histories: Iterable[History], prefix: str, quiet: float) -> list[Comparison]:
+    """Plays histories at a time, with the ends and starts that they have."""
+    gate = asyncio.Semaphore(_TOGETHER)
+    comparisons = []
+    for row, history in enumerate(histories):
+        ours, theirs = (Side(client, f"{prefix}{row}", quiet) for client in two.clients)
+        comparisons.append(Comparison(history, (ours, theirs), known, gate))
+    for part in range(max(len(each.history.parts) for each in comparisons)):
+        if part:
+            await two.again(kill=part % 2 == 0)
+            for each in comparisons:
+                for side, client in zip(each.sides, two.clients, strict=True):
+                    await side.resume(client)
+        left = [each for each in comparisons if not each.over and part < len(each.history.parts)]
+        await asyncio.gather(*(each.play(part, check=part > 0) for each in left))
+    return comparisons
+
+
+def shorter(history: History) -> Iterator[History]:
+    """Iterates over histories with some steps less, the shortest ones first."""
+    size = max(len(part) for part in history.parts)
+    while size:
+        for row, part in enumerate(history.parts):
+            for at in range(0, len(part), size):
+                less = part[:at] + part[at + size :]
+                yield replace(history, parts=(*history.parts[:row], less, *history.parts[row + 1 :]))
+        size //= 2
+
+
+async def shorten(two: Pair, history: History, tries: int) -> History:
+    """Returns the shortest history that still fails, as far as one is found in some tries."""
+    number = 0
+    found = True
+    while found:
+        found = False
+        for less in shorter(history):
+            number += 1
+            if number > tries:
+                return history
+            [one] = await play(two, [less], f"s{number}x", _QUIETER)
+            if one.difference is not None:
+                history, found = less, True
+                break
+    return history
+
+
+async def failures(folder: Path, seeds: Iterable[int], *, parts: int, size: int, tries: int = 40) -> list[str]:
+    """Plays the histories of some seeds. Returns what is different, each time."""
+    said: list[str] = []
+    async with pair(folder) as two:
+        played = await play(two, [make(seed, parts, size) for seed in seeds], "h", _QUIET)
+        for row, each in enumerate(each for each in played if each.difference is not None):
+            # What does not happen again was a matter of time.
+            [again] = await play(two, [each.history], f"r{row}x", _QUIETER)
+            if again.difference is not None:
+                least = await shorten(two, each.history, tries)
+                steps = [f"  {step}" for part in least.parts for step in (*part, "-- servers end and start again")]
+                said.append("\n".join((str(again.difference), "shortened:", *steps[:-1])))
+        logged = [line for line in two.ours.said().splitlines() if "[ERR]" in line or "Traceback" in line]
+        # With no time left for timers nothing was compared.
+        slow = sum(each.slow for each in played)
+    return [*said, *logged, *([f"{slow} of {len(played)} were too slow"] if 2 * slow > len(played) else [])]
+
+
+@needs_server
+def test_short_histories_are_the_same_as_with_a_real_server(tmp_path: Path) -> None:
+    # Those with timers take their time.
+    seeds = [seed for seed in range(24) if not make(seed).timed]
+    found = asyncio.run(failures(tmp_path, seeds, parts=2, size=10))
+    assert not found, "\n\n".join(found)
+
+
+@needs_server
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [range(start, start + 40) for start in range(1000, 1400, 40)], ids=str)
+def test_histories_are_the_same_as_with_a_real_server(tmp_path: Path, seeds: range) -> None:
+    found = asyncio.run(failures(tmp_path, seeds, parts=4, size=16))
+    assert not found, "\n\n".join(found)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        print("\n\n".join(asyncio.run(failures(Path(temporary), map(int, sys.argv[1:]), parts=4, size=16))))

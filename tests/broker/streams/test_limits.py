@@ -1,0 +1,176 @@
+"""Limits that become lower, roll-ups, markers, and what a stream refuses: rules that random histories found wanting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker.streams.world import World
+
+SECOND = 1_000_000_000
+#: Lower limits, and which of four messages stay with `discard: new`, and with `old`.
+LOWER: dict[str, tuple[dict[str, Any], list[int], list[int]]] = {
+    "messages": ({"max_msgs": 2}, [1, 2, 3, 4], [3, 4]),
+    "bytes": ({"max_bytes": 80}, [1, 2, 3, 4], [3, 4]),
+    "subject": ({"max_msgs_per_subject": 1}, [3, 4], [3, 4]),
+    "both": ({"max_msgs": 1, "max_msgs_per_subject": 1}, [3, 4], [4]),
+}
+
+
+def _sequences(world: World, name: str = "S") -> list[int]:
+    contents = world.server.account.streams[name].store.contents
+    return [each for each in range(1, contents.last + 1) if contents.locate(each) is not None]
+
+
+@pytest.mark.parametrize("retention", ["limits", "workqueue", "interest"])
+@pytest.mark.parametrize("discard", ["new", "old"])
+@pytest.mark.parametrize("limit", LOWER)
+def test_lower_limits_take_nothing_from_a_stream_that_refuses_new_messages(
+    tmp_path: Path, limit: str, discard: str, retention: str
+) -> None:
+    lower, with_new, with_old = LOWER[limit]
+    world = World(tmp_path)
+    base = {"subjects": ["s.*"], "discard": discard, "retention": retention}
+    world.create("S", **base)
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit")
+    for i in range(4):
+        world.publish(f"s.{i % 2}", b"x")
+    world.api("STREAM.UPDATE.S", {"name": "S", **base, **lower})
+    expected = with_new if discard == "new" else with_old
+    assert _sequences(world) == expected
+    for again in (world.restart, world.crash):
+        again()
+        assert _sequences(world) == expected
+    if discard == "new" and "max_msgs" in lower:
+        assert world.publish("s.9", b"x")["error"]["err_code"] == 10077
+    # One that is told to discard old ones does so.
+    world.api("STREAM.UPDATE.S", {"name": "S", **base, **lower, "discard": "old"})
+    assert _sequences(world) == with_old
+
+
+def test_a_message_to_a_pattern_replaces_those_of_all_its_subjects() -> None:
+    world = World()
+    world.create("S", subjects=["s.>"], allow_rollup_hdrs=True)
+    for subject in ("s.a", "s.b", "s.a.b", "s.a"):
+        world.publish(subject, b"x")
+    world.publish("s.*", b"", Nats_Rollup="sub")
+    assert _sequences(world) == [3, 5]
+    world.publish("s.>", b"", Nats_Rollup="sub")
+    assert _sequences(world) == [6]
+
+
+def test_a_full_stream_that_refuses_new_messages_refuses_roll_ups() -> None:
+    world = World()
+    world.create("S", subjects=["s.*"], allow_rollup_hdrs=True, discard="new", max_msgs=2, max_msgs_per_subject=1,
+                 discard_new_per_subject=True)  # fmt: skip
+    world.publish("s.a", b"x")
+    assert world.publish("s.a", b"x")["error"]["err_code"] == 10077
+    assert world.publish("s.a", b"x", Nats_Rollup="sub")["seq"] == 2
+    world.publish("s.b", b"x")
+    assert world.publish("s.a", b"x", Nats_Rollup="sub")["error"]["err_code"] == 10077
+    assert _sequences(world) == [2, 3]
+
+
+def test_what_marks_the_end_of_a_subject_ends_without_a_mark(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s.*"], max_age=2 * SECOND, subject_delete_marker_ttl=30 * SECOND)
+    world.publish("s.a", b"x")
+    world.pass_time(3 * SECOND)
+    assert _sequences(world) == [2]
+    world.restart()
+    world.pass_time(10 * SECOND)
+    assert not _sequences(world) and world.state("S")["last_seq"] == 2
+
+
+@pytest.mark.parametrize("option", ["allow_atomic", "allow_batched", "allow_msg_counter", "allow_msg_schedules"])
+def test_options_of_later_versions_are_refused_by_name(option: str) -> None:
+    world = World()
+    assert option in world.create("S", **{option: True})["error"]["description"]
+    assert "error" not in world.create("S", **{option: False})
+    error = world.api("STREAM.UPDATE.S", {"name": "S", option: True})["error"]
+    assert error["err_code"] == 10052 and option in error["description"]
+    assert "persist_mode" in world.create("P", persist_mode="async")["error"]["description"]
+    assert "error" not in world.create("P", persist_mode="default")
+
+
+def test_the_first_of_several_mistakes_is_answered() -> None:
+    world = World()
+    world.create("S", subjects=["s"], max_msg_size=150)
+    mistakes: list[tuple[dict[str, str], int]] = [
+        ({"Nats_Batch_Id": "1"}, 10174),
+        ({"Nats_Incr": "1"}, 10168),
+        ({"Nats_Expected_Stream": "x"}, 10060),
+        ({"Nats_TTL": "10"}, 10166),
+        ({"Nats_Expected_Last_Subject_Sequence": "9"}, 10071),
+        ({"Nats_Schedule": "@at 2030-01-01T00:00:00Z"}, 10188),
+        ({"Nats_Stream_Source": "a 1"}, 10227),
+        ({"Nats_Expected_Last_Msg_Id": "z"}, 10070),
+        ({"Nats_Rollup": "sub"}, 10111),
+        ({"Nats_TTL": "x"}, 10165),
+    ]
+    for row, (first, number) in enumerate(mistakes):
+        for other, _ in mistakes[row:]:
+            assert world.publish("s", b"", **{**other, **first})["error"]["err_code"] == number
+        assert world.publish("s", b"x" * 200, **first)["error"]["err_code"] == 10054
+
+
+def test_a_request_that_has_expired_gets_that_answer() -> None:
+    world = World()
+    world.create("S", subjects=["s"])
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit")
+    world.publish("s", b"x")
+    for expires in (-1, -(10**9), -(1 << 63)):
+        for more in ({}, {"no_wait": True}):
+            [(_, _, status)] = world.pull("S", "c", {"batch": 1, "expires": expires, **more})
+            assert status == "408 Request Timeout"
+    assert world.api("CONSUMER.INFO.S.c")["num_waiting"] == 0
+    world.api("CONSUMER.PAUSE.S.c", {"pause_until": "2100-01-01T00:00:00Z"})
+    [(_, _, status)] = world.pull("S", "c", {"batch": 1, "no_wait": True})
+    assert status == "404 No Messages"
+
+
+def test_what_a_limit_takes_with_its_subject_does_not_count_as_pending() -> None:
+    world = World()
+    world.create("S", subjects=["s.*"], max_msgs=1)
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit", filter_subjects=["s.a", "s.b"])
+    for subject, pending in (("s.a", 1), ("s.c", 0), ("s.b", 1), ("s.a", 1), ("s.c", 0)):
+        world.publish(subject, b"x")
+        assert world.api("CONSUMER.INFO.S.c")["num_pending"] == pending
+
+
+def test_after_a_purge_a_consumer_stands_behind_it_and_after_limits_it_does_not() -> None:
+    world = World()
+    world.create("S", subjects=["s.*"], max_msgs=5)
+    world.consumer("S", "c", durable_name="c", ack_policy="explicit")
+    world.consumer("S", "other", durable_name="other", ack_policy="explicit", filter_subject="t")
+    for _ in range(30):
+        world.publish("s.a", b"x")
+
+    def positions(name: str) -> tuple[int, int]:
+        info = world.api(f"CONSUMER.INFO.S.{name}")
+        return info["delivered"]["stream_seq"], info["ack_floor"]["stream_seq"]
+
+    assert positions("c") == (0, 0)
+    world.api("STREAM.PURGE.S", {"filter": "s.b"})
+    assert positions("other") == (0, 0)
+    world.api("STREAM.PURGE.S", {"seq": 28})
+    assert positions("c") == (27, 27)
+    assert [reply.split(".")[5] for reply, _, _ in world.pull("S", "c", {"batch": 5, "no_wait": True})[:3]] == [
+        "28", "29", "30",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("again", [World.restart, World.crash])
+def test_a_consumer_that_begins_beyond_the_end_still_does_after_a_start(tmp_path: Path, again: Any) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"])
+    world.consumer("S", "c", durable_name="c", deliver_policy="by_start_sequence", opt_start_seq=5)
+    world.publish("s", b"1")
+    world.pass_time(3 * SECOND)
+    again(world)
+    assert world.state("S")["last_seq"] == 1
+    for sequence in range(2, 7):
+        assert world.publish("s", b"x")["seq"] == sequence
+    assert [each[0].split(".")[5] for each in world.pull("S", "c", b"2")] == ["5", "6"]

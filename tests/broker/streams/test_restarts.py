@@ -1,0 +1,111 @@
+"""After a restart clients see of a stream what it had: what was removed stays so, damage costs as little as it can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker.streams.world import World
+
+SECOND = 1_000_000_000
+
+
+def again(world: World, how: str) -> None:
+    world.crash() if how == "kill" else world.restart()
+
+
+def payloads(world: World, stream: str, last: int) -> dict[int, str]:
+    found = {number: world.api(f"STREAM.MSG.GET.{stream}", {"seq": number}) for number in range(1, last + 1)}
+    return {number: answer["message"].get("data", "") for number, answer in found.items() if "message" in answer}
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize(
+    ("limits", "removed"),
+    [
+        ({"max_msgs_per_subject": 1}, 2),
+        ({"max_msgs": 3}, 5),
+        ({"max_bytes": 200}, 5),
+        ({"max_age": 60 * SECOND, "duplicate_window": SECOND}, 5),
+    ],
+)
+def test_what_a_limit_took_stays_away(tmp_path: Path, how: str, limits: dict[str, Any], removed: int) -> None:
+    """Also when a later removal, or a wider limit, makes room for it."""
+    world = World(tmp_path)
+    world.create("S", subjects=["s.*"], **limits)
+    for number in range(removed):
+        world.publish("s.a", b"%d" % number * 30)
+        world.pass_time(SECOND)
+    if "max_age" in limits:
+        world.pass_time(61 * SECOND)
+    world.publish("s.b", b"stays")
+    last = world.state("S")["last_seq"]
+    for number in payloads(world, "S", last - 1):
+        world.api("STREAM.MSG.DELETE.S", {"seq": number, "no_erase": True})
+    expected = world.state("S")
+    again(world, how)
+    world.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s.*"]})
+    again(world, how)
+    assert world.state("S") == expected
+    assert list(payloads(world, "S", last)) == [last]
+    world.server.stop()
+
+
+@pytest.mark.parametrize("erase", [True, False])
+def test_the_times_of_messages_are_found_when_the_last_one_was_deleted(tmp_path: Path, erase: bool) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"], max_age=60 * SECOND)
+    world.publish("s", b"old")
+    world.pass_time(40 * SECOND)
+    for number in range(3):
+        world.publish("s", b"young", Nats_Msg_Id=str(number))
+    world.api("STREAM.MSG.DELETE.S", {"seq": 4, "no_erase": not erase})
+    world.restart()
+    assert world.publish("s", b"young", Nats_Msg_Id="1")["duplicate"]
+    assert world.publish("s", b"more")["seq"] == 5
+    world.pass_time(30 * SECOND)
+    assert list(payloads(world, "S", 5)) == [2, 3, 5]
+    world.server.stop()
+
+
+def test_a_stream_that_cannot_be_opened_is_left_alone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for name in ("ONE", "TWO"):
+        world.create(name, subjects=[name])
+        world.publish(name, b"x")
+    messages = tmp_path / "jetstream" / "$G" / "streams" / "ONE" / "msgs"
+    world.server.stop()
+    (messages / "1.key").write_bytes(b"a key")
+    world.begin()
+    assert world.state("TWO")["messages"] == 1
+    assert "error" in world.api("STREAM.INFO.ONE")
+    # Nor is it overwritten.
+    assert "error" in world.create("ONE", subjects=["ONE"])
+    world.server.stop()
+    (messages / "1.key").unlink()
+    world.begin()
+    assert world.state("ONE")["messages"] == 1
+    world.server.stop()
+
+
+def test_a_consumer_that_is_made_again_is_where_it_was(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"])
+    for _ in range(5):
+        world.publish("s", b"x")
+    world.consumer("S", "reader", durable_name="reader", ack_policy="explicit")
+    for acknowledgement, _, _ in world.pull("S", "reader", {"batch": 3}):
+        world.ask(acknowledgement, b"+ACK")
+    world.server.stop()
+    meta = tmp_path / "jetstream" / "$G" / "streams" / "S" / "obs" / "reader" / "meta.inf"
+    meta.write_bytes(meta.read_bytes()[:40])
+    world.begin()
+    assert world.api("CONSUMER.NAMES.S")["consumers"] in ([], None)
+    made = world.consumer("S", "reader", durable_name="reader", ack_policy="explicit")
+    assert made["delivered"]["stream_seq"] == made["ack_floor"]["stream_seq"] == 3
+    assert made["num_pending"] == 2
+    world.restart()
+    assert world.api("CONSUMER.INFO.S.reader")["num_pending"] == 2
+    world.server.stop()

@@ -1,0 +1,111 @@
+"""A signal ends the process in time, whatever it is doing, and nothing acknowledged is lost by that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import natsclient
+from tests.brokers import READY, Broker
+from tests.servers import free_port
+
+ROOT = Path(__file__).parents[2]
+#: A broker in which a request to the API with this subject never ends.
+_STUCK = """
+import sys, time
+from broker.streams.api import Api
+answer = Api.answer
+def stuck(self, subject, header, body):
+    if subject.endswith(b".STUCK"):
+        print("stuck", flush=True)
+        {how}
+    return answer(self, subject, header, body)
+Api.answer = stuck
+from broker.cli import console
+sys.argv[0] = "stan-broker"
+console()
+"""
+_HOW = {"busy": "while True: pass", "blocked": "time.sleep(600)"}
+#: Seconds until the test fails. Two are what is promised, on a machine that has the time.
+_PATIENCE = 30
+
+
+def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while text not in log.read_text():
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("how", "number", "code"), [("busy", signal.SIGTERM, 143), ("blocked", signal.SIGINT, 0)])
+def test_a_loop_that_never_comes_back_does_not_keep_the_process(
+    tmp_path: Path, how: str, number: int, code: int
+) -> None:
+    port, log = free_port(), tmp_path / "log"
+    words = ["-a", "127.0.0.1", "-p", str(port), "-st", "memory", "-js", "-sd", str(tmp_path / "store")]
+    script = _STUCK.format(how=_HOW[how])
+    with log.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-c", script, *words], cwd=ROOT, stdout=file, stderr=file)
+    try:
+        _wait_for(log, READY, process)
+
+        async def publish() -> list[int]:
+            client = await natsclient.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False)
+            await client.jetstream().add_stream(name="S", subjects=["s.>"])
+            answers = await asyncio.gather(*(client.request(f"s.{each}", b"x") for each in range(200)))
+            # The last ones may never be acknowledged.
+            for each in range(200):
+                await client.publish(f"s.{each}", b"y")
+            await client.publish("$JS.API.STREAM.INFO.STUCK", b"")
+            await client._flush_pending(force_flush=True)
+            return [json.loads(answer.data)["seq"] for answer in answers]
+
+        acknowledged = asyncio.run(publish())
+        _wait_for(log, "stuck", process)
+        process.send_signal(number)
+        assert process.wait(_PATIENCE) == code
+        assert "takes longer than" in log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+    async def check(url: str) -> None:
+        client = await natsclient.connect(url)
+        for sequence in acknowledged:
+            assert (await client.jetstream().get_msg("S", sequence)).data == b"x"
+        await client.close()
+
+    with Broker(tmp_path / "again", "-st", "memory", "-js", "-sd", tmp_path / "store") as broker:
+        asyncio.run(check(broker.url))
+        assert broker.stop(signal.SIGTERM, _PATIENCE) == 143
+        assert "takes longer than" not in broker.said()
+
+
+def test_many_requests_at_work_do_not_keep_the_process(tmp_path: Path) -> None:
+    """Requests that are interrupted all the time are dropped: the end is one in order."""
+
+    async def ask(url: str) -> None:
+        client = await natsclient.connect(url, allow_reconnect=False)
+        js = client.jetstream()
+        await js.add_stream(name="KV", subjects=["kv.>"], allow_direct=True)
+        for number in range(20_000):
+            await client.publish(f"kv.{number}.{number % 7}", b"")
+        await client.flush()
+        inbox = client.new_inbox()
+        await client.subscribe(inbox)
+        patterns = json.dumps({"multi_last": [f"kv.*.x{number}" for number in range(2000)]}).encode()
+        for _ in range(200):
+            await client.publish("$JS.API.DIRECT.GET.KV", patterns, reply=inbox)
+        await client._flush_pending(force_flush=True)
+
+    with Broker(tmp_path, "-st", "memory", "-js", "-sd", tmp_path / "store") as broker:
+        asyncio.run(ask(broker.url))
+        assert broker.stop(signal.SIGTERM, _PATIENCE) == 143
+        assert "takes longer than" not in broker.said()

@@ -1,0 +1,205 @@
+"""What this user may not read: refused with exit code 3 by every verb, and nothing is written.
+
+The verbs run as a user without rights, since nothing is closed to root.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from pathlib import Path
+
+import jinja2  # noqa: F401 - loaded before the rights are gone
+import pytest
+
+OTHER = "nobody"
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can take another user's place")
+
+
+@pytest.fixture
+def place(tmp_path: Path, run) -> Path:
+    """A folder that everybody may write to, with a store in it."""
+    for each in (tmp_path, *tmp_path.parents):
+        if each.name.startswith(("pytest-", "popen-", "test_")):
+            each.chmod(each.stat().st_mode | 0o755)
+    tmp_path.chmod(0o777)
+    assert run("sample", tmp_path / "store", "--name", "orders", "--name", "telemetry", "--messages", 20).code == 0
+    for path in (tmp_path / "store").rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    (tmp_path / "store").chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture
+def as_other(place: Path, run, monkeypatch, tmp_path_factory):
+    """Runs a verb as a user without rights, in the folder.
+
+    Root has run it before, elsewhere: where Python and its modules lie may be closed to others.
+    """
+    warm = tmp_path_factory.mktemp("warm")
+    shutil.copytree(place, warm, dirs_exist_ok=True)
+
+    def invoke(*words: str, **variables: str):
+        with monkeypatch.context() as elsewhere:
+            elsewhere.chdir(warm)
+            run(*words, env=variables)
+        monkeypatch.chdir(place)
+        os.seteuid(pwd.getpwnam(OTHER).pw_uid)
+        try:
+            return run(*words, env=variables)
+        finally:
+            os.seteuid(0)
+
+    invoke.warm = warm  # type: ignore[attr-defined]
+    return invoke
+
+
+VERBS = [
+    ("doctor", "store"),
+    ("store",),
+    ("verify", "store"),
+    ("forecast", "store"),
+    ("info", "store"),
+    ("subs", "store"),
+    ("clients", "store"),
+    ("messages", "store", "orders"),
+    ("salvage", "store", "--out", "new"),
+    ("salvage", "store", "--dry-run"),
+    ("compact", "store", "--out", "new"),
+    ("truncate-bad-eof", "store", "--yes"),
+    ("migrate", "plan", "store", "--out", "new"),
+    ("report", "store", "--html", "page.html"),
+    ("diff", "store", "store"),
+    ("replay", "store", "--to", "nats://127.0.0.1:1"),
+    ("pipeline", "verify", "store"),
+    ("pipeline", "salvage", "store", "--out", "new"),
+    ("export", "store", "--to", "new.ndjson", "--format", "ndjson"),
+]
+
+
+def entries(place: Path) -> set[str]:
+    return {str(each.relative_to(place)) for each in place.rglob("*") if each.name != ".cache"}
+
+
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_no_verb_takes_it_for_damage(place: Path, as_other, words: tuple[str, ...]) -> None:
+    (place / "store" / "orders" / "msgs.1.dat").chmod(0o600)
+    before = entries(place)
+    done = as_other(*words)
+    said = " ".join(done.err.split())
+    assert done.code == 3, (done.out, done.err)
+    assert "orders/msgs.1.dat" in said and "owner: root" in said and "may not read" in said
+    assert f"sudo -u root stantools {' '.join(words)}`" in said
+    assert "Traceback" not in said and "lost" not in done.out
+    assert entries(place) == before
+
+
+CLOSED = {
+    "the store": ("", 0o700),
+    "the store, to be entered": ("", 0o744),
+    "a channel": ("orders", 0o700),
+    "a channel, to be entered": ("orders", 0o744),
+    "server.dat": ("server.dat", 0o600),
+    "clients.dat": ("clients.dat", 0o600),
+    "subs.dat": ("orders/subs.dat", 0o600),
+    "an index": ("orders/msgs.2.idx", 0o600),
+}
+CLOSED_TO_OTHERS = [("info", "the store"), ("info", "a channel"), ("salvage", "a channel"), ("salvage", "an index")]
+
+
+@pytest.mark.parametrize(("verb", "what"), [*(("doctor", each) for each in CLOSED), *CLOSED_TO_OTHERS])
+def test_whatever_is_closed(place: Path, as_other, what: str, verb: str) -> None:
+    name, mode = CLOSED[what]
+    closed = place / "store" / name
+    closed.chmod(mode)
+    before = entries(place)
+    done = as_other(verb, "store", *(("--out", "new") if verb == "salvage" else ()))
+    assert done.code == 3, (done.out, done.err)
+    assert "owner: root" in done.err and (name or "store") in done.err and "sudo -u root" in done.err
+    assert entries(place) == before
+
+
+def test_archived_slices_count(place: Path, as_other) -> None:
+    archived = place / "store" / "orders" / "msgs.1.dat.bak"
+    archived.write_bytes((place / "store" / "orders" / "msgs.1.dat").read_bytes())
+    archived.chmod(0o600)
+    done = as_other("doctor", "store")
+    assert done.code == 3 and "orders/msgs.1.dat.bak" in done.err
+
+
+def test_it_can_be_left_out(place: Path, as_other) -> None:
+    (place / "store" / "orders" / "msgs.1.dat").chmod(0o600)
+    done = as_other("salvage", "store", "--out", "new", "--accept-unreadable")
+    assert done.code in (1, 5), done.err
+    assert "orders/msgs.1.dat" in done.err and "left out" in done.err
+    assert (place / "new" / "server.dat").exists()
+    assert as_other("doctor", "store", "--accept-unreadable").code == 1
+
+
+def test_only_what_is_asked_for_counts(place: Path, as_other) -> None:
+    (place / "store" / "orders" / "msgs.1.dat").chmod(0o600)
+    assert as_other("messages", "store", "telemetry").code == 0
+    assert as_other("verify", "store", "--channel", "telemetry").code == 0
+    assert as_other("verify", "store", "--channel", "orders").code == 3
+
+
+def test_a_single_file(place: Path, as_other) -> None:
+    file = place / "store" / "orders" / "msgs.1.dat"
+    file.chmod(0o600)
+    done = as_other("records", "store/orders/msgs.1.dat")
+    assert done.code == 3 and "owner: root" in done.err
+    assert "`sudo -u root stantools records store/orders/msgs.1.dat`" in done.err
+    assert "--accept-unreadable" not in done.err
+
+
+def test_the_command_takes_its_variables_along(place: Path, as_other) -> None:
+    (place / "store" / "server.dat").chmod(0o600)
+    done = as_other("doctor", "--encryption-key-env", "K", K="secret", STANTOOLS_STORE="store")
+    assert "`sudo --preserve-env=K,STANTOOLS_STORE -u root stantools doctor --encryption-key-env K`" in " ".join(
+        done.err.split()
+    )
+
+
+def test_a_file_of_its_own_that_nobody_may_read(place: Path, as_other) -> None:
+    """Its owner cannot read it either: only root can."""
+    file = place / "store" / "orders" / "subs.dat"
+    user = pwd.getpwnam(OTHER)
+    os.chown(file, user.pw_uid, user.pw_gid)
+    file.chmod(0)
+    done = as_other("doctor", "store")
+    assert done.code == 3 and f"owner: {OTHER}" in done.err and "`sudo stantools doctor store`" in done.err
+
+
+def test_what_belongs_to_the_system_is_no_channel(place: Path, as_other, run) -> None:
+    store = place / "store"
+    for name in ("lost+found", ".Trash-1000", "@eaDir", ".snapshot", "$RECYCLE.BIN", "System Volume Information"):
+        (store / name).mkdir(mode=0o700)
+    done = as_other("info", "store", "-o", "json")
+    assert done.code == 0, done.err
+    assert '"orders"' in done.out and "lost+found" not in done.out and "eaDir" not in done.out
+    out = place / "new"
+    assert run("salvage", store, "--out", out).code == 0
+    assert sorted(each.name for each in out.iterdir() if each.is_dir()) == ["orders", "telemetry"]
+    # What has slices in it is a channel, whatever its name.
+    (store / "orders").rename(store / ".orders")
+    names = [each["name"] for each in run("info", store, "-o", "json").json()["channels"]]
+    assert names == [".orders", "telemetry"]
+
+
+@pytest.mark.parametrize("closed", ["raft", "data", "raft/*/raft.log", "data/*/msgs.1.dat"])
+@pytest.mark.parametrize("verb", ["info", "merge"])
+def test_nodes_of_a_cluster(tmp_path: Path, golden_clusters: Path, as_other, closed: str, verb: str) -> None:
+    """A node whose log may not be read is not taken for a store without one."""
+    shutil.copytree(golden_clusters / "channel_deleted" / "nodes", tmp_path / "nodes")
+    for path in (tmp_path / "nodes").rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    path = next((tmp_path / "nodes" / "a").glob(closed))
+    path.chmod(0o700 if path.is_dir() else 0o600)
+    words = {"info": ["info", "nodes/a"], "merge": ["merge", "nodes/a", "nodes/b", "nodes/c", "--out", "new"]}[verb]
+    shutil.copytree(golden_clusters / "channel_deleted" / "nodes", Path(as_other.warm) / "nodes")
+    done = as_other(*words)
+    assert done.code == 3 and path.name in done.err and "owner: root" in done.err, done.err
+    assert f"`sudo -u root stantools {' '.join(words)}`" in " ".join(done.err.split())
+    assert not (tmp_path / "new").exists()
+    assert ("--accept-unreadable" in done.err) is (path.name == "msgs.1.dat")

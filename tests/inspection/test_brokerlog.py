@@ -1,0 +1,88 @@
+"""`stantools explain` knows every error and warning that the broker prints: the texts are found in its source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stantools.inspection.explain import explain
+
+BROKER = Path(__file__).parents[2] / "broker"
+#: What conversions in a text become; the rest of a line says more, or nothing that can be known here.
+SAMPLES = {"s": "something", "r": "'something'", "d": "5", "f": "5.0", "i": "5", "%": "%"}
+#: Calls whose whole text comes from elsewhere, by file: as many as there are. A line of each is below.
+INDIRECT = {
+    "config/logs.py": 1,
+    "process.py": 7,
+    "stores/file/messages.py": 1,
+    "stores/memory.py": 1,
+    "stores/streams/metafiles.py": 2,
+    "stores/streams/recovery.py": 6,
+    "streaming/commits.py": 1,
+    "streaming/faulttolerance.py": 1,
+}
+LINES = (
+    "error opening file: open /x/log: permission denied",
+    "STREAM: Reload: not available yet: a.conf:1:0: gateway",
+    's.conf:1:12: "stoer" has no effect: did you mean "store"?',
+    "s.conf:1:0: max_closed_clients has no effect in this server",
+    "Peer name contains ',' make sure you provided an array of peer names, not a string with commas: taken for 2 peers",
+    "JetStream has no store_dir: streams are in the temporary directory /tmp/nats",
+    "JetStream is not clustered: consumers deliver to clients of this server, and not over routes",
+    "STREAM: Failed to start: /tmp/nats is no directory, but a link or a file that somebody else may have made",
+    "STREAM: ft: this server's embedded NATS server is linked to no other",
+    "STREAM: cluster: log_path: no effect; elections and replication are those of JetStream, in the NATS servers",
+    "STREAM: panic: Unable to sync: input/output error",
+)
+
+
+def calls() -> Iterator[tuple[str, int, str | None]]:
+    """Errors, warnings and fatal lines: where they are in the source, and their text if it is written there."""
+    for path in sorted(BROKER.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("error", "warning", "critical", "exception")
+                and re.search(r"\b(NATS|STREAMING)$", ast.unparse(node.func.value))
+            ):
+                first = node.args[0] if node.args else None
+                text = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
+                yield path.relative_to(BROKER).as_posix(), node.lineno, None if text == "%s" else text
+
+
+def sample(text: str) -> str:
+    return re.sub(r"%[-+ #0-9.]*([a-zA-Z%])", lambda found: SAMPLES[found[1]], text)
+
+
+WRITTEN = sorted({text for _, _, text in calls() if text})
+
+
+def test_the_texts_are_found() -> None:
+    assert len(WRITTEN) > 120
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_every_text_of_the_broker_is_known(text: str) -> None:
+    found = explain(sample(text))
+    if text.lstrip().startswith(("%s: %s", "%s - %s")):
+        # Client or file in front, and the reason is all there is.
+        found = found or explain(sample(text).replace("something", "127.0.0.1:5 - cid:5 - ", 1))
+    assert found and all(each.meaning for each in found), sample(text)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_texts_from_elsewhere_are_known(line: str) -> None:
+    assert explain(f"[7] 2026/11/21 03:00:00.123456 [WRN] {line}")
+
+
+def test_calls_with_a_text_from_elsewhere_are_listed() -> None:
+    found: dict[str, int] = {}
+    for path, _, text in calls():
+        if text is None:
+            found[path] = found.get(path, 0) + 1
+    assert found == INDIRECT

@@ -1,0 +1,196 @@
+"""What a path looks like that is no store: it is named, with a command that works."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shlex
+import shutil
+import socket
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from stantools.errors import NotAStoreError, StoreUnreadableError
+from stantools.store.directory import open_datastore
+from stantools.store.recognition import Kind, recognise
+from stantools.store.sample import SampleOptions, write_sample
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("srv/my data").mkdir(parents=True)
+    write_sample(Path("srv/my data/datastore"), SampleOptions(names=("orders", "a b"), messages=10))
+    return Path()
+
+
+def commands(text: str) -> list[list[str]]:
+    """The commands of ours in a remedy, as words."""
+    return [shlex.split(each) for each in re.findall(r"`(stantools [^`]*)`", text)]
+
+
+def jetstream(root: Path) -> Path:
+    (root / "$G" / "streams" / "ORDERS" / "msgs").mkdir(parents=True)
+    for name in ("meta.inf", "meta.sum", "msgs/1.blk"):
+        (root / "$G" / "streams" / "ORDERS" / name).touch()
+    return root
+
+
+@pytest.mark.parametrize(
+    ("below", "kind"),
+    [
+        ("", Kind.JETSTREAM),
+        ("jetstream", Kind.JETSTREAM),
+        ("jetstream/$G", Kind.JETSTREAM),
+        ("jetstream/$G/streams", Kind.JETSTREAM),
+        ("jetstream/$G/streams/ORDERS", Kind.JETSTREAM),
+        ("jetstream/$G/streams/ORDERS/msgs", Kind.JETSTREAM),
+    ],
+)
+def test_jetstream(tmp_path: Path, below: str, kind: Kind) -> None:
+    jetstream(tmp_path / "data" / "jetstream")
+    found = recognise(tmp_path / "data" / below)
+    assert found.kind is kind
+    assert shlex.quote(str(tmp_path / "data" / "jetstream")) in found.remedy
+
+
+def test_a_folder_around_a_store(place: Path) -> None:
+    found = recognise(Path("srv"))
+    assert (found.kind, found.instead) == (Kind.PARENT, Path("srv/my data/datastore"))
+    assert commands(found.remedy) == [["stantools", "doctor", "srv/my data/datastore"]]
+    shutil.copytree("srv/my data", "srv/another")
+    found = recognise(Path("srv"))
+    assert (
+        found.kind is Kind.SEVERAL and "my data/datastore" in found.sentence and "another/datastore" in found.sentence
+    )
+
+
+def test_the_folder_of_a_channel(place: Path) -> None:
+    store = "srv/my data/datastore"
+    found = recognise(Path(store, "a b"))
+    assert found.kind is Kind.CHANNEL
+    assert commands(found.remedy) == [["stantools", "messages", store, "a b"], ["stantools", "doctor", store]]
+    shutil.copytree(Path(store, "orders"), "alone")
+    assert "is not there" in recognise(Path("alone")).sentence
+
+
+@pytest.mark.parametrize(
+    "name", ["server.dat", "clients.dat", "orders/subs.dat", "orders/msgs.1.dat", "orders/msgs.1.idx"]
+)
+def test_a_single_file_of_a_store(place: Path, name: str) -> None:
+    path = Path("srv/my data/datastore", name)
+    found = recognise(path)
+    assert found.kind is Kind.FILE_OF_STORE
+    record, doctor = commands(found.remedy)
+    assert record == ["stantools", "records", str(path)]
+    assert Path(doctor[-1]).resolve() == Path("srv/my data/datastore").resolve()
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tgz", "tar.gz", "tar.bz2", "tar.xz", "zip"])
+def test_archives(place: Path, suffix: str) -> None:
+    """They are known by what is in them, and the command unpacks them: what comes out is named in turn."""
+    kinds = {"tar": "tar", "tgz": "gztar", "tar.gz": "gztar", "tar.bz2": "bztar", "tar.xz": "xztar", "zip": "zip"}
+    made = Path(shutil.make_archive("it", kinds[suffix], "srv"))
+    for path in (Path(f"of the shop.{suffix}"), Path("no suffix")):
+        shutil.copy(made, path)
+        found = recognise(path)
+        assert found.kind is Kind.ARCHIVE
+        command = re.search(r"`(mkdir .*) && (stantools doctor .*)`", found.remedy)
+        assert command
+        if shutil.which("unzip") or suffix != "zip":
+            assert os.system(command[1]) == 0
+            unpacked = recognise(Path(shlex.split(command[2])[-1]))
+            assert unpacked.kind is Kind.PARENT, unpacked
+            shutil.rmtree(shlex.split(command[2])[-1])
+
+
+def test_compressed_files_that_are_no_archives(place: Path) -> None:
+    Path("one.gz").write_bytes(gzip.compress(b"a log of a server\n" * 100))
+    assert recognise(Path("one.gz")).kind is Kind.COMPRESSED
+    Path("two.gz").write_bytes(gzip.compress(b"-- dump\nCREATE TABLE Messages (id INTEGER);\n"))
+    assert recognise(Path("two.gz")).kind is Kind.SQL_DUMP
+    Path("cut.tgz").write_bytes(gzip.compress(os.urandom(4000))[:30])
+    assert recognise(Path("cut.tgz")).kind in (Kind.ARCHIVE, Kind.COMPRESSED)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"-- MySQL dump 10.13\n", Kind.SQL_DUMP),
+        (b"\xef\xbb\xbf\nINSERT INTO Messages VALUES (1);", Kind.SQL_DUMP),
+        (b"SQLite format 3\0" + bytes(84), Kind.SQLITE),
+        (b"\x28\xb5\x2f\xfd" + bytes(30), Kind.ARCHIVE),
+        (b"hello", Kind.FILE),
+        (b"", Kind.FILE),
+    ],
+)
+def test_other_files(tmp_path: Path, content: bytes, kind: Kind) -> None:
+    (tmp_path / "x").write_bytes(content)
+    assert recognise(tmp_path / "x").kind is kind
+
+
+def test_a_backup_of_a_stream(tmp_path: Path) -> None:
+    for name in ("backup.json", "stream.tar.s2"):
+        (tmp_path / name).touch()
+    assert recognise(tmp_path).kind is Kind.BACKUP
+
+
+def test_nodes_of_a_cluster(tmp_path: Path) -> None:
+    for node in "abc":
+        (tmp_path / "nodes" / node / "raft" / "shop").mkdir(parents=True)
+        (tmp_path / "nodes" / node / "raft" / "shop" / "raft.log").touch()
+        write_sample(tmp_path / "nodes" / node / "data", SampleOptions(channels=1, messages=1))
+    one, all_of_them = recognise(tmp_path / "nodes" / "a"), recognise(tmp_path / "nodes")
+    assert one.kind is Kind.NODE
+    assert ["stantools", "doctor", str(tmp_path / "nodes/a/data")] in commands(one.remedy)
+    assert all_of_them.kind is Kind.NODES
+    assert [str(tmp_path / "nodes" / node) for node in "abc"] == commands(all_of_them.remedy)[0][2:5]
+
+
+def test_what_is_no_file_does_not_stop_anything(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("circle").symlink_to("circle")
+    Path("empty").mkdir()
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("socket")
+    for name in (
+        "pipe",
+        "circle",
+        "empty",
+        "socket",
+        "/dev/null",
+        "/dev/tty",
+        "/",
+        "/dev",
+        "nowhere",
+        "nats://host:4222",
+    ):
+        with pytest.raises(StoreUnreadableError) as refused:
+            open_datastore(Path(name))
+        assert refused.value.remedy, name
+
+
+def test_odd_entries_in_a_store(place: Path) -> None:
+    """A pipe, a socket, a link in a circle in the folder of a channel: they are not waited for."""
+    store = Path("srv/my data/datastore")
+    os.mkfifo(store / "orders" / "pipe")
+    os.mkfifo(store / "orders" / "msgs.9.dat.bak")
+    (store / "orders" / "circle").symlink_to("circle")
+    (store / "loop").symlink_to("loop")
+    opened = open_datastore(store)
+    opened.check_permitted(opened.channel_names)
+    assert opened.channel_names == ["a b", "orders"]
+
+
+def test_verbs_say_it_in_the_words_of_the_user(place: Path) -> None:
+    with pytest.raises(NotAStoreError) as refused:
+        open_datastore("srv")
+    assert refused.value.instead == Path("srv/my data/datastore")
+    with tarfile.open("x.tar", "w") as tar:
+        tar.add("srv")
+    with pytest.raises(NotAStoreError, match="is an archive"):
+        open_datastore("x.tar")

@@ -1,0 +1,59 @@
+"""Indexes that are written say what is read from them."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from stantools.streamfiles import highway
+from stantools.streamfiles.indexes import BlockEntry, StreamEntry, encode_index, read_index
+from stantools.streamfiles.layout import ArchiveError
+from stantools.streamfiles.records import tombstone
+
+KEY = highway.stream_key("S")
+TIME = 1_700_000_000_000_000_000
+
+
+def index(deleted: list[int]) -> bytes:
+    stream = StreamEntry(9, 900, 10, TIME, 200_000, TIME + 5)
+    blocks = [
+        BlockEntry(2, 800, 10, TIME, 100_000, TIME + 1, np.array(deleted, np.int64), 0),
+        BlockEntry(7, 100, 100_001, TIME + 2, 200_000, TIME + 5, np.zeros(0, np.int64), 3),
+    ]
+    return encode_index(stream, [(b"a.b", 8, 2, 2), (b"c", 1, 7, 7)], blocks, b"lasthash", KEY)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 3000])
+def test_it_says_what_was_written(count: int) -> None:
+    deleted = sorted(random.Random(count).sample(range(11, 100_000), count))
+    known = read_index(index(deleted), KEY)
+    assert (known.first, known.last, known.last_time) == (10, 200_000, TIME + 5)
+    assert (known.last_block, known.last_hash) == (7, b"lasthash")
+    assert [(number, each.first, each.last) for number, each in known.blocks.items()] == [
+        (2, 10, 100_000),
+        (7, 100_001, 200_000),
+    ]
+    assert known.blocks[2].deleted == set(deleted)
+    assert known.blocks[2].messages == 100_000 - 10 + 1 - count
+
+
+def test_no_flipped_bit_is_believed() -> None:
+    data = index([20, 30])
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << place % 8
+        with pytest.raises(ArchiveError):
+            read_index(bytes(damaged), KEY)
+
+
+def test_tombstones(kernel: ModuleType) -> None:
+    numbers, times = array("Q", [1, 5, 1 << 60]), array("q", [TIME, -1, 0])
+    one_by_one = b"".join(tombstone(number, time, KEY) for number, time in zip(numbers, times, strict=True))
+    encode = kernel.encode_tombstones
+    assert encode(np.array(numbers, np.uint64), np.array(times, np.int64), KEY) == one_by_one
+    with pytest.raises(ValueError, match="times"):
+        encode(np.array(numbers, np.uint64), np.array(times[:2], np.int64), KEY)
