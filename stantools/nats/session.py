@@ -1,7 +1,9 @@
 """One TCP connection to a NATS server: from its first byte to its loss.
 
-What comes is parsed in the read buffer, many messages at a time, and handed over from there. What goes out within one
-turn of the event loop leaves in one write.
+What comes is parsed in the read buffer, many messages at a time, and handed over from there. Buffer and table belong to
+what is handed over until that is done: nothing is read meanwhile. TLS would, in the call that closes the connection;
+what it reads then is dropped, as all is that comes after a connection was closed. What goes out within one turn of the
+event loop leaves in one write.
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ class Session(asyncio.BufferedProtocol):
         self._buffer = bytearray(_READ_SIZE)
         self._begin = self._end = 0
         self._frames = frame_table(_ROWS)
+        self._parsing = False
         self._out: list[bytes] = []
         self._out_size = 0
         self._flushing: asyncio.Handle | None = None
@@ -219,12 +222,20 @@ class Session(asyncio.BufferedProtocol):
 
     def get_buffer(self, hint: int) -> bytearray | memoryview:
         """Is called by the event loop: where to read to."""
+        if self._parsing:
+            return memoryview(bytearray(_READ_SIZE))
         return memoryview(self._buffer)[self._end :]
 
     def buffer_updated(self, count: int) -> None:
         """Is called by the event loop: so many bytes came."""
+        if self._parsing:
+            return
         self._end += count
-        needed = self._parse()
+        self._parsing = True
+        try:
+            needed = self._parse()
+        finally:
+            self._parsing = False
         kept = self._end - self._begin
         # What is left of an incomplete frame moves to the start of the buffer; of a larger one if it will not fit.
         if kept and max(needed, kept + 1) > len(self._buffer):

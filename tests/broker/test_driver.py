@@ -120,6 +120,24 @@ def test_nothing_else_waits_for_a_slow_commit(slow):
     asyncio.run(play())
 
 
+def test_the_end_of_a_job_follows_what_was_read_before():
+    async def play():
+        rounds = Rounds(asyncio.get_running_loop())
+        driver = LoopDriver(asyncio.get_running_loop(), pytest.fail, rounds)
+        done, over = [], asyncio.Event()
+
+        def finish(result):
+            done.append(result)
+            over.set()
+
+        rounds.take_in = partial(done.append, "read")
+        driver.aside(lambda: "result", finish)
+        await asyncio.wait_for(over.wait(), 60)
+        assert done == ["read", "result"]
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize("more", [False, True])
 def test_a_commit_that_waits_for_more(more):
     async def play():

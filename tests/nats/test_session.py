@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -146,5 +147,35 @@ def test_who_sends_much_waits_until_there_is_room() -> None:
         session.connection_lost(None)
         with pytest.raises(ConnectionResetError):
             await third
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_closes_while_tls_has_more() -> None:
+    """TLS hands over what it has decrypted in the call that closes: it is dropped, and what was parsed stays right."""
+
+    async def main() -> None:
+        listener, heard, transport = Listener(), Heard(), Transport()
+        session = Session(listener)
+        later = encoding.message(b"late", b"1", b"l" * 60) * 20
+
+        def close() -> None:
+            assert not transport.closed
+            transport.closed = True
+            view = session.get_buffer(-1)
+            view[: len(later)] = later
+            session.buffer_updated(len(later))
+
+        def handle(buffer: Any, frames: Any, begin: int, end: int) -> None:
+            if not transport.closed:
+                session.close()
+            heard(buffer, frames, begin, end)
+
+        transport.close = close  # type: ignore[method-assign]
+        listener.handlers = {1: handle, 2: handle}
+        session.connection_made(transport)  # type: ignore[arg-type]
+        put(session, INFO + b"".join(encoding.message(b"a", sid, sid * 9) for sid in (b"1", b"1", b"2", b"1")))
+        assert heard.messages == [(b"a", b"", sid * 9) for sid in (b"1", b"1", b"2", b"1")]
+        assert not listener.events
 
     asyncio.run(main())

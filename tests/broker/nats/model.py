@@ -216,7 +216,7 @@ def _is_of(frame: Frame, peer: Peer) -> bool:
 def _check_order(frames: list[Frame]) -> None:
     """What one client has sent has come to each subscription in this order, and once."""
     seen: dict[tuple[bytes, bytes], int] = {}
-    for _, sid, _, _, header, payload in (each for each in frames if len(each) > 1 and each[5] != b""):
+    for _, sid, _, _, _, payload in (each for each in frames if len(each) > 1 and each[5] != b""):
         name, number = origin(payload)
         if name != b"counts":
             assert seen.get((sid, name), -1) < number, (sid, payload[:20])

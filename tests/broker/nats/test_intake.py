@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 from unittest import mock
 
@@ -17,45 +19,9 @@ from broker.nats.connection import Connection
 from broker.nats.options import NatsOptions, Permissions, SubjectPermission
 from broker.nats.server import NatsServer
 from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE
+from tests.broker.nats.simulator import Wire
 
 HELLO = b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n'
-
-
-class Wire:
-    """A transport that keeps what was written."""
-
-    def __init__(self) -> None:
-        self.written = b""
-        self.paused = self.closing = False
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def pause_reading(self) -> None:
-        self.paused = True
-
-    def resume_reading(self) -> None:
-        self.paused = False
-
-    def is_closing(self) -> bool:
-        return self.closing
-
-    def close(self) -> None:
-        self.closing = True
-
-    abort = write_eof = close
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int, low: int) -> None:
-        """There are none."""
-
-    def get_extra_info(self, name: str, default: object = None) -> object:
-        return ("127.0.0.1", 1) if name == "peername" else default
 
 
 class World:
@@ -206,6 +172,130 @@ def test_who_lost_rights_by_a_reload_is_handled_alone() -> None:
         await world.settle()
         assert not world.calls and not world.wishes
         assert b"Permissions Violation" in world.wires[0].written
+
+    asyncio.run(scenario())
+
+
+def test_who_wants_answers_to_everything_from_now_on_gets_them() -> None:
+    async def scenario() -> None:
+        world = await World.of(1)
+        await world.feed(0, publish(b"pub.0"))
+        world.server.intake.run()
+        await world.feed(0, HELLO.replace(b'"verbose":false', b'"verbose":true'))
+        world.server.intake.run()
+        await world.feed(0, publish(b"pub.0"))
+        await world.settle()
+        assert world.wires[0].written == b"+OK\r\n" * 2
+
+    asyncio.run(scenario())
+
+
+def test_what_was_read_before_a_reload_is_under_the_rights_of_then() -> None:
+    async def scenario() -> None:
+        world = await World.of(1)
+        await world.feed(0, publish(b"pub.0"))
+        assert not world.calls
+        world.server.reload(replace(world.server.options, max_payload=7))
+        assert world.got(0)["pub"] == [(b"pub.0", b"x")]
+        await world.server.stop()
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_parsed_and_nothing_read_while_a_batch_is_applied(caplog: pytest.LogCaptureFixture) -> None:
+    """A handler that tries is stopped at once, and its message is the only one that suffers from it."""
+
+    async def scenario(attempt: Callable[[World], object], rank: int) -> None:
+        world = await World.of(3)
+        world.inner.subscribe(b"try.*", lambda *_: attempt(world), rank=rank)
+        for _ in range(3):
+            await world.feed(0, publish(b"try.0"))
+            world.server.intake.run()
+        world.calls.clear()
+        caplog.clear()
+        await world.feed(1, publish(b"pub.1", b"a"))
+        await world.feed(0, publish(b"try.0") + publish(b"pub.0", b"b"))
+        await world.feed(2, publish(b"pub.2", b"c"))
+        world.server.intake.run()
+        assert caplog.text.count("while") == 1
+        found = sorted(body for name, messages in world.calls for _, body in messages if name == "pub")
+        assert found == [b"a", b"b", b"c"] and not any(each.closed for each in world.connections)
+
+    attempts: list[Callable[[World], object]] = [
+        lambda world: world.connections[1].hear(publish(b"pub.1", b"wrong")),
+        lambda world: world.connections[1].get_buffer(-1),
+        lambda world: world.connections[0].get_buffer(-1),
+    ]
+    for attempt in attempts:
+        for rank in (0, 1):
+            asyncio.run(scenario(attempt, rank))
+
+
+def test_a_barrier_that_nobody_prepared_waits_for_what_was_read() -> None:
+    async def scenario() -> None:
+        world = await World.of(1)
+        await world.feed(0, publish(b"pub.0"))
+        reached: list[int] = []
+        world.inner.barrier(lambda: reached.append(len(world.calls)))
+        assert not reached and not world.calls
+        await world.settle()
+        assert reached == [1]
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_nobody_answers_end_after_what_was_read_before() -> None:
+    async def scenario() -> None:
+        world = await World.of(1)
+        over = asyncio.Event()
+        seen: list[int] = []
+
+        def ended(payload: bytes | None, nobody: bool) -> None:
+            seen.append(len(world.calls))
+            over.set()
+
+        world.inner.subscribe(b"silent", lambda *_: None)
+        world.inner.request(b"silent", b"", 0.01, ended)
+        await world.settle()
+        await world.feed(0, publish(b"pub.0"))
+        await asyncio.wait_for(over.wait(), 60)
+        assert seen == [1]
+
+    asyncio.run(scenario())
+
+
+def test_what_a_closed_connection_still_reads_goes_nowhere() -> None:
+    """TLS reads in the call that closes, whatever is being applied."""
+
+    async def scenario() -> None:
+        world = await World.of(2)
+        world.connections[0].close(Reason.CLIENT_CLOSED)
+        room = world.connections[0].get_buffer(-1)
+        assert room.obj is not world.server.read_buffer and len(room)
+        room[:6] = b"PING\r\n"
+        world.connections[0].buffer_updated(6)
+        assert b"PONG" not in world.wires[0].written
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("aborted", [True, False])
+def test_what_a_client_published_before_it_ended_reaches_everybody(aborted: bool) -> None:
+    async def scenario() -> None:
+        world = await World.of(5)
+        for number in range(1, 5):
+            await world.feed(number, b"SUB all 1\r\n")
+        world.server.intake.run()
+        with mock.patch.object(turns, "_TURN", 0.0), mock.patch.object(turns, "_SHORTEST", 0.0):
+            await world.feed(0, publish(b"all") + b"PING\r\n")
+            world.server.intake.run()
+            assert world.connections[0]._unfinished
+            if aborted:
+                world.connections[0].close(Reason.SLOW_PENDING, abort=True)
+            world.connections[0].connection_lost(ConnectionResetError() if aborted else None)
+            await world.settle()
+        await world.settle()
+        assert [wire.written.count(b"MSG") for wire in world.wires] == [0, 1, 1, 1, 1]
 
     asyncio.run(scenario())
 
