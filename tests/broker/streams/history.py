@@ -337,6 +337,9 @@ class _Writer:
             config["filter_subject"] = self.pattern(letter)
         elif self.chance(0.15):
             config["filter_subjects"] = [f"{{tag}}.{letter}.a", f"{{tag}}.{letter}.d.>"]
+        if "opt_start_seq" in config and {"filter_subject", "filter_subjects"} & set(config):
+            # Real servers forget at a start what is still to come, which cannot be seen of these.
+            config["opt_start_seq"] = 1
         if config["ack_policy"] != "none":
             config["ack_wait"] = SHORT if self.timed else LONG
             if self.chance(0.4):

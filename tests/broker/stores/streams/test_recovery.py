@@ -81,7 +81,7 @@ class Found:
             store = place.open(NAME)
             assert isinstance(store, FileStream)
             self.states = {config["name"]: state for config, _, state in store.consumers()}
-            self.kept = store.kept_state("reader")
+            self.kept = store.kept_state("reader", {})
         contents = store.contents
         numbers = [number for segment, rows in contents.rows(None) for number in (rows + segment.first).tolist()]
         self.messages = {number: message.payload for number in numbers if (message := store.read(number))}
