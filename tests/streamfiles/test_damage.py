@@ -8,8 +8,8 @@ import pytest
 
 from stantools.streamfiles import highway
 from stantools.streamfiles.damage import intact_records
-from stantools.streamfiles.layout import Flaw
 from stantools.streamfiles.kernels import encode_record
+from stantools.streamfiles.layout import Flaw
 from stantools.streamfiles.records import tombstone
 
 KEY = highway.block_key("S", 1)
