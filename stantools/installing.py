@@ -5,7 +5,6 @@ The packages themselves are named, as this program needs them: no index has to k
 
 from __future__ import annotations
 
-import importlib.metadata as metadata
 import re
 import shlex
 import sys
@@ -48,6 +47,8 @@ def _requirements() -> Iterator[tuple[str, str]]:
 
 
 def _lines() -> list[str]:
+    from importlib import metadata  # loaded here: most starts lack nothing
+
     try:
         return metadata.requires("stantools") or []
     except metadata.PackageNotFoundError:  # the source, and nothing is installed

@@ -55,6 +55,8 @@ BEFORE_THE_PORT = {
     "stantools.store.compactionrules",
     "stantools.store.directory",
     "stantools.store.limits",
+    "stantools.store.names",
+    "stantools.store.permissions",
 }  # fmt: skip
 #: Of others, what is large, or not part of Python. isal is small, and the CRC's.
 LARGE = {"asyncio", "ssl", "logging", "decimal", "fractions", "json", "tempfile", "encodings.idna", "unittest"}
