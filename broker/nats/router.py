@@ -207,8 +207,6 @@ class Router:
     ) -> Iterator[None]:
         row = begin
         while row < end:
-            if self._mailbox.waiting:
-                self._mailbox.drain()
             # The rows of a known route may have several subjects.
             subject = _subject(delivery, row)
             after = row + 1
