@@ -222,7 +222,7 @@ class InternalClient(Client):
     def barrier(self, done: Callable[[], None]) -> None:
         """Calls `done` when all that was published before, by whomever in this process, was handed over."""
         if self.server.behind:
-            self.mailbox.put(done)
+            self.mailbox.barrier(done)
         else:
             done()
 

@@ -24,6 +24,7 @@ from stantools.nats.kernels import hand_out, subject_runs
 if TYPE_CHECKING:
     from broker.nats.auth import Permit
     from broker.nats.subscriptions import Route, SubjectTable, Subscriptions
+    from broker.nats.turns import Mailbox
     from broker.reserved import ReservedSubjects
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Payloads, Share, Span
@@ -61,12 +62,18 @@ class _Delivery:
 
 
 class Router:
-    """Hands messages to those who have subscribed."""
+    """Hands messages to those who have subscribed.
 
-    def __init__(self, subscriptions: Subscriptions) -> None:
+    Args:
+        subscriptions: Who they are.
+        mailbox: What parts of this process have sent each other: it comes before the next message of a socket.
+    """
+
+    def __init__(self, subscriptions: Subscriptions, mailbox: Mailbox) -> None:
         self.counters = Counters()  #: messages and bytes of all clients together
         self.tracing = False  #: protocol messages are logged
         self._subscriptions = subscriptions
+        self._mailbox = mailbox
 
     # Messages from sockets
 
@@ -92,12 +99,14 @@ class Router:
         Returns:
             How many rows were taken, one at least, and what is still to be done about them.
         """
-        subscriptions, rows, size_of_all = self._subscriptions, 0, 0
+        subscriptions, mailbox, rows, size_of_all = self._subscriptions, self._mailbox, 0, 0
         routes, version = subscriptions.routes, subscriptions.version
         rest: Iterator[None] | None = None
         for number, begin, end in spans:
             if end <= rows:
                 continue
+            if mailbox.waiting:
+                mailbox.drain()
             begin = max(begin, rows)
             size = int(frames[begin, PAYLOAD_SIZE] if end - begin == 1 else frames[begin:end, PAYLOAD_SIZE].sum())
             rows, size_of_all = end, size_of_all + size

@@ -69,7 +69,12 @@ class NatsServer:
         self.name = options.name or self.id  #: its name, by default the id
         self.version = VERSION  #: the version whose protocol is spoken
         self.subscriptions = Subscriptions()  #: who gets what
-        self.router = Router(self.subscriptions)  #: hands it to them
+        self.intake = Intake(self)  #: what many connections have sent, to be applied together
+        self.take_in: Final = self.intake.run
+        self.turns = Turns(self.take_in)  #: who has the event loop
+        self._mailbox = Mailbox(self.turns)
+        self.drain: Final = self._mailbox.drain  #: hands over what parts of this process have sent each other
+        self.router = Router(self.subscriptions, self._mailbox)  #: hands messages to those who have subscribed
         self.start_time = self.config_time = time.time_ns()
         self.slow_consumers = 0  #: connections that were dropped because they did not keep up
         self.total_connections = 0  #: clients that there ever were
@@ -90,12 +95,7 @@ class NatsServer:
         self._dirty: deque[Connection] = deque()
         self._flushing: asyncio.Handle | None = None
         self._held_back = False
-        self.intake = Intake(self)  #: what many connections have sent, to be applied together
-        self.take_in: Final = self.intake.run
-        self.turns = Turns(self.take_in)  #: who has the event loop
         self.slow_checks = SlowChecks()  #: hashed passwords that are being checked
-        self._mailbox = Mailbox(self.turns)
-        self.drain: Final = self._mailbox.drain  #: hands over what parts of this process have sent each other
         self._keepalive: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._context: ssl.SSLContext | None = None

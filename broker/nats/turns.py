@@ -82,22 +82,37 @@ class Turns:
 
 
 class Mailbox:
-    """What the clients in this process have sent each other, and what waits for it to be handed over."""
+    """What the clients in this process have sent each other, and what waits for it to be handed over.
+
+    Requests that wait so (barriers) are served before the next message of the batch that brought them, and before the
+    next batch: a client that ends a subscription and asks for it again in one write is served in that order.
+    """
 
     def __init__(self, turns: Turns) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
+        self.waiting: Final[deque[Callable[[], None]]] = deque()
         self._turns = turns
         self._draining = False
+        self._barriers = 0
         self._timer: asyncio.Handle | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self.waiting)
 
     def put(self, action: Callable[[], None]) -> None:
         """Adds something to be done."""
-        self._waiting.append(action)
+        self.waiting.append(action)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_soon(self._due)
+
+    def barrier(self, done: Callable[[], None]) -> None:
+        """Adds something that is done with all that was added before, however long that takes."""
+
+        def reached() -> None:
+            self._barriers -= 1
+            done()
+
+        self._barriers += 1
+        self.put(reached)
 
     def _due(self) -> None:
         self._timer = None
@@ -105,22 +120,22 @@ class Mailbox:
         self.drain()
 
     def drain(self) -> None:
-        """Does what waits, including what comes up meanwhile, as long as a turn is."""
-        if self._draining or not self._waiting:
+        """Does what waits, including what comes up meanwhile, as long as a turn is, or up to the last barrier."""
+        if self._draining or not self.waiting:
             return
         self._draining = True
         deadline = self._turns.deadline()
         try:
-            while self._waiting:
-                action = self._waiting.popleft()
+            while self.waiting:
+                action = self.waiting.popleft()
                 try:
                     action()
                 except Exception as problem:
                     NATS.error("Error in a handler: %r", problem)
                     NATS.debug("Details", exc_info=True)
-                if perf_counter() > deadline:
+                if not self._barriers and perf_counter() > deadline:
                     break
         finally:
             self._draining = False
-            if self._waiting and self._timer is None:
+            if self.waiting and self._timer is None:
                 self._timer = asyncio.get_running_loop().call_soon(self._due)

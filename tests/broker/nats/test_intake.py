@@ -18,7 +18,7 @@ from broker.nats.client import Reason
 from broker.nats.connection import Connection
 from broker.nats.options import NatsOptions, Permissions, SubjectPermission
 from broker.nats.server import NatsServer
-from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE
+from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, SUBJECT, SUBJECT_SIZE, rows
 from tests.broker.nats.simulator import Wire
 
 HELLO = b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n'
@@ -217,6 +217,7 @@ def test_nothing_is_parsed_and_nothing_read_while_a_batch_is_applied(caplog: pyt
         await world.feed(0, publish(b"try.0") + publish(b"pub.0", b"b"))
         await world.feed(2, publish(b"pub.2", b"c"))
         world.server.intake.run()
+        await world.settle()
         assert caplog.text.count("while") == 1
         found = sorted(body for name, messages in world.calls for _, body in messages if name == "pub")
         assert found == [b"a", b"b", b"c"] and not any(each.closed for each in world.connections)
@@ -231,6 +232,44 @@ def test_nothing_is_parsed_and_nothing_read_while_a_batch_is_applied(caplog: pyt
             asyncio.run(scenario(attempt, rank))
 
 
+def test_nothing_waits_while_the_rest_of_a_batch_is_applied() -> None:
+    """What was read between two turns of a batch comes before the next of them, also in the middle of a message."""
+
+    async def scenario() -> None:
+        world = await World.of(3)
+        heard: list[bytes] = []
+        waited: list[bool] = []
+
+        def hear(buffer: Any, frames: Any, begin: int, end: int) -> None:
+            heard.extend(payload for _, _, _, payload in rows(buffer, frames, begin, end))
+            waited.append(world.server.behind)
+
+        for subject in (b"all", b"all", b"all", b"pub.>"):
+            world.inner.subscribe(subject, hear)
+        for number in (1, 2, 1, 2):
+            await world.feed(number, publish(b"own.%d" % number))
+        world.inner.subscribe(b"own.*", hear, rank=1)
+        for number in (1, 2, 1, 2):
+            await world.feed(number, publish(b"own.%d" % number))
+            world.server.intake.run()
+        heard.clear()
+        with mock.patch.object(turns, "_TURN", 0.0), mock.patch.object(turns, "_SHORTEST", 0.0):
+            await world.feed(0, publish(b"all", b"first") + publish(b"pub.0", b"last"))
+            # The connection is one whose reads may wait.
+            world.server.intake.run()
+            assert world.connections[0]._unfinished and heard == [b"first"]
+            await world.feed(1, publish(b"own.1", b"one"))
+            assert world.server.behind
+            while heard.count(b"first") < 2:
+                await asyncio.sleep(0)
+            await world.feed(2, publish(b"own.2", b"two"))
+            assert world.server.behind
+            await world.settle()
+        assert heard == [b"first", b"one", b"first", b"two", b"first", b"last"] and not any(waited)
+
+    asyncio.run(scenario())
+
+
 def test_a_barrier_that_nobody_prepared_waits_for_what_was_read() -> None:
     async def scenario() -> None:
         world = await World.of(1)
@@ -240,6 +279,46 @@ def test_a_barrier_that_nobody_prepared_waits_for_what_was_read() -> None:
         assert not reached and not world.calls
         await world.settle()
         assert reached == [1]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("turn", [3600.0, 0.0])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_barrier_comes_before_the_next_message_of_its_batch(turn: float, known: bool) -> None:
+    """Whatever parts of this process are sending each other at the moment, and however long that takes."""
+
+    async def scenario() -> None:
+        world = await World.of(1)
+        heard: list[bytes] = []
+
+        def begin(*_: Any) -> None:
+            heard.append(b"begin")
+            for _each in range(5):
+                world.inner.publish(b"note", b"")
+
+        world.inner.subscribe(b"begin", begin)
+        world.inner.subscribe(b"note", lambda *_: heard.append(b"note"))
+        world.inner.subscribe(b"later", lambda *_: world.inner.barrier(lambda: heard.append(b"later")))
+        world.inner.subscribe(b"now", lambda *_: heard.append(b"now"))
+        batch = publish(b"begin") + publish(b"later") + publish(b"now")
+        for _ in range(4 if known else 0):
+            await world.feed(0, batch)
+            world.server.intake.run()
+            await world.settle()
+        heard.clear()
+        with mock.patch.object(turns, "_TURN", turn), mock.patch.object(turns, "_SHORTEST", turn):
+            await world.feed(0, batch)
+            world.server.intake.run()
+            await world.settle()
+            # From elsewhere, such as a timer, in the round in which the batch is read.
+            for _ in range(5):
+                world.inner.publish(b"note", b"")
+            await world.feed(0, publish(b"later") + publish(b"now"))
+            world.server.intake.run()
+            await world.settle()
+        once = [*[b"note"] * 5, b"later", b"now"]
+        assert heard == [b"begin", *once, *once]
 
     asyncio.run(scenario())
 

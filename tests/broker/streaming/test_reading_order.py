@@ -292,6 +292,39 @@ def test_each_client_gets_that_however_short_a_turn_is() -> None:
         play(seed, 0.0)
 
 
+@pytest.mark.parametrize("turn", [3600.0, 0.0])
+@pytest.mark.parametrize("busy", [0, 20])
+def test_a_durable_is_ended_and_resumed_in_one_write(busy: int, turn: float) -> None:
+    """Also while parts of the process are sending each other something, however short a turn is."""
+    loop = Loop(Random(1))
+    with mock.patch.multiple(turns, _TURN=turn, _SHORTEST=turn), loop.running():
+        simulation = Simulation(loop, Random(1), exact=False)
+        talker = simulation.talkers[0]
+        request = pb.SubscriptionRequest(
+            client_id=talker.id,
+            subject=CHANNELS[0],
+            inbox=talker.inbox + b"s",
+            durable_name=b"mine",
+            ack_wait_in_secs=30,
+            max_in_flight=1,
+        )
+
+        def answers(*replies: bytes) -> list[protocol.SubscriptionResponse]:
+            simulation.network.settle()
+            return [protocol.SubscriptionResponse.FromString(talker.peer.messages(reply)[0][5]) for reply in replies]
+
+        [first] = answers(simulation._ask(talker, "subscribe", request.SerializeToString()))
+        end = pb.UnsubscribeRequest(client_id=talker.id, subject=request.subject, inbox=first.ack_inbox)
+        part = simulation.nats.internal_client("part")
+        part.subscribe(b"note", lambda *_: None)
+        for _ in range(busy):
+            part.publish(b"note", b"")
+        ended = simulation._ask(talker, "sub_close", end.SerializeToString())
+        resumed = simulation._ask(talker, "subscribe", request.SerializeToString())
+        simulation.network._reader(talker.peer, talker.peer.unread)()
+        assert [answer.error for answer in (first, *answers(ended, resumed))] == [b"", b"", b""]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_many_simulations(part: int) -> None:
