@@ -143,8 +143,16 @@ class KeptConsumers(StreamStore, ABC):
         self.keep_state(name, state)
         return state
 
-    def keep_consumer(self, name: str, config: Mapping[str, Any], created: int) -> None:
+    def keep_consumer(
+        self, name: str, config: Mapping[str, Any], created: int, begins: ConsumerState | None = None
+    ) -> None:
         """Writes the configuration of a consumer.
+
+        Args:
+            name: Its name.
+            config: Its configuration.
+            created: When it was made.
+            begins: Its state, where nothing is kept of it yet.
 
         Raises:
             StorageError: It cannot be written.
@@ -154,7 +162,10 @@ class KeptConsumers(StreamStore, ABC):
         if directory.exists():
             write_meta(directory, data, key)
         else:
-            place_directory(directory, {META: data, META_SUM: meta_sum(data, key)})
+            state = {} if begins is None else {STATE: encode_consumer(begins)}
+            place_directory(directory, {META: data, META_SUM: meta_sum(data, key), **state})
+            if state:
+                self._states[name] = StateFile.SYNCED
 
     def keep_state(self, name: str, state: ConsumerState) -> None:
         """Writes the state of a consumer. It is not synced: what is lost comes again.

@@ -57,11 +57,25 @@ def _counts_what_is_gone(step: Step | None, ours: Any, theirs: Any) -> bool:
     return all(name.endswith(".num_pending") and own < other for name, own, other in differing("", ours, theirs))
 
 
+def _waits_for_what_is_gone(step: Step | None, ours: Any, theirs: Any) -> bool:
+    """A purge of a pattern took a message that waited for an acknowledgement; ours goes on with the next one."""
+    if step is None or step.kind != "purge" or "filter" not in step.values["body"] or not isinstance(ours, dict):
+        return False
+    return all(
+        name.startswith(("consumers.", "pushed."))
+        and (own < other if name.endswith(("num_pending", "num_ack_pending")) else own > other)
+        for name, own, other in differing("", ours, theirs)
+    )
+
+
 #: What is different, and why. A history ends where it comes upon one of these.
 KNOWN: Final = {
     "real servers take a pending message that goes by itself for acknowledged, with policy `all` also all before it, "
     "which nobody has acknowledged": _acknowledges_more,
     "real servers forget at a start that a consumer waits for a sequence that is still to come": _waits_beyond,
+    "real servers go on waiting for what a purge of a pattern took, where a consumer wants more than that": (
+        _waits_for_what_is_gone
+    ),
     "real servers go on counting what a roll-up of everything took": _counts_what_is_gone,
 }
 
