@@ -61,11 +61,15 @@ def _waits_for_what_is_gone(step: Step | None, ours: Any, theirs: Any) -> bool:
     """A purge of a pattern took a message that waited for an acknowledgement; ours goes on with the next one."""
     if step is None or step.kind != "purge" or "filter" not in step.values["body"] or not isinstance(ours, dict):
         return False
-    return all(
-        name.startswith(("consumers.", "pushed."))
-        and (own < other if name.endswith(("num_pending", "num_ack_pending")) else own > other)
-        for name, own, other in differing("", ours, theirs)
-    )
+    return all(_is_ahead(name, own, other) for name, own, other in differing("", ours, theirs))
+
+
+def _is_ahead(name: str, own: Any, other: Any) -> bool:
+    if own is None or other is None:
+        return False
+    if name.startswith("pushed."):
+        return bool(own[: len(other)] == other)
+    return name.startswith("consumers.") and bool(own < other if "num_" in name else own > other)
 
 
 #: What is different, and why. A history ends where it comes upon one of these.
