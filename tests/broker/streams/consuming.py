@@ -25,7 +25,7 @@ def request(stream: str, **config: Any) -> dict[str, Any]:
     return {"stream_name": stream, "config": config}
 
 
-def durable(stream: str, name: str, **config: Any) -> tuple[str, dict[str, Any]]:
+def durable(stream: str, name: str, /, **config: Any) -> tuple[str, dict[str, Any]]:
     """A request that makes a durable consumer, in the old form."""
     return f"{API}CONSUMER.DURABLE.CREATE.{stream}.{name}", request(stream, **config)
 
