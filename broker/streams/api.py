@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from broker.ports import Clock
@@ -281,15 +282,10 @@ class Api:
         return {"success": True, "purged": purged}
 
     def _get(self, name: str, body: bytes) -> Answering:
-        stream = self._account.find(name)
-        if not body:
-            raise bad_request()
-        return {"message": (yield from reading.stored_message(stream, body))}
+        return {"message": (yield from reading.stored_message(partial(self._account.find, name), body))}
 
     def _delete_message(self, name: str, body: bytes) -> dict[str, Any]:
-        stream = self._account.find(name)
-        reading.delete(stream, body)
-        stream.store.flush()
+        reading.delete(partial(self._account.find, name), body).store.flush()
         return {"success": True}
 
     def _snapshot(self, name: str, body: bytes) -> Answering:

@@ -147,9 +147,11 @@ class Consumers:
                 state = stream.store.kept_state(config.name, config.as_json())
                 if state is not None:
                     consumer.restore(state)
-                stream.store.keep_consumer(config.name, config.as_json(), consumer.created)
+                # Where it begins may depend on what is there now.
+                stream.store.keep_consumer(config.name, config.as_json(), consumer.created, consumer.state())
         except StorageError as error:
-            self.remove(consumer)
+            # What may be kept of it stays.
+            self._take_out(consumer)
             raise store_failed(error.message) from error
         self._advisories.consumer(consumer, "create")
         return consumer
@@ -262,18 +264,22 @@ class Consumers:
                 return name
 
     def remove(self, consumer: Consumer) -> None:
-        """Takes a consumer away."""
+        """Takes a consumer away, with what is kept of it."""
+        stream = consumer.stream
+        self._take_out(consumer)
+        try:
+            stream.store.forget_consumer(consumer.name)
+        except StorageError as error:
+            NATS.error("Consumer %r of %r: %s", consumer.name, stream.name, error.message)
+        self._advisories.consumer(consumer, "delete")
+
+    def _take_out(self, consumer: Consumer) -> None:
         stream = consumer.stream
         self._stop(consumer).close("409 Consumer Deleted")
         del self._by_stream[stream][consumer.name]
         stream.followers.remove(consumer)
         consumer.release()
         self._review(stream)
-        try:
-            stream.store.forget_consumer(consumer.name)
-        except StorageError as error:
-            NATS.error("Consumer %r of %r: %s", consumer.name, stream.name, error.message)
-        self._advisories.consumer(consumer, "delete")
 
     def remove_all(self, stream: Stream) -> None:
         """Removes the consumers of a stream that was deleted."""
@@ -513,15 +519,19 @@ def read_request(stream: Stream, tokens: list[str], durable: bool, values: Mappi
         if config.durable_name != name:
             raise ApiError(400, 10017, "consumer name in subject does not match durable name in request")
     elif name:
-        if config.durable_name not in ("", name) or config.name not in ("", name):
+        if config.durable_name not in ("", name):
             raise ApiError(400, 10017, "consumer name in subject does not match durable name in request")
-        config = replace(config, name=name)
     elif config.durable_name:
         raise ApiError(400, 10020, "consumer expected to be ephemeral but a durable name was set in request")
+    if name:
+        # Its name in the body does not count.
+        config = replace(config, name=name)
     if "/" in config.name or "\\" in config.name:
         raise ApiError(400, 10127, "Consumer name can not contain path separators")
     if config.name and not valid_name(config.name):
-        raise ApiError(400, 10103, "durable name can not contain '.', '*', '>'")
+        if config.durable_name:
+            raise ApiError(400, 10103, "durable name can not contain '.', '*', '>'")
+        raise ApiError(500, 10052, r"consumer name can not contain '.', '*', '>', '\', '/'")
     if len(tokens) > 1:
         if config.filter_subjects:
             raise ApiError(400, 10137, "consumer with multiple subject filters cannot use subject based API")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.stores.interface import StorageError
@@ -52,19 +52,26 @@ _BAD: Final = bare(status("408 Bad Request"))
 _DELETE: Final[Mapping[str, str]] = {"seq": UINT, "no_erase": BOOL}
 
 
-def stored_message(stream: Stream, body: bytes) -> Generator[None, None, dict[str, Any]]:
+def stored_message(find: Callable[[], Stream], body: bytes) -> Generator[None, None, dict[str, Any]]:
     """Finds the message that a request asks for, as answers have it.
 
+    Args:
+        find: Finds the stream; called when the request itself is good.
+        body: The request.
+
     Raises:
-        ApiError: The request contradicts itself, or there is no such message.
+        ApiError: The request contradicts itself, or there is no such stream or message.
     """
     import base64
 
+    if not body:
+        raise bad_request()
     wanted = members(parse(body), _GET, "JSApiMsgGetRequest", strict=True)
     no_header = wanted.pop("no_hdr", False)
     asked = {name for name, value in wanted.items() if value}
     if asked not in ({"seq"}, {"last_by_subj"}, {"next_by_subj"}, {"seq", "next_by_subj"}, {"start_time"}):
         raise bad_request()
+    stream = find()
     message = stream.message((yield from _sequence(stream, wanted)))
     found: dict[str, Any] = {"subject": message.subject.decode(errors="replace"), "seq": message.sequence}
     if message.header and not no_header:
@@ -89,8 +96,12 @@ def _sequence(stream: Stream, wanted: Mapping[str, Any]) -> Generator[None, None
     return found
 
 
-def delete(stream: Stream, body: bytes) -> None:
-    """Deletes the message that a request names.
+def delete(find: Callable[[], Stream], body: bytes) -> Stream:
+    """Deletes the message that a request names. Returns the stream.
+
+    Args:
+        find: As with `stored_message`.
+        body: The request.
 
     Raises:
         ApiError: It names none, or that cannot be deleted.
@@ -101,7 +112,9 @@ def delete(stream: Stream, body: bytes) -> None:
     if not values:
         raise bad_request()
     wanted = members(values, _DELETE, "JSApiMsgDeleteRequest", strict=True)
+    stream = find()
     stream.delete_message(wanted.get("seq", 0), erase=not wanted.get("no_erase", False))
+    return stream
 
 
 def direct(stream: Stream, subject: bytes, body: bytes) -> Iterator[tuple[bytes, int] | None]:

@@ -193,8 +193,16 @@ class StreamStore(ABC):
         return None
 
     @abstractmethod
-    def keep_consumer(self, name: str, config: Mapping[str, Any], created: int) -> None:
+    def keep_consumer(
+        self, name: str, config: Mapping[str, Any], created: int, begins: ConsumerState | None = None
+    ) -> None:
         """Keeps the configuration of a consumer.
+
+        Args:
+            name: Its name.
+            config: Its configuration.
+            created: When it was made.
+            begins: Its state, where nothing is kept of it yet.
 
         Raises:
             StorageError: It cannot be written.

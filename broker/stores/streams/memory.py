@@ -25,7 +25,9 @@ class Unkept(StreamStore):
         """There are none."""
         return iter(())
 
-    def keep_consumer(self, name: str, config: Mapping[str, Any], created: int) -> None:
+    def keep_consumer(
+        self, name: str, config: Mapping[str, Any], created: int, begins: ConsumerState | None = None
+    ) -> None:
         """Keeps nothing."""
 
     def keep_state(self, name: str, state: ConsumerState) -> None:

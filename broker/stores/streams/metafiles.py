@@ -111,6 +111,7 @@ class KeptConsumers(StreamStore, ABC):
             StorageError: It cannot be read.
         """
         directory = self._directory / CONSUMERS / name
+        _remove_unfinished(directory / STATE)
         for path in (directory / STATE, directory / OLD_STATE):
             try:
                 state = decode_consumer(path.read_bytes())
@@ -143,8 +144,16 @@ class KeptConsumers(StreamStore, ABC):
         self.keep_state(name, state)
         return state
 
-    def keep_consumer(self, name: str, config: Mapping[str, Any], created: int) -> None:
+    def keep_consumer(
+        self, name: str, config: Mapping[str, Any], created: int, begins: ConsumerState | None = None
+    ) -> None:
         """Writes the configuration of a consumer.
+
+        Args:
+            name: Its name.
+            config: Its configuration.
+            created: When it was made.
+            begins: Its state, where nothing is kept of it yet.
 
         Raises:
             StorageError: It cannot be written.
@@ -154,7 +163,10 @@ class KeptConsumers(StreamStore, ABC):
         if directory.exists():
             write_meta(directory, data, key)
         else:
-            place_directory(directory, {META: data, META_SUM: meta_sum(data, key)})
+            state = {} if begins is None else {STATE: encode_consumer(begins)}
+            place_directory(directory, {META: data, META_SUM: meta_sum(data, key), **state})
+            if state:
+                self._states[name] = StateFile.SYNCED
 
     def keep_state(self, name: str, state: ConsumerState) -> None:
         """Writes the state of a consumer. It is not synced: what is lost comes again.
@@ -194,6 +206,7 @@ class KeptConsumers(StreamStore, ABC):
             StorageError: It cannot be read.
         """
         path = self._directory / COPIED
+        _remove_unfinished(path)
         try:
             return decode_copied(path.read_bytes())
         except FileNotFoundError:
@@ -234,6 +247,19 @@ def is_at_start(config: Mapping[str, Any], state: ConsumerState) -> bool:
     """Returns whether a consumer waits for the sequence that it was made for, which may be beyond the end."""
     begins = config.get("opt_start_seq")
     return isinstance(begins, int) and state.delivered == (0, begins - 1)
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Removes what was to replace a file: written over, a loss of power could bring its old content back.
+
+    Raises:
+        StorageError: It cannot be removed.
+    """
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"{temporary} cannot be removed: {error.strerror}") from error
 
 
 def remove_directory(directory: Path) -> None:

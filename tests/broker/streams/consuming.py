@@ -25,7 +25,7 @@ def request(stream: str, **config: Any) -> dict[str, Any]:
     return {"stream_name": stream, "config": config}
 
 
-def durable(stream: str, name: str, **config: Any) -> tuple[str, dict[str, Any]]:
+def durable(stream: str, name: str, /, **config: Any) -> tuple[str, dict[str, Any]]:
     """A request that makes a durable consumer, in the old form."""
     return f"{API}CONSUMER.DURABLE.CREATE.{stream}.{name}", request(stream, **config)
 
@@ -71,6 +71,16 @@ CONFIGS = [
     (f"{API}CONSUMER.CREATE.C", request("C", durable_name="e")),
     consumer("C", "b", durable_name="c"),
     consumer("C", "b/c"),
+    # Only its name in the subject counts, unless it is durable.
+    consumer("C", "named", name="other", inactive_threshold=10**12),
+    consumer("C", "named", name="a.b", inactive_threshold=10**12),
+    info("C", "named"),
+    info("C", "other"),
+    consumer("C", "named", name="named", durable_name="other"),
+    consumer("C", "named", name="other", durable_name="other"),
+    durable("C", "named", name="named", durable_name="other"),
+    (f"{API}CONSUMER.CREATE.C", request("C", name="a.b")),
+    (f"{API}CONSUMER.CREATE.C", request("C", name="a/b")),
     consumer("C", "b", "c.a"),
     consumer("C", "b", "c.a", filter_subject="c.b"),
     consumer("C", "b", "c.a", filter_subjects=["c.a", "c.b"]),

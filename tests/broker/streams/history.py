@@ -320,7 +320,9 @@ class _Writer:
         known = self.consumers.setdefault(letter, {})
         name = self.one("c", "d", "e", "p")
         config: dict[str, Any] = {"ack_policy": self.one("explicit", "explicit", "explicit", "all", "none")}
-        config |= {"durable_name": name} if self.chance(0.85) else {"inactive_threshold": LONG}
+        # Real servers soon remove a consumer that becomes durable.
+        durable = "durable_name" in known[name] if name in known else self.chance(0.85)
+        config |= {"durable_name": name} if durable else {"inactive_threshold": LONG}
         queue = self.configs[letter].get("retention") == "workqueue"
         if queue and (name in known or self.chance(0.9)):
             config["ack_policy"] = "explicit"

@@ -38,7 +38,18 @@ def _acknowledges_more(step: Step | None, ours: Any, theirs: Any) -> bool:
     """Limits or a roll-up took a message that waited for an acknowledgement of policy `all`."""
     if step is None or step.kind not in ("publish", "burst", "update", "purge", "delete") or not isinstance(ours, dict):
         return False
-    return any("num_ack_pending" in name and own > other for name, own, other in differing("", ours, theirs))
+    return any(
+        ("num_ack_pending" in name and own > other) or (name.endswith(".ack_floor") and own < other)
+        for name, own, other in differing("", ours, theirs)
+    )
+
+
+def _takes_more_of_a_burst(step: Step | None, ours: Any, theirs: Any) -> bool:
+    """Limits took messages of a burst: one of both had sent more of them by then."""
+    found = list(differing("", ours, theirs)) if step is not None and step.kind == "burst" else []
+    return any(name.startswith("pushed.") for name, _, _ in found) and all(
+        name.startswith(("pushed.", "consumers.")) for name, _, _ in found
+    )
 
 
 def _waits_beyond(step: Step | None, ours: Any, theirs: Any) -> bool:
@@ -57,11 +68,42 @@ def _counts_what_is_gone(step: Step | None, ours: Any, theirs: Any) -> bool:
     return all(name.endswith(".num_pending") and own < other for name, own, other in differing("", ours, theirs))
 
 
+def _waits_for_what_is_gone(step: Step | None, ours: Any, theirs: Any) -> bool:
+    """A purge of a pattern took a message that waited for an acknowledgement; ours goes on with the next one."""
+    if step is None or step.kind != "purge" or "filter" not in step.values["body"] or not isinstance(ours, dict):
+        return False
+    return all(_is_ahead(name, own, other) for name, own, other in differing("", ours, theirs))
+
+
+def _is_ahead(name: str, own: Any, other: Any) -> bool:
+    if own is None or other is None:
+        return False
+    if name.startswith("pushed."):
+        return bool(own[: len(other)] == other)
+    return name.startswith("consumers.") and bool(own < other if "num_" in name else own > other)
+
+
+def _shares_a_queue(step: Step | None, ours: Any, theirs: Any) -> bool:
+    """A consumer of a queue lost its filters while there are others; ours refuses that, as for a new one."""
+    return (
+        step is not None
+        and step.kind == "consumer"
+        and isinstance(ours, str)
+        and ours.startswith(("error 10099", "error 10100"))
+        and theirs == "done"
+    )
+
+
 #: What is different, and why. A history ends where it comes upon one of these.
 KNOWN: Final = {
     "real servers take a pending message that goes by itself for acknowledged, with policy `all` also all before it, "
     "which nobody has acknowledged": _acknowledges_more,
     "real servers forget at a start that a consumer waits for a sequence that is still to come": _waits_beyond,
+    "real servers go on waiting for what a purge of a pattern took, where a consumer wants more than that": (
+        _waits_for_what_is_gone
+    ),
+    "real servers let a consumer of a queue have the messages of others too, when it is changed": _shares_a_queue,
+    "what is sent of a burst before limits take it is a matter of time": _takes_more_of_a_burst,
     "real servers go on counting what a roll-up of everything took": _counts_what_is_gone,
 }
 

@@ -109,3 +109,62 @@ def test_a_consumer_that_is_made_again_is_where_it_was(tmp_path: Path) -> None:
     world.restart()
     assert world.api("CONSUMER.INFO.S.reader")["num_pending"] == 2
     world.server.stop()
+
+
+def test_a_consumer_that_cannot_be_made_again_keeps_its_place(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create("S", subjects=["s"])
+    for _ in range(5):
+        world.publish("s", b"x")
+    world.consumer("S", "reader", durable_name="reader", ack_policy="explicit")
+    for acknowledgement, _, _ in world.pull("S", "reader", {"batch": 3}):
+        world.ask(acknowledgement, b"+ACK")
+    world.server.stop()
+    meta = tmp_path / "jetstream" / "$G" / "streams" / "S" / "obs" / "reader" / "meta.inf"
+    meta.write_bytes(meta.read_bytes()[:40])
+    world.begin()
+    # Nothing can take the place of a directory.
+    blocked = meta.with_name(".meta.next")
+    blocked.mkdir()
+    refused = world.consumer("S", "reader", durable_name="reader", ack_policy="explicit")
+    assert refused["error"]["code"] == 503
+    assert world.api("CONSUMER.INFO.S.reader")["error"]["err_code"] == 10014
+    blocked.rmdir()
+    made = world.consumer("S", "reader", durable_name="reader", ack_policy="explicit")
+    assert made["ack_floor"]["stream_seq"] == 3
+    assert made["num_pending"] == 2
+    world.server.stop()
+
+
+@pytest.mark.parametrize(
+    ("begins", "position"),
+    [
+        ({"deliver_policy": "new"}, 3),
+        ({"deliver_policy": "last"}, 2),
+        ({"deliver_policy": "by_start_sequence", "opt_start_seq": 6}, 5),
+        ({"deliver_policy": "by_start_sequence", "opt_start_seq": 6, "filter_subject": "s.b"}, 5),
+    ],
+)
+@pytest.mark.parametrize("ends", [["kill"], ["stop"], ["stop", "kill", "stop"]], ids=str)
+def test_a_consumer_that_was_just_made_begins_where_it_was_made_for(
+    tmp_path: Path, ends: list[str], begins: dict[str, Any], position: int
+) -> None:
+    """Not where it would begin if it was made after the restart; also where that is beyond the end of the stream."""
+    world = World(tmp_path)
+    world.create("S", subjects=["s.*"])
+    for _ in range(3):
+        world.publish("s.b")
+    made = world.consumer("S", "reader", durable_name="reader", ack_policy="explicit", **begins)
+    assert made["delivered"]["stream_seq"] == position
+    for how in ends:
+        assert world.publish("s.b")["seq"] <= 6
+        again(world, how)
+        assert world.api("CONSUMER.INFO.S.reader")["delivered"] == made["delivered"]
+    last = world.state("S")["last_seq"]
+    for number in range(last, 8):
+        world.publish("s.b", b"%d" % (number + 1))
+    came = [
+        int(reply.split(".")[5]) for reply, _, _ in world.pull("S", "reader", {"batch": 20, "no_wait": True}) if reply
+    ]
+    assert came == list(range(position + 1, 9))
+    world.server.stop()
