@@ -155,13 +155,14 @@ def _tell_of_nodes(export: Export) -> None:
     from stantools.pipeline.tables.model import Table
     from stantools.pipeline.tables.remote import is_remote
     from stantools.store.directory import open_datastore
-    from stantools.store.serverinfo import find_identity
+    from stantools.store.serverinfo import readable_server_info
 
     clusters: Counter[bytes] = Counter()
     for store in [each for each in export.plan.stores if not is_remote(each.root)][:_MANY]:
         with suppress(StoreUnreadableError):  # a directory of slices
-            server, _ = find_identity(open_datastore(store.root, Crc(store.polynomial)), "?")
-            clusters[server.cluster_id] += bool(server.node_id)
+            server = readable_server_info(open_datastore(store.root, Crc(store.polynomial)))
+            if server is not None:
+                clusters[server.cluster_id] += bool(server.node_id)
     nodes, table = max(clusters.values(), default=0), export.layout.table
     if nodes and table in (Table.SUBSCRIPTIONS, Table.CLIENTS):
         text = "clients and subscriptions of clustered nodes are in their Raft logs, and not in their stores"

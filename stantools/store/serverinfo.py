@@ -191,6 +191,12 @@ def guess_cluster_id(data: bytes) -> str | None:
     return None
 
 
+def readable_server_info(store: Datastore) -> pb.ServerInfo | None:
+    """Returns the record in a store's server.dat; None where the file is missing or the record cannot be read."""
+    data = _beginning(store.server)
+    return None if data is None else read_server_info(memoryview(data), store.crc).info
+
+
 #: What the server takes for a cluster id.
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -36,7 +36,7 @@ from stantools.store.options import ReadOptions, polynomial_name, resolve_crc
 from stantools.store.raft import read_operations
 from stantools.store.raftstate import ClusterChannel
 from stantools.store.ranges import Ranges
-from stantools.store.serverinfo import find_identity, new_server_info
+from stantools.store.serverinfo import new_server_info, readable_server_info
 
 
 def plan_merge(
@@ -124,7 +124,7 @@ class _Merge:
 
     def _name(self, files: NodeFiles, report: NodeReport | None, store: Datastore | None) -> str:
         """Returns the id of a node, or the name of its directory where nothing names the id."""
-        server = find_identity(store, "?")[0] if store and store.server else None
+        server = readable_server_info(store) if store else None
         known = text(server.node_id) if server else ""
         return known or (report.node_id if report else "") or files.path.absolute().name
 
@@ -133,9 +133,9 @@ class _Merge:
         asked = self._options.cluster_id
         found = []
         for named, node, store in zip(self._named, self._nodes, self._stores, strict=True):
-            if store and store.server:
-                found.append(find_identity(store, "?")[0])
-                if not node.report and not found[-1].node_id and found[-1].cluster_id != b"?":
+            if store and (known := readable_server_info(store)):
+                found.append(known)
+                if not node.report and not known.node_id:
                     path = named.data or store.path
                     raise RefusedError(
                         f"{path}: is the store of a server that is in no cluster",
@@ -145,7 +145,7 @@ class _Merge:
                             store_names(path),
                         ),
                     )
-        ids = {text(each.cluster_id) for each in found} - {"?"}
+        ids = {text(each.cluster_id) for each in found}
         ids |= {each.files.cluster_id for each in self._nodes if each.report}
         if len(ids) > 1:
             raise RefusedError(

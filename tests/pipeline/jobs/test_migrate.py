@@ -135,7 +135,7 @@ def test_by_publishing_and_to_backups(
     run("sample", damaged, "--seed", 3, "--damage", "flipped-byte", "--slice-msgs", 40, code=ExitCode.CLEAN)
     words = (damaged, "--server", server.url, "--via", "publish", "--yes", "-o", "json")
     result = run("pipeline", "migrate", "--master", "local[2]", *words, code=ExitCode.REFUSED)
-    assert "1 of 1 store is damaged" in result.stderr and "--accept-loss" in result.stderr
+    assert f"1 message is missing in 1 of 1 store: {damaged}" in result.stderr and "--accept-loss" in result.stderr
     said = pipeline(*words, "--accept-loss", code=ExitCode.LOSS)
     assert said["clean"] and said["stores"][0]["lost"] == 1
     said = pipeline(*words, "--accept-loss", "--verify", code=ExitCode.CLEAN)

@@ -70,5 +70,5 @@ def test_many_stores(
     assert all(store["kept"] for store in again["stores"]) and again["failed"] == []
 
     table = run("pipeline", "salvage", "--master", "local[2]", *roots, "--out", out, "--cluster-id", "x", code=worst)
-    assert "kept from before" in table.stdout and "1 message known to be lost" in table.stdout
-    assert "lost: " in table.stdout
+    assert "kept from before" in table.stdout and "; 1 missing before\n" in table.stdout
+    assert "missing before: alpha: " in table.stdout
