@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.util
 import json
 import os
 import re
@@ -14,6 +14,7 @@ import tomllib
 import venv
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -83,8 +84,18 @@ def test_without_a_c_compiler(tmp_path: Path) -> None:
 def test_a_machine_that_cannot_compile_is_told_why(
     present: tuple[str, ...], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(PROJECT)
-    backend = importlib.import_module("kernelbuild")
+    # Not every environment has setuptools, and no test wants what old ones do to distutils when they are imported.
+    setuptools = ModuleType("setuptools")
+    setuptools.build_meta = ModuleType("setuptools.build_meta")  # type: ignore[attr-defined]
+    for name in ("build_sdist", "get_requires_for_build_sdist", "prepare_metadata_for_build_editable"):
+        setattr(setuptools.build_meta, name, None)
+    setuptools.build_meta.prepare_metadata_for_build_wheel = None
+    monkeypatch.setitem(sys.modules, "setuptools", setuptools)
+    monkeypatch.setitem(sys.modules, "setuptools.build_meta", setuptools.build_meta)
+    spec = importlib.util.spec_from_file_location("kernelbuild", PROJECT / "kernelbuild.py")
+    assert spec is not None and spec.loader is not None
+    backend = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(backend)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: name if name in present else None)

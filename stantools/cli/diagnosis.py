@@ -158,7 +158,7 @@ def print_starts(versions: Sequence[tuple[StartVerdict, StartVerdict]]) -> None:
 
 def print_outcomes(diagnosis: Diagnosis) -> None:
     """Prints what became of the messages: the numbers, then the channels in which it is not simply well."""
-    click.echo(f"messages: {diagnosis.totals.sentence('a start')}")
+    click.echo(console.wrapped(f"messages: {diagnosis.totals.sentence('a start')}", 2))
     rows = [
         (
             each.name,

@@ -288,12 +288,14 @@ def _leave_closed_output() -> NoReturn:
 
 
 def _report_unexpected(ctx: click.Context, problem: Exception) -> int:
-    if isinstance(problem, PermissionError) and problem.filename and not os.access(problem.filename, os.R_OK):
-        from stantools.store.permissions import refusal
+    if isinstance(problem, PermissionError) and problem.filename:
+        from stantools.store.permissions import is_refused, refusal
 
         path = Path(os.fsdecode(problem.filename))
-        refused = refusal(path, [path])
-        console.error(refused.message, refused.remedy)
+        if is_refused(path):  # else it was written, or something else was done with it
+            problem = refusal(path, [path])
+    if isinstance(problem, StantoolsError):
+        console.error(problem.message, problem.remedy)
     elif isinstance(problem, OSError):
         place = f"{console.escape(os.fsdecode(problem.filename))}: " if problem.filename else ""
         console.error(f"{place}{problem.strerror or str(problem) or type(problem).__name__}")

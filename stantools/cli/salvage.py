@@ -208,7 +208,7 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
                 continue
             click.echo(console.wrapped(f"unknown: {console.escape_line(end)}", 2))
     kept = f"{counted(plan.messages, 'message')} in {counted(len(plan.channels), 'channel')}, {format_size(plan.bytes)}"
-    click.echo(f"messages: {plan.outcome.sentence()}")
+    click.echo(console.wrapped(f"messages: {plan.outcome.sentence()}", 2))
     if result is None:
         click.echo(f"would keep {kept}; nothing was written")
         return

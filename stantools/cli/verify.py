@@ -138,7 +138,7 @@ def print_verdict(verdict: Verdict, *, node: bool = False) -> None:
         click.echo(table_text(headers, rows, right=("messages", "bytes")))
     print_findings(verdict.findings)
     if not node:
-        click.echo(f"messages: {Totals.of(verdict.outcomes.values()).sentence()}")
+        click.echo(console.wrapped(f"messages: {Totals.of(verdict.outcomes.values()).sentence()}", 2))
     click.echo(_conclusion(verdict))
     if not verdict.clean and not node:
         console.note("nothing was changed; what the server would do now: stantools forecast STORE")

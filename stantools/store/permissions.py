@@ -38,16 +38,16 @@ def check_permitted(root: Path, files: Iterable[Path | None], directories: Itera
 
 
 def _not_permitted(root: Path, files: Iterable[Path | None], directories: Iterable[Path]) -> Iterator[Path]:
-    if _is_refused(root, _LISTED):
+    if is_refused(root, _LISTED):
         yield root
         return
-    yield from (path for path in files if path and _is_refused(path))
+    yield from (path for path in files if path and is_refused(path))
     for directory in directories:
-        if _is_refused(directory, _LISTED):
+        if is_refused(directory, _LISTED):
             yield directory
             continue
         with suppress(OSError), os.scandir(directory) as entries:
-            yield from sorted(Path(each.path) for each in entries if _may_matter(each) and _is_refused(each.path))
+            yield from sorted(Path(each.path) for each in entries if _may_matter(each) and is_refused(each.path))
 
 
 def refusal(place: Path, refused: list[Path], *, optional: bool = False) -> NotPermittedError:
@@ -103,7 +103,7 @@ def _may_matter(entry: os.DirEntry[str]) -> bool:
         return error.errno in _REFUSED
 
 
-def _is_refused(path: Path | str, wanted: int = os.R_OK) -> bool:
+def is_refused(path: Path | str, wanted: int = os.R_OK) -> bool:
     """Returns whether a regular file or a directory is there and may not be read."""
     if os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids):
         return False

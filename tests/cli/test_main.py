@@ -159,6 +159,26 @@ def test_every_end_has_its_message_and_code(
     assert capsys.readouterr().err == text
 
 
+def test_a_file_that_may_not_be_read_is_told_from_one_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place, closed, said in (
+        (tmp_path / "new", False, "Permission denied\n"),
+        (tmp_path / "old", False, "Permission denied\n"),
+        (tmp_path / "old", True, "may not read it; owner: "),
+    ):
+        (tmp_path / "old").touch()
+        with monkeypatch.context() as patch, pytest.raises(SystemExit) as caught:
+            if closed:  # also for root
+                patch.setattr("stantools.store.permissions.is_refused", lambda path: True)
+            program_that_raises(PermissionError(13, "Permission denied", str(place))).main(["boom"])
+        told = capsys.readouterr().err
+        assert caught.value.code == 3
+        assert told.startswith(f"stantools: error: {place}: ")
+        assert said in told
+        assert ("sudo" in told) == closed
+
+
 def test_unexpected_exception_asks_for_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         program_that_raises(ZeroDivisionError("x\x1b")).main(["boom"])

@@ -198,7 +198,7 @@ def test_from_a_broken_store_to_a_clean_one(
         await pilot.press("o")
         await until(pilot, lambda: str(app.session.path) == "datastore.salvaged")
         await scanned(pilot)
-        assert "nothing damaged, 1 message missing" in screen_text(app)
+        assert "nothing damaged, 1 missing before" in screen_text(app)
         assert not app.unlocked
         await pilot.press("f", "escape", "7")
         await until(pilot, lambda: "plans" in screen_text(app))

@@ -17,7 +17,7 @@ from textual.widget import Widget
 from stantools.errors import StantoolsError
 from stantools.nats.options import ConnectOptions
 from stantools.notation import format_size
-from tui.cells import Cell, counted, cut, name_text, role_of, store_name, text_of
+from tui.cells import Cell, counted, cut, name_text, number, role_of, store_name, text_of
 from tui.jobs import Job, JobState
 from tui.session import StoreSession
 from tui.views import Place, View
@@ -362,5 +362,5 @@ def _scan_cells(session: StoreSession) -> Sequence[Cell]:
     if warnings:
         return [(f"! {counted(warnings, 'warning')}", "warn")]
     if missing := sum(each.missing.count() for each in session.outcomes.values()):
-        return [(f"i nothing damaged, {counted(missing, 'message')} missing before", "accent")]
+        return [(f"i nothing damaged, {number(missing)} missing before", "accent")]
     return [("✓ clean", "good")]
