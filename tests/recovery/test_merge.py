@@ -243,6 +243,16 @@ def test_nodes_of_different_clusters_are_not_merged(tmp_path: Path) -> None:
         plan_merge([each for each in (find_node(one), find_node(tmp_path / "a")) if each], ReadOptions())
 
 
+def test_a_server_dat_that_cannot_be_read_is_that_of_another_node(tmp_path: Path) -> None:
+    case = "snapshots"
+    shutil.copytree(CLUSTERS / case / "nodes", tmp_path / "nodes")
+    (tmp_path / "nodes" / "a" / "data" / "server.dat").write_bytes(b"\1\0\0\0garbage")
+    plan, whole = planned(case, tmp_path / "nodes"), planned(case)
+    assert plan.server == whole.server
+    assert [each.name for each in plan.nodes] == [each.name for each in whole.nodes]
+    assert state_of(plan) == state_of(whole)
+
+
 def test_damage_of_one_node_takes_nothing_that_another_has(tmp_path: Path) -> None:
     case = "churn_2"
     whole = planned(case)
