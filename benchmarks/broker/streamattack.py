@@ -152,7 +152,7 @@ def snapshot(client: Requester) -> bytes:
     client.send(b"SUB snap.> 2\r\n")
     client.ping()
     client.api("STREAM.SNAPSHOT.KV", {"deliver_subject": "snap.x"})
-    pieces = []
+    pieces: list[bytes] = []
     while True:
         to, reply, body = client.message()
         if to == b"snap.x":
