@@ -37,6 +37,7 @@ from stantools.store.sublog import read_subs
 from tests import clients, servers
 from tests.conftest import MUTATION_SETS, golden_cases, load_expected
 from tests.programs import load
+from tests.syntax import syntax_tree
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -52,7 +53,7 @@ class _Codes:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.tree = ast.parse(path.read_text(encoding="utf-8"))
+        self.tree = syntax_tree(path)
         self.functions = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)]
 
     def made(self) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stantools.inspection.explain import explain
+from tests.syntax import syntax_tree
 
 BROKER = Path(__file__).parents[2] / "broker"
 #: What conversions in a text become; the rest of a line says more, or nothing that can be known here.
@@ -43,7 +44,7 @@ LINES = (
 def calls() -> Iterator[tuple[str, int, str | None]]:
     """Errors, warnings and fatal lines: where they are in the source, and their text if it is written there."""
     for path in sorted(BROKER.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(syntax_tree(path)):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)

@@ -164,7 +164,7 @@ async def check_messages(client: Client, case: Case, more: int, version: str) ->
     wanted = len(case.messages) + more
     got: list[Any] = []
     while len(got) < wanted:
-        got += await subscription.fetch(min(500, wanted - len(got)), timeout=5)
+        got += await subscription.fetch(min(500, wanted - len(got)), timeout=natsclient.PATIENCE)
     origin = case.options.get("origin", False)
     for message, found in zip(case.messages, got, strict=False):
         assert found.metadata.sequence.stream == message.place
@@ -255,7 +255,7 @@ def test_pending_messages_come_first(each_server: Any) -> None:
         subscription = await stream.pull_subscribe_bind("w", case.name)
         got: list[Any] = []
         while len(got) < 12:
-            got += await subscription.fetch(12 - len(got), timeout=10)
+            got += await subscription.fetch(12 - len(got), timeout=natsclient.PATIENCE)
         facts = [(message.metadata.sequence.stream, message.metadata.num_delivered) for message in got]
         if each_server.version == servers.OLDEST:
             facts.sort()  # it looks for what is overdue a moment later

@@ -160,7 +160,7 @@ async def _fetch(url: str, count: int) -> None:
 
     client = await natsclient.connect(url)
     subscription = await client.jetstream().pull_subscribe_bind("d", "orders_new")
-    assert len(await subscription.fetch(count, timeout=10)) == count
+    assert len(await subscription.fetch(count, timeout=natsclient.PATIENCE)) == count
     await client.close()
 
 

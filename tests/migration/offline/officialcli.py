@@ -20,12 +20,12 @@ async def restore(url: str, directory: Path) -> dict[str, Any]:
     client = await natsclient.connect(url)
     try:
         body = json.dumps({"config": request["config"], "state": request["state"]}).encode()
-        begun = await client.request(f"$JS.API.STREAM.RESTORE.{request['config']['name']}", body, timeout=10)
+        begun = await client.request(f"$JS.API.STREAM.RESTORE.{request['config']['name']}", body)
         answer: dict[str, Any] = json.loads(begun.data)
         assert "error" not in answer, answer
         with (directory / "stream.tar.s2").open("rb") as file:
             while piece := file.read(_PIECE):
-                taken = await client.request(answer["deliver_subject"], piece, timeout=10)
+                taken = await client.request(answer["deliver_subject"], piece)
                 assert not taken.data, taken.data
         final = await client.request(answer["deliver_subject"], b"", timeout=30)
         result: dict[str, Any] = json.loads(final.data)

@@ -93,7 +93,7 @@ async def _goes_on(url: str) -> None:
     subscription = await js.pull_subscribe("orders", "dur", stream="orders")
     got = []
     while len(got) < 4:
-        for message in await subscription.fetch(4, timeout=5):
+        for message in await subscription.fetch(4, timeout=natsclient.PATIENCE):
             got.append(message.metadata.sequence.stream)
             await message.ack_sync()
     assert sorted(got) == [*PENDING, 301]

@@ -58,7 +58,7 @@ PUSH_VALUES = {"deliver_subject": "to.me", "idle_heartbeat": SECOND, "flow_contr
 
 
 async def request(client: Any, subject: str, body: Any) -> dict[str, Any]:
-    answer = json.loads((await client.request(f"$JS.API.{subject}", json.dumps(body).encode(), timeout=5)).data)
+    answer = json.loads((await client.request(f"$JS.API.{subject}", json.dumps(body).encode())).data)
     assert "error" not in answer, (subject, answer["error"])
     return dict(answer)
 
