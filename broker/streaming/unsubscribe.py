@@ -10,6 +10,7 @@ from broker.streaming import errors
 from broker.streaming.errors import RefusedError
 from broker.streaming.inflight import store_sent
 from broker.streaming.names import durable_key, text
+from broker.streaming.pending import Pending
 from broker.streaming.ports import Role
 from broker.streaming.requests import Request, decode
 from broker.streaming.state import told
@@ -220,13 +221,13 @@ class Unsubscribing:
         Facts: streaming-protocol.md section 18.8.
         """
         now = self._clock.monotonic()
-        order = sorted((deadline, sequence) for sequence, deadline in subscription.pending.items())
-        subscription.pending = {}
+        order = subscription.pending.in_order()
+        subscription.pending = Pending()
         for position, member in enumerate(group.members):
-            share = [sequence for _, sequence in order[position :: len(group.members)]]
+            share = order[position :: len(group.members)]
             if share:
                 store_sent(member, share)
-                member.pending.update(dict.fromkeys(share, now))
+                member.pending.move([(sequence, now) for sequence in share])
                 member.last_sent = max(member.last_sent, *share)
                 member.settle()
                 self._redelivery.arm_soon(member)
