@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 # Looked up with each message.
 _NONE: Final = Hold.NONE
-#: Blocks that one gets before it is another's turn.
+#: Blocks that one gets before it is another's turn, and how long (ns) that may take: a block is sent to the end.
 _TURN: Final = 4
+_TURN_TIME: Final = 4_000_000
 #: Messages of a block that are handed out to a group.
-_GROUP_BLOCK: Final = 1024
+_GROUP_BLOCK: Final = 512
 
 
 class Delivery:
@@ -51,10 +52,11 @@ class Delivery:
     def to_subscription(self, subscription: Subscription) -> bool:
         """Sends what is there for a plain subscription, a bounded amount. Returns True if there may be more."""
         channel = subscription.channel
+        end = self._clock.monotonic() + _TURN_TIME
         for turn in range(_TURN):
             if subscription.last_sent >= channel.visible or not subscription.ready:
                 return False
-            if turn and self._congested(subscription.inbox):
+            if turn and (self._congested(subscription.inbox) or self._clock.monotonic() > end):
                 return True
             room = subscription.max_in_flight - len(subscription.pending)
             if room <= 0:
@@ -68,9 +70,12 @@ class Delivery:
     def to_group(self, group: QueueGroup) -> bool:
         """Sends what is there for a queue group, a bounded amount. Returns True if there may be more."""
         channel = group.channel
-        for _ in range(_TURN):
+        end = self._clock.monotonic() + _TURN_TIME
+        for turn in range(_TURN):
             if group.last_sent >= channel.visible or not group.members:
                 return False
+            if turn and self._clock.monotonic() > end:
+                return True
             if len(group.members) == 1:
                 only = group.members[0]
                 room = only.room()

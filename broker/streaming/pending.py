@@ -14,7 +14,7 @@ behind all others, too, but its deadline counts from its last one: it may be ear
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect
 from collections.abc import Iterable
 from itertools import islice
 from typing import Final
@@ -41,15 +41,18 @@ class Pending(dict[int, int]):
         Args:
             deadlines: Sequences and their deadlines.
         """
-        moved = self._moved
+        entries: list[tuple[int, int]] = []
         for sequence, deadline in deadlines:
             self.pop(sequence, None)
             self[sequence] = deadline
-            entry = (deadline, sequence)
-            if moved and entry < moved[-1]:
-                insort(moved, entry)
-            else:
-                moved.append(entry)
+            entries.append((deadline, sequence))
+        entries.sort()
+        moved = self._moved
+        if moved and entries and entries[0] < moved[-1]:
+            place = bisect(moved, entries[0])
+            entries = sorted(moved[place:] + entries)
+            del moved[place:]
+        moved += entries
 
     def due(self, horizon: int, limit: int) -> list[int]:
         """Returns messages that are due, the first ones by deadline and then by sequence.
@@ -70,7 +73,7 @@ class Pending(dict[int, int]):
                 break
             if self.get(sequence) == deadline:
                 found[sequence] = deadline
-        return [sequence for _, sequence in sorted(zip(found.values(), found, strict=True))[:limit]]
+        return _in_order(found)[:limit]
 
     def earliest(self, limit: int) -> int | None:
         """Returns when to look again for what is due: never too late by more than the tolerance. None if nothing is.
@@ -86,7 +89,7 @@ class Pending(dict[int, int]):
 
     def in_order(self) -> list[int]:
         """Returns all sequences, by deadline and then by sequence."""
-        return [sequence for _, sequence in sorted(zip(self.values(), self, strict=True))]
+        return _in_order(self)
 
     def _forget_outdated(self, limit: int) -> None:
         """Forgets the first entries if their messages were acknowledged, or sent again since."""
@@ -96,3 +99,8 @@ class Pending(dict[int, int]):
                 break
             outdated += 1
         del moved[:outdated]
+
+
+def _in_order(deadlines: dict[int, int]) -> list[int]:
+    """Returns sequences by deadline and then by sequence. To sort twice is faster than to make pairs."""
+    return sorted(sorted(deadlines), key=deadlines.__getitem__)

@@ -149,10 +149,7 @@ class Redelivery:
             self._send_again(subscription, turn, now)
         elif turn:
             self._hand_out_again(subscription, turn, now)
-        if left:
-            return True
-        earliest = pending.earliest(LOOKS)
-        if turn and earliest is not None and earliest <= horizon:
+        if left or turn:
             return True
         self._rearm(subscription, now, _SOON)
         return False
