@@ -91,6 +91,12 @@ class Pending(dict[int, int]):
         """Returns all sequences, by deadline and then by sequence."""
         return _in_order(self)
 
+    def shorten(self, count: int) -> None:
+        """Forgets the last so many messages, whatever is due."""
+        for _ in range(min(count, len(self))):
+            self.popitem()
+        del self._moved[-count:]
+
     def _forget_outdated(self, limit: int) -> None:
         """Forgets the first entries if their messages were acknowledged, or sent again since."""
         moved, outdated = self._moved, 0

@@ -58,7 +58,7 @@ class Unsubscribing:
         self._redelivery = redelivery
         self._commits = commits
         self._partitions = partitions
-        self._remains: list[dict[int, int]] = []
+        self._remains: list[tuple[Pending, dict[int, int]]] = []
         self._giving_back: Timer | None = None
 
     def receive_unsubscribe(self, request: Request) -> None:
@@ -228,6 +228,9 @@ class Unsubscribing:
         Facts: streaming-protocol.md section 18.8.
         """
         heirs = _heirs(subscription, group)
+        if not heirs:
+            self._discard(subscription)
+            return
         now = self._clock.monotonic()
         order = subscription.pending.in_order()
         subscription.pending = Pending()
@@ -242,19 +245,20 @@ class Unsubscribing:
 
     def _discard(self, subscription: Subscription) -> None:
         """Forgets what an ended subscription has pending. To free much at once would take long."""
-        remains = subscription.pending, subscription.counts
+        if len(subscription.pending) > _ENTRIES:
+            self._remains.append((subscription.pending, subscription.counts))
+            if self._giving_back is None:
+                self._giving_back = self._timers.at(self._clock.monotonic(), self._give_back)
         subscription.pending, subscription.counts = Pending(), {}
-        self._remains += [each for each in remains if len(each) > _ENTRIES]
-        if self._remains and self._giving_back is None:
-            self._giving_back = self._timers.at(self._clock.monotonic(), self._give_back)
 
     def _give_back(self) -> None:
-        """Gives back the memory of what ended subscriptions had pending, a little at a time."""
-        for entries in self._remains[-1:]:
-            for _ in range(min(_ENTRIES, len(entries))):
-                entries.popitem()
-            if not entries:
-                self._remains.pop()
+        """Frees what ended subscriptions had pending, a little at a time."""
+        pending, counts = self._remains[-1]
+        pending.shorten(_ENTRIES)
+        for _ in range(min(_ENTRIES, len(counts))):
+            counts.popitem()
+        if not pending and not counts:
+            self._remains.pop()
         self._giving_back = self._timers.at(self._clock.monotonic(), self._give_back) if self._remains else None
 
     def delete(self, channel: Channel, state: pb.SubState) -> None:
