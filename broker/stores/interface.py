@@ -141,6 +141,9 @@ class MessageStore(Protocol):
         if there is none, or if the next one cannot be read (which is logged).
         """
 
+    def end_reading(self) -> None:
+        """Gives back what reading holds, files and memory: nobody reads for a while."""
+
     def sequence_at(self, timestamp: int) -> int:
         """Returns the first sequence whose timestamp is not lower.
 

@@ -65,6 +65,9 @@ class MemoryMessages:
             return empty()
         return self._list.read(first, count, size)
 
+    def end_reading(self) -> None:
+        """Reading holds nothing."""
+
     def sequence_at(self, timestamp: int) -> int:
         """Returns the first sequence whose timestamp is not lower; see `MessageStore.sequence_at`."""
         if not self.count:

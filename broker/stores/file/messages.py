@@ -587,6 +587,10 @@ class FileMessages:
             return empty()
         return self.reader.read(first, count, size)
 
+    def end_reading(self) -> None:
+        """Closes the files that are read, and forgets messages in memory."""
+        self.reader.close()
+
     def sequence_at(self, timestamp: int) -> int:
         """Returns the first sequence whose timestamp is not lower; see `MessageStore.sequence_at`."""
         if not self.count:
