@@ -319,6 +319,9 @@ class Store(Protocol):
     def settle(self) -> None:
         """Waits for what is under way, as long as it is reasonable at the end of a process."""
 
+    def unwritten(self) -> list[str]:
+        """Returns what is still to be written, or is being written: paths, or names. May be called from any thread."""
+
     def close(self) -> None:
         """Flushes and closes everything. Raises StorageError."""
 

@@ -210,6 +210,10 @@ class MemoryStore:
         """Returns nothing: flushes are complete at once."""
         return ()
 
+    def unwritten(self) -> list[str]:
+        """Nothing is written."""
+        return []
+
     def settle(self) -> None:
         """Does nothing."""
 

@@ -614,6 +614,11 @@ class FileMessages:
         """Whether threads are at the files."""
         return self._under_way is not None or self.place.busy
 
+    @property
+    def unwritten(self) -> bool:
+        """Whether something is still to be written, or is being written."""
+        return self.busy or self._dirty or bool(self._gathered)
+
     def release(self) -> bool:
         """Closes the files that are written, unless there is something to write."""
         if self._dirty or self._broken:
