@@ -59,7 +59,8 @@ class Account:
                 continue
             try:
                 store = self._place.open(config.name)
-                self._opened(config, created, store, memories(store, config, self._clock.wall()))
+                found = memories(store, config, self._clock.wall())
+                self._enter(finished(self._opened(config, created, store, found)))
             except StorageError as error:
                 NATS.error("  Stream %r is left alone: %s", config.name, error.message)
 
@@ -194,44 +195,71 @@ class Account:
         finished(self._check_subjects(config.name, tree_of(each.encode() for each in config.subjects)))
         return self._enter(Stream(self.room, config, created, store, borrowed=True))
 
-    def check_new(self, config: StreamConfig) -> None:
-        """Checks whether a stream may be restored.
+    def check_free(self, name: str) -> None:
+        """Checks whether the name of a stream that is to be restored is free.
+
+        Raises:
+            ApiError: There is a stream of that name.
+        """
+        if name in self.streams:
+            raise ApiError(400, 10130, "stream name already in use, cannot restore")
+
+    def check_new(self, config: StreamConfig) -> Generator[None, None, None]:
+        """Checks whether a stream may be restored, as work that can be interrupted.
 
         Raises:
             ApiError: There is one of that name, or with such subjects.
         """
-        if config.name in self.streams:
-            raise ApiError(400, 10130, "stream name already in use, cannot restore")
+        self.check_free(config.name)
         if config.num_replicas > 1:
             raise ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
-        finished(self._check_others(config, tree_of(each.encode() for each in config.subjects)))
+        yield from self._check_others(config, tree_of(each.encode() for each in config.subjects))
         self._check_reservation(config, 0)
 
-    def restore(self, config: StreamConfig, created: int, store: StreamStore, found: Memories) -> Stream:
-        """Makes a stream of a store that was opened; its configuration may be another one than that in its files.
+    def restore(
+        self, config: StreamConfig, created: int, store: StreamStore, found: Memories
+    ) -> Generator[None, None, Stream]:
+        """Makes a stream of a store that was opened, as work that can be interrupted.
+
+        Args:
+            config: Its configuration, which may be another one than that in its files.
+            created: When the stream was made.
+            store: The store.
+            found: What its messages say about themselves.
 
         Raises:
+            ApiError: Another one was made meanwhile, with that name or such subjects.
             StorageError: It cannot be written.
         """
         store.configure(config.as_json(), created)
-        return self._opened(config, created, store, found)
+        stream = yield from self._opened(config, created, store, found)
+        try:
+            yield from self.check_new(config)
+        except ApiError:
+            self._uncount(stream)
+            raise
+        return self._enter(stream)
 
-    def _opened(self, config: StreamConfig, created: int, store: StreamStore, found: Memories) -> Stream:
-        """Makes a stream of what is there, without what is over its limits by now."""
+    def _opened(
+        self, config: StreamConfig, created: int, store: StreamStore, found: Memories
+    ) -> Generator[None, None, Stream]:
+        """Makes a stream of what is there, without what is over its limits by now; nobody else knows it yet."""
         now = self._clock.wall()
-        stream = self._enter(Stream(self.room, config, created, store))
+        stream = Stream(self.room, config, created, store)
         stream.take_over(found)
         while stream.expire(now):
-            pass
-        for _ in stream.enforce_all():
-            pass
-        stream.store.flush()
+            yield
+        yield from stream.enforce_all()
+        store.flush()
         return stream
 
     def drop(self, stream: Stream) -> None:
         """Forgets a stream."""
         self._leave(stream)
         stream.deleted = True
+        self._uncount(stream)
+
+    def _uncount(self, stream: Stream) -> None:
         self.room.used[stream.config.storage] -= stream.counted
 
     def _enter(self, stream: Stream) -> Stream:
