@@ -230,3 +230,56 @@ def test_a_resumed_durable_is_looked_through_once() -> None:
     assert watched.pending.looks < 4 * MANY
     watched.world.advance(1.1)
     assert resumed.sequences() == left
+
+
+def test_what_an_ended_subscription_had_pending_is_freed_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[int] = []
+    shorten = Pending.shorten
+
+    def counted(self: Pending, count: int) -> None:
+        freed.append(len(self))
+        shorten(self, count)
+
+    monkeypatch.setattr(Pending, "shorten", counted)
+    watched = Watched()
+    watched.world.advance(1.2)
+    pending, counts = watched.subscription.pending, watched.subscription.counts
+    assert len(pending) == len(counts) == MANY
+    watched.subscriber.unsubscribe()
+    watched.world.advance(0.1)
+    assert len(freed) > 2
+    assert sorted(freed, reverse=True) == freed
+    assert not pending
+    assert not counts
+
+
+def test_a_group_of_many_messages_does_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that cost 10 µs each: a commit sends no more than its time allows, though there are more."""
+    world = World()
+    world.connect()
+    for _ in range(3):
+        world.subscribe(b"foo", q_group=b"g", max_in_flight=1 << 20)
+    publish, commit, sent, most = world.bus.publish, world.server.commit, 0, 0
+
+    def costly(*arguments: Any, **more: Any) -> bool:
+        nonlocal sent
+        sent += 1
+        world.time.now += 10_000
+        return publish(*arguments, **more)
+
+    def counted() -> None:
+        nonlocal sent, most
+        sent = 0
+        commit()
+        most = max(most, sent)
+
+    world.server.commit = counted  # type: ignore[method-assign]
+    with monkeypatch.context() as patch:
+        # Stored, and not delivered yet.
+        patch.setattr(world.server._serving, "channel", lambda channel: None)
+        world.publish(b"foo", *[b"x"] * MANY)
+    world.bus.publish, most = costly, 0  # type: ignore[method-assign]
+    world.publish(b"foo", b"x")
+    world.settle()
+    assert sum(len(each.pending) for each in world.channel(b"foo").groups[b"g"].members) == MANY + 1
+    assert most <= 1100
