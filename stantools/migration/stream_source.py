@@ -115,14 +115,7 @@ class _Place:
 
 
 class _Feed:
-    """One channel on its way into a merge: a batch of it, and how far that is given out.
-
-    Args:
-        number: The place of the channel in the order of channels.
-        place: Where to begin.
-        sizes: Bytes and rows of a batch.
-        finish: As for `ChannelSource.read`.
-    """
+    """One channel on its way into a merge: a batch of it, and how far that is given out."""
 
     def __init__(
         self, number: int, channel: ChannelSource, place: _Place, sizes: tuple[int, int], finish: bool
@@ -348,13 +341,7 @@ class MergedSource:
 
 
 def _sorted(feeds: list[_Feed], key: int, number: int) -> _Round:
-    """Puts all messages up to a bound into order, and takes them from their feeds.
-
-    Args:
-        feeds: The channels by number, each with messages in its batch.
-        key: The time at which the first batch ends.
-        number: The first channel whose batch ends then. What comes behind its messages of that time is not known yet.
-    """
+    """Puts all messages up to a bound into order, and takes them from their feeds."""
     round_feeds: list[_Feed] = []
     lows: list[int] = []
     highs: list[int] = []

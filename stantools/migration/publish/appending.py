@@ -267,11 +267,7 @@ class _Append:
         self.there = False
 
     async def begin(self) -> Mark | None:
-        """Finds out where the stream stands, and marks it; one that is not there is made later, with its mark.
-
-        Returns:
-            The mark, or None if the stream is complete and has all sequences.
-        """
+        """Finds out where the stream stands, and marks it; one that is not there is made later, with its mark."""
         info = await self._js.stream_info(self._name)
         mark = Mark(self._messages.first, self._messages.last)
         self.there = info is not None
@@ -318,11 +314,7 @@ class _Append:
         return await self._counted(await self._js.stream_info(self._name) or info, mark)
 
     async def _compare(self, part: MessagesPart, until: int, first: int) -> None:
-        """Compares the last messages up to a sequence with those of the stream, which begins at `first`.
-
-        Raises:
-            NotOursError: They are different.
-        """
+        """Compares the last messages up to a sequence with those of the stream, which begins at `first`."""
         reach = max(first - 1, extent(part, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES).reach)
         await compare(self._js, self._name, part, reach, until, self._how.generation)
 
@@ -336,11 +328,7 @@ class _Append:
         return mark
 
     def _continued(self, there: Mark, mark: Mark) -> Mark:
-        """Returns the mark for going on with what another writer has begun.
-
-        Raises:
-            RefusedError: It has to be finished by one that has the same messages.
-        """
+        """Returns the mark for going on with what another writer has begun."""
         first_is_right = mark.first <= there.first if there.whole else mark.first == there.first
         if first_is_right and mark.last >= there.last:
             return replace(mark, whole=there.whole, held=there.held)

@@ -193,18 +193,7 @@ class _Delivery:
 
 
 def _plan_delivery(source: Messages, what: str, position: Standing, subject: str | None, *, lead: bool) -> _Delivery:
-    """Finds out what a consumer has to be given.
-
-    Args:
-        source: What its stream holds.
-        what: Names the consumer in the message.
-        position: Where it should stand.
-        subject: The subject that its messages have; None for any.
-        lead: Begin with the message before the first pending one.
-
-    Raises:
-        StantoolsError: A message that should be pending is not there.
-    """
+    """Finds out what a consumer has to be given."""
     start = position.ack_floor + 1
     before = _message_before(source, start, subject) if lead else 0
     if not before and not position.pending:
@@ -242,19 +231,7 @@ def _message_before(source: Messages, sequence: int, subject: str | None) -> int
 
 
 async def _pull(js: JetStream, stream: str, name: str, setup: Mapping[str, Any], delivery: _Delivery) -> None:
-    """Makes a pull consumer, and brings it to its state.
-
-    Args:
-        js: JetStream.
-        stream: The stream.
-        name: The consumer.
-        setup: Its configuration meanwhile.
-        delivery: What it has to be given.
-
-    Raises:
-        SetBackError: It was given something else.
-        NatsError: Something else failed.
-    """
+    """Makes a pull consumer, and brings it to its state."""
     await js.consumer_create(stream, setup)
     connection, timeout = js.connection, js.connection.options.timeout
     subject = f"{js.prefix}.CONSUMER.MSG.NEXT.{stream}.{name}"
@@ -296,11 +273,7 @@ async def _pull(js: JetStream, stream: str, name: str, setup: Mapping[str, Any],
 
 
 def _ended(name: str, stream: str, received: Received) -> bool:
-    """Returns whether the request is over: there are no more messages at the moment.
-
-    Raises:
-        NoAnswerError: It ended for another reason.
-    """
+    """Returns whether the request is over: there are no more messages at the moment."""
     for row in np.flatnonzero(received.columns.status).tolist():
         line = received.header(row).split(b"\r\n")[0]
         if not line.startswith((b"NATS/1.0 404", b"NATS/1.0 408", b"NATS/1.0 409 Exceeded")):
@@ -312,19 +285,7 @@ def _ended(name: str, stream: str, received: Received) -> bool:
 
 
 async def _push(js: JetStream, stream: str, name: str, setup: Mapping[str, Any], delivery: _Delivery) -> None:
-    """Makes a push consumer, and brings it to its state.
-
-    Args:
-        js: JetStream.
-        stream: The stream.
-        name: The consumer.
-        setup: Its configuration meanwhile.
-        delivery: What it has to be given.
-
-    Raises:
-        NoAnswerError: Messages did not come.
-        NatsError: Something else failed.
-    """
+    """Makes a push consumer, and brings it to its state."""
     connection, timeout = js.connection, js.connection.options.timeout
     open_limit = min(delivery.count, len(delivery.pending) + _BATCH)
     early = delivery.count - open_limit
@@ -374,19 +335,7 @@ def _stalled(header: bytes) -> bytes:
 
 
 async def _acknowledge(js: JetStream, stream: str, name: str, replies: Sequence[bytes], pending: int) -> None:
-    """Acknowledges messages, and waits until the consumer has taken that.
-
-    Args:
-        js: JetStream.
-        stream: The stream.
-        name: The consumer.
-        replies: Reply subjects of the messages.
-        pending: How many messages will be pending then.
-
-    Raises:
-        NoAnswerError: The consumer still has another number of pending messages.
-        PermissionDeniedError: The user may not acknowledge.
-    """
+    """Acknowledges messages, and waits until the consumer has taken that."""
     connection = js.connection
     with connection.watch(*replies[:1]) as failed:
         await connection.write(b"".join(encoding.publish(reply, b"+ACK") for reply in replies))
@@ -405,12 +354,7 @@ async def _acknowledge(js: JetStream, stream: str, name: str, replies: Sequence[
 
 
 async def _keep_pending(js: JetStream, replies: Sequence[bytes]) -> None:
-    """Leaves messages pending, to be delivered again as soon as somebody asks, as STAN does when a durable resumes.
-
-    Args:
-        js: JetStream.
-        replies: Reply subjects of the messages.
-    """
+    """Leaves messages pending, to be delivered again as soon as somebody asks, as STAN does when a durable resumes."""
     await js.connection.write(b"".join(encoding.publish(reply, b"-NAK") for reply in replies))
 
 

@@ -229,11 +229,7 @@ class Filling:
         await self._js.update_stream(wanted | {key: there[key] for key in _LASTING if there.get(key)})
 
     def _check_deletable(self, there: Mapping[str, Any], after: int) -> None:
-        """Checks that the fillers that are still needed can be deleted again.
-
-        Raises:
-            RefusedError: They cannot.
-        """
+        """Checks that the fillers that are still needed can be deleted again."""
         messages = self._source.count - self.found - self.loader.messages
         fillers = self._source.last - after - messages
         if there.get("deny_delete") and fillers:

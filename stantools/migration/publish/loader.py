@@ -266,11 +266,7 @@ class Loader:
         self._out = bytearray(max(len(self._out), len(frame)))
 
     def _frame(self, batch: Batch, row: int, expected_last: int) -> bytes:
-        """Returns the frame of one message.
-
-        Raises:
-            StantoolsError: It does not fit into the server.
-        """
+        """Returns the frame of one message."""
         identity = headers.identity(batch.channel, self.how.generation)
         frame, size = encode_message(batch, row, self._acks.reply, identity, self.how.origin, expected_last)
         largest = self.js.connection.max_payload
@@ -284,11 +280,7 @@ class Loader:
         return frame
 
     async def _send_first(self, batch: Batch | None) -> None:
-        """Sends one message, or filler, and waits until it is stored; finds out how far behind the server is.
-
-        Args:
-            batch: The messages that are to be sent next, if there are any.
-        """
+        """Sends one message, or filler, and waits until it is stored; finds out how far behind the server is."""
         try:
             await self.send_one(batch, self._next - 1)
         except ApiError as problem:

@@ -298,18 +298,7 @@ class _Restore:
             return False
 
     async def after_failure(self, problem: StantoolsError, *, complete: bool) -> dict[str, Any]:
-        """Finds out what is left, and removes it if it is ours and not what it should be.
-
-        Args:
-            problem: What went wrong.
-            complete: The archive was sent to its last byte, so the stream may be there, or come yet.
-
-        Returns:
-            The state of the stream if it is there as it should be.
-
-        Raises:
-            RestoreError: It is not.
-        """
+        """Finds out what is left, and removes it if it is ours and not what it should be."""
         lost = complete and problem.retriable
         deadline = asyncio.get_running_loop().time() + settle_seconds(self._js)
         try:

@@ -187,11 +187,7 @@ class FollowingStreams:
             self._journal.note(name, StreamState.PROVEN, way=Way.PUBLISH)
 
     async def _make_way(self, stream: str, consumer: ConsumerPlan, position: Position) -> None:
-        """Removes a consumer that stands where its durable stood earlier.
-
-        Raises:
-            RefusedError: It is further than that: somebody uses it.
-        """
+        """Removes a consumer that stands where its durable stood earlier."""
         there = await self._js.consumer_info(stream, consumer.name)
         if there is None or there["config"].get("description") == UNFINISHED:
             return
