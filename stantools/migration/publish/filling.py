@@ -1,4 +1,4 @@
-"""Filling one stream: where it stands, what it lacks, and whether it is complete."""
+"""Filling one stream: its current state, its missing messages, its completion."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: From this version on a stream can safely be told its first sequence when it is created.
+#: first version that reliably creates a stream with a given first sequence
 _FIRST_SEQUENCE_FROM: Final = (2, 11, 0)
-#: What a stream keeps once it has it.
+#: settings that cannot be removed from a stream
 _LASTING: Final = ("first_seq", "deny_delete", "deny_purge", "sealed")
-#: Fillers that may be left when a run is killed: those that are deleted at once, twice, and those on their way.
+#: fillers that a killed run can leave: two batches being deleted, and a window in flight
 _LEFT_FILLERS: Final = 2 * AT_ONCE + MAX_WINDOW
 
 
 class Filling:
-    """One stream that is filled; arguments as for `publish_stream`."""
+    """One stream that is filled; arguments as in `publish_stream`."""
 
     def __init__(
         self,
@@ -63,42 +63,40 @@ class Filling:
         self._how = how
         self._progress = progress or (lambda messages: None)
         self._examined = self._created = self._complete = False
-        #: The sequence that the stream's first message has to get.
+        #: sequence of the stream's first message
         self._first = source.first if source.count else source.last + 1
-        #: What sends, with the numbers of what it sent.
+        #: sender, with counts of its messages
         self.loader = Loader(js, name, source, os.fsencode(self._subjects[0]), how, self._progress)
         self.loader.replicated = int(config.get("num_replicas") or 1) > 1
-        self.found = 0  #: messages that were there at first
-        #: Messages that the stream holds beyond those of the source, which is only a part of it then: what is before
-        #: that part is left as it is (see `appending`). None if the source is all there is.
+        self.found = 0  #: messages that were there before
+        #: messages of the stream before the source, if the source is only a part of the stream (see `appending`); else
+        #: None
         self.besides: int | None = None
         self._ends_here = True
-        #: The stream has to be purged after it was created, for its first message to get the right sequence.
+        #: the stream has to be purged after its creation, to set its first sequence
         self.needs_purge = self._first > 1
         self._leads = self.needs_purge and self.loader.replicated and js.connection.version < CERTAIN_FROM
-        self.lacking = missing(source) + (self._first - 1) * self._leads  #: how many fillers it takes
+        self.lacking = missing(source) + (self._first - 1) * self._leads  #: number of fillers needed
 
     @property
     def needs_update(self) -> bool:
-        """Whether the stream's configuration has to be changed in the end."""
+        """The stream's configuration has to be changed at the end."""
         return not self._ends_here or bool(settings.differences(self._loading, self._config))
 
     @property
     def unsettled(self) -> bool:
-        """Whether something was done that the server may still forget, and that nobody would look for any more."""
+        """The server may still lose work that no later step would check."""
         return self.needs_update and not self._complete and bool(self.loader.messages + self.loader.filled)
 
     @property
     def reported(self) -> int:
-        """How far it is: the last sequence that is known to be stored."""
+        """The last sequence known to be stored."""
         return self.loader.reported
 
     def writes_part(self, description: str, besides: int | None) -> None:
-        """Says that the source is a part of what is written (see `appending`), and that others finish the stream.
+        """Marks the source as a part of the stream (see `appending`), which other code finishes.
 
-        Args:
-            description: What the stream says about itself until then.
-            besides: As the attribute; None if the stream begins with this part.
+        `description` marks the stream until then; `besides` is None if the stream begins with this part.
         """
         self._loading["description"] = description
         self._ends_here = False
@@ -108,9 +106,10 @@ class Filling:
             self.lacking = missing(self._source)
 
     def begin_by_configuration(self) -> bool:
-        """Lets the stream be created with its first sequence, so that it need not be purged; says whether it can be.
+        """Creates the stream with its first sequence, without a purge, if the server can; returns whether it can.
 
-        2.10 (seen: 2.10.26) loses all messages of such a stream when the server is killed, older ones do not know it.
+        2.10 (seen: 2.10.26) loses all messages of such a stream when the server is killed; older versions lack the
+        setting.
         """
         if self._js.connection.version >= _FIRST_SEQUENCE_FROM:
             self._loading["first_seq"] = self._first
@@ -118,11 +117,9 @@ class Filling:
         return not self.needs_purge
 
     async def fill(self, acks: Acks) -> None:
-        """Sends what the stream lacks, and creates it if it is not there. May be called again when it has failed.
+        """Sends the missing messages, and creates the stream if needed. A failed call may be repeated.
 
-        Raises:
-            NotOursError: It holds something else than the source.
-            StantoolsError: Something failed.
+        Raises NotOursError if the stream holds messages that are not in the source.
         """
         info = await self._js.stream_info(self._name) or await self._create()
         settings.check_fixed(self._name, info["config"], {**self._config, "subjects": self._subjects})
@@ -144,7 +141,7 @@ class Filling:
         await self._check_whole()
 
     async def finish(self) -> dict[str, Any]:
-        """Configures the stream and returns its state. May be called again when it has failed."""
+        """Configures the stream and returns its state. A failed call may be repeated."""
         info = await self._info()
         if settings.differences(info["config"], self._config):
             await self._update(self._config, info)
@@ -153,7 +150,7 @@ class Filling:
         return state
 
     async def explain(self, problem: StantoolsError) -> None:
-        """Adds to an error what has become of the stream. One that was created for nothing is removed."""
+        """Adds the state of the stream to an error. A stream that was created in vain is removed."""
         if not self._created and not self._examined:
             return
         reached = self.reported
@@ -167,16 +164,16 @@ class Filling:
             reached = int(info["state"]["last_seq"])
         except NatsError:
             if self._created and not self.reported:
-                _say(problem, f"the stream {self._name} was created and may be left", "remove it, or run again")
+                _say(problem, f"stream {self._name} was created and may still exist", "remove it, or run again")
                 return
         what = f"stream {self._name} is filled up to sequence {reached} of {self._source.last}"
         _say(problem, what, "the same command continues from there")
 
     async def _count_anew(self, problem: ApiError, stored: int) -> None:
-        """Makes a server count again that refuses what follows a message because it believes to have less than that.
+        """Makes the server recount a stream whose last sequence it believes to be lower than it is.
 
-        2.10 (seen: 2.10.26) falls back to the sequence of a purge that ends while another writer's messages come in,
-        and refuses everything from then on. A purge that removes nothing makes it look.
+        2.10 (seen: 2.10.26) falls back to the sequence of a purge that ends during another writer's messages, and
+        refuses all later messages. A purge that removes nothing makes it recount.
         """
         counted = problem.last_counted
         if counted is not None and counted < stored and self._js.connection.version >= CERTAIN_FROM:
@@ -195,7 +192,8 @@ class Filling:
         try:
             info = await self._allowing_for_max_bytes(lambda: self._js.create_stream(self._loading))
         except ApiError as problem:
-            # Of two that create it at once, 2.9 may refuse one for the subjects that the other has just taken.
+            # Of two writers that create it at once, 2.9 may refuse one because of the subjects that the other has just
+            # taken.
             there = await self._js.stream_info(self._name) if problem.err_code == settings.SUBJECTS_OVERLAP else None
             if there is None:
                 raise
@@ -204,7 +202,7 @@ class Filling:
         return info
 
     async def _lift_limits(self, info: Mapping[str, Any]) -> None:
-        """Configures an existing stream for filling it."""
+        """Prepares an existing stream for filling."""
 
         async def lift() -> None:
             if settings.differences(info["config"], self._loading):
@@ -213,7 +211,7 @@ class Filling:
         await self._allowing_for_max_bytes(lift)
 
     async def _allowing_for_max_bytes(self, change: Callable[[], Awaitable[_T]]) -> _T:
-        """Makes a change, and once more with `max_bytes` if the account demands it."""
+        """Makes a change, and repeats it with `max_bytes` if the account demands that."""
         try:
             return await change()
         except ApiError as problem:
@@ -223,28 +221,28 @@ class Filling:
             return await change()
 
     async def _update(self, config: Mapping[str, Any], info: Mapping[str, Any]) -> None:
-        """Changes the configuration, but not what cannot be changed any more."""
+        """Changes the configuration except the fields that are fixed by now."""
         there = info["config"]
         wanted = {key: value for key, value in config.items() if key != "first_seq"}
         await self._js.update_stream(wanted | {key: there[key] for key in _LASTING if there.get(key)})
 
     def _check_deletable(self, there: Mapping[str, Any], after: int) -> None:
-        """Checks that the fillers that are still needed can be deleted again."""
+        """Checks that the server can delete the fillers that are still needed."""
         messages = self._source.count - self.found - self.loader.messages
         fillers = self._source.last - after - messages
         if there.get("deny_delete") and fillers:
             raise RefusedError(
-                f"stream {self._name} does not let messages be deleted (deny_delete), which {fillers} gaps behind "
-                f"sequence {after} take",
+                f"stream {self._name} forbids deleting messages (deny_delete), which is needed for {fillers} gaps "
+                f"after sequence {after}",
                 "remove the stream and migrate again",
             )
 
     async def _position(self, info: Mapping[str, Any]) -> int:
-        """Returns the last sequence that is stored and right, and brings the numbers up to date with it."""
+        """Returns the last sequence that is stored and right, and updates the counts to it."""
         state = info["state"]
         messages, first, last = (int(state[name]) for name in ("messages", "first_seq", "last_seq"))
         until = min(last, self._source.last)
-        # It gets the limits that it should have only when everything is there; what they remove then is not missing.
+        # The stream gets its limits only when complete; messages that they remove afterwards are not missing.
         limited = self._ends_here and self.needs_update and not settings.differences(info["config"], self._config)
         if until == self._source.last and limited:
             self._note_complete()
@@ -269,14 +267,14 @@ class Filling:
         self.loader.reported = self._source.last
 
     async def _lead(self, acks: Acks, state: Mapping[str, Any]) -> None:
-        """Fills the sequences before the first message, and removes what fills them."""
+        """Fills the sequences before the first message, then purges the fillers."""
         first, last = int(state["first_seq"]), int(state["last_seq"])
         if first == self._first:
             return
         if last:
             there = range(max(1, last - MAX_WINDOW + 1), last + 1)
             if first != 1 or int(state["messages"]) != last or len(await self._fillers(there)) != len(there):
-                raise NotOursError(f"stream {self._name} holds something at sequence {first} to {last}", REMEDY)
+                raise NotOursError(f"stream {self._name} already holds messages at sequences {first} to {last}", REMEDY)
         self._examined = True
         if last < self._first - 1:
             await self.loader.lead(acks, last, self._first)
@@ -299,7 +297,7 @@ class Filling:
         return self.loader.reported
 
     async def _examine(self, first: int, until: int) -> None:
-        """Looks at what an earlier run has left."""
+        """Compares the messages of an earlier run."""
         before = extent(self._source, until, _LEFT_FILLERS, MAX_WINDOW, MAX_WINDOW_BYTES)
         reach = max(first - 1, before.reach)
         compared = await compare(self._js, self._name, self._source, reach, until, self._how.generation)
@@ -309,11 +307,11 @@ class Filling:
         self._progress(self.found)
 
     async def _look_again(self, first: int, until: int) -> None:
-        """Looks at what is stored after something has failed."""
+        """Compares the stored messages after a failure."""
         loader, source = self.loader, self._source
         before = None
         if until < self.reported:
-            # A server that was killed may have lost what it had said to be stored.
+            # A killed server may have lost messages that it had acknowledged.
             before = extent(source, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES)
         reach = max(first - 1, before.reach if before else self.reported)
         compared = await compare(self._js, self._name, source, reach, until, self._how.generation)
@@ -325,18 +323,18 @@ class Filling:
         loader.filled += len(loader.fillers) - len(known)
 
     async def _check_whole(self) -> None:
-        """Checks that the stream holds as many messages as the source, and removes fillers that have come back."""
+        """Checks that the stream holds as many messages as the source, and removes fillers that have reappeared."""
         state = (await self._info())["state"]
         beyond = max(int(state["last_seq"]) - self._source.last, 0)
         wanted, begins = self._source.count + (self.besides or 0), self.besides is None and self._source.count
         if int(state["messages"]) > wanted + beyond:
-            # Fillers that a killed server had deleted may be there again.
+            # fillers that a killed server had deleted may have reappeared
             self.loader.fillers = await self._fillers(_sequences(self._gaps()))
             await self.loader.delete_fillers()
             state = (await self._info())["state"]
             beyond = max(int(state["last_seq"]) - self._source.last, 0)
         have, first = int(state["messages"]), int(state["first_seq"])
-        # What others publish meanwhile, they may also delete.
+        # Other publishers may also delete their messages.
         wrong = have != wanted if not beyond else have < wanted
         if wrong or (begins and first != self._first) or int(state["last_seq"]) < self._source.last:
             raise NotOursError(
@@ -351,7 +349,7 @@ class Filling:
 
 
 def _sequences(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """The sequences of closed ranges."""
+    """Yields the sequences of closed ranges."""
     for first, last in ranges:
         yield from range(first, last + 1)
 
@@ -363,17 +361,10 @@ def _say(problem: StantoolsError, what: str, remedy: str) -> None:
 
 
 async def probe(js: JetStream, name: str, filling: Filling, *, consumers: bool) -> None:
-    """Sends the requests that will be needed later, for a stream that is not there: only a refusal can come back.
+    """Sends the later requests for a stream that does not exist, to learn of missing permissions early.
 
-    Args:
-        js: JetStream.
-        name: The stream, which must not exist.
-        filling: What is going to be done.
-        consumers: Consumers will be made, too.
-
-    Raises:
-        PermissionDeniedError: The user may not send one of them.
-        NatsError: The server does not answer.
+    `consumers`: consumers will be made as well. Raises PermissionDeniedError if one of the requests is not
+    permitted.
     """
     requests: list[tuple[str, Mapping[str, Any]]] = []
     if filling.lacking:
@@ -381,7 +372,7 @@ async def probe(js: JetStream, name: str, filling: Filling, *, consumers: bool) 
     if filling.needs_purge:
         requests.append((f"STREAM.PURGE.{name}", {"seq": 1}))
     if filling.needs_update:
-        # Another writer may create the stream at this moment: a request with another name in it is refused in any case.
+        # Another writer may create the stream right now: a request with another name in it is refused in any case.
         requests.append((f"STREAM.UPDATE.{name}", {"name": f"{name}-probe"}))
     if consumers:
         requests.append((f"CONSUMER.INFO.{name}.probe", {}))
@@ -389,7 +380,7 @@ async def probe(js: JetStream, name: str, filling: Filling, *, consumers: bool) 
         try:
             await js.api(operation, body)
         except ApiError:
-            continue  # permitted: there is no such stream
+            continue  # permitted, as the error is only that the stream does not exist
         except PermissionDeniedError:
             if not operation.startswith("STREAM.PURGE.") or not filling.begin_by_configuration():
                 raise

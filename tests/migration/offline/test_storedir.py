@@ -287,7 +287,7 @@ def test_streams_and_subjects_that_are_there_are_refused(start_server: Callable[
     streams = prepared(small_store(tmp_path / "store"))
     store = StoreDirectory(server.store_dir)
     assert _problems(store.check([stream.plan for stream in streams], quiet=0)) == [
-        "far_away: subject far.away overlaps far.* of stream WIDE, which is there",
+        "far_away: subject far.away overlaps far.* of the existing stream WIDE",
         f"one: already exists ({server.store_dir / 'jetstream/$G/streams/one'})",
     ]
     before = tree(server.store_dir)
@@ -343,7 +343,7 @@ def test_a_store_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "new/jetstream").mkdir(parents=True)
     monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 4711)
     [problem] = _problems(StoreDirectory(tmp_path / "new").check([stream.plan], quiet=0))
-    assert f"belongs to user {os.getuid()}, for whom we cannot make files" in problem
+    assert f"belongs to user {os.getuid()}; this process cannot create files for that user" in problem
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")

@@ -260,7 +260,7 @@ def test_what_was_begun_is_finished_first(start_server: Callable[..., Any]) -> N
     async def main(js: JetStream) -> None:
         await append(js, FakeSource(ALL[:20]))
         for source, message in (
-            (SECOND, "sequences 10 to 31 are being written to it and not all there; these are 103 to 159"),
+            (SECOND, "sequences 10 to 31 are still being written, and these are sequences 103 to 159"),
             (FakeSource(ALL[:10]), "these are 10 to 21"),
             (FakeSource(ALL[5:]), "these are 17 to 159"),
         ):

@@ -158,7 +158,7 @@ def test_one_that_is_there(start_server: Callable[..., Any]) -> None:
     ("there", "words"),
     [
         (Item(1, data=b"foreign"), "there is a message of 7 bytes on orders at sequence 1"),
-        (None, "there is no message at sequence 3"),
+        (None, "no message at sequence 3"),
     ],
 )
 def test_one_that_holds_something_else(start_server: Callable[..., Any], there: Item | None, words: str) -> None:
@@ -249,7 +249,7 @@ def test_catching_up(start_server: Callable[..., Any]) -> None:
         assert await read_back(js, "S") == expected(more)
         gap = FakeSource([*more.items, *numbered(403)])
         with pytest.raises(
-            RefusedError, match=r"does not let messages be deleted \(deny_delete\), which 1 gaps behind"
+            RefusedError, match=r"forbids deleting messages \(deny_delete\), which is needed for 1 gaps after"
         ):
             await publish_stream(js, "S", whole, gap, resume=True)
 

@@ -192,7 +192,7 @@ def test_another_store_in_its_place(run: Any, store: Path) -> None:
         file.save()
     done = run(*command, "--resume")
     assert done.code == 4
-    assert "its message 7 is another one now" in done.err
+    assert "its message 7 is different now" in done.err
     assert run(*command, "--resume", "--prefix", "x").code == 4
     Path("s.json").write_bytes(b"{")
     done = run(*command, "--resume")

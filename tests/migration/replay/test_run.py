@@ -441,7 +441,7 @@ def test_no_stream(start_server: Any, store: Path, file: StateFile) -> None:
 
     async def go() -> None:
         await with_streams(server.url, A=["a"])
-        with pytest.raises(NatsError, match=r"no stream at .* takes the subject b\.c"):
+        with pytest.raises(NatsError, match=r"no stream at .* listens on the subject b\.c"):
             await replay(planned(store), options(server.url), jetstream(), file)
         assert await in_stream(server.url, "A") == []
 

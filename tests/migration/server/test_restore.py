@@ -224,7 +224,7 @@ def test_a_server_that_stays_away_is_said_so(start_server: Callable[..., Any], m
         yield from parts[4:]
 
     async def work(js: JetStream) -> None:
-        with pytest.raises(RestoreError, match="what is left of it could not be determined") as caught:
+        with pytest.raises(RestoreError, match="its remains could not be determined") as caught:
             await put(js, archive, killing())
         assert caught.value.left == "unknown"
         assert caught.value.retriable
