@@ -1,7 +1,7 @@
 """The NATS part of a configuration file (server-operations.md sections 5 and 8).
 
-All errors of a file are collected; each begins with the place in the file. Unknown keys are errors inside of blocks
-only. What the embedded server cannot do yet ends up in `NatsFile.unavailable`.
+All errors of a file are collected, each with its place. Unknown keys are errors inside of blocks only. Features that
+the embedded server lacks are in `NatsFile.unavailable`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ADDRESSES: Final = {
     "nats.http": ("nats.http_host", "nats.http_port"),
     "nats.https": ("nats.http_host", "nats.https_port"),
 }
-#: Durations that may be given as seconds, with a warning.
+#: durations that may be seconds, with a warning
 _SECONDS_TOO: Final = frozenset(("nats.ping_interval", "nats.write_deadline"))
 _MAX_INT32: Final = (1 << 31) - 1
 _INT32: Final = frozenset(("nats.max_payload", "nats.max_control_line"))
@@ -45,11 +45,7 @@ _PIN: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def read_nats(top: Mapping[str, Node]) -> NatsFile:
-    """Reads the NATS keys of a file.
-
-    Raises:
-        ConfigurationError: Everything that is wrong, one a line, warnings first.
-    """
+    """Reads the NATS keys of a file; the error has one line per problem, warnings first."""
     found, problems = NatsFile(top=top), Problems()
     for name, node in top.items():
         lower = name.lower()
@@ -65,11 +61,7 @@ def read_nats(top: Mapping[str, Node]) -> NatsFile:
 
 
 def parse_address(value: str | bool | int | float | object) -> tuple[str | None, int]:
-    """Splits `host:port`; the host is None if there is only a port.
-
-    Raises:
-        ConfigurationError: It is neither an address nor a port.
-    """
+    """Splits `host:port`; the host is None if there is only a port."""
     if isinstance(value, int) and not isinstance(value, bool):
         return None, value
     if not isinstance(value, str):
@@ -222,17 +214,16 @@ def _size(problems: Problems, name: str, node: Node) -> int | None:
 
 
 def _asks_for_something(node: Node) -> bool:
-    """Returns whether a block of a part that is not there would switch it on."""
+    """Returns whether a block would enable a feature that this server lacks."""
     if isinstance(node.value, dict | list | str):
         return bool(node.value) and str(text(node)).lower() not in ("disabled", "disable", "false")
     return node.value is not False
 
 
 def read_tls(problems: Problems, node: Node) -> TLSOptions | None:
-    """Reads the map `tls`."""
     if problems.map(node) is None:
         return None
-    # Loaded only where there is TLS: most command lines are answered, or start, without.
+    # heavy import: most command lines are answered, or start, without TLS
     from broker.nats.tls import CIPHERS, CURVES
 
     texts: dict[str, str] = {}
@@ -294,15 +285,7 @@ def read_tls(problems: Problems, node: Node) -> TLSOptions | None:
 
 
 def check_files(options: TLSOptions, *, weak: bool = True) -> None:
-    """Loads the certificates.
-
-    Args:
-        options: With their names.
-        weak: Leave it open whether the server's is too weak: that depends on options that are not known yet.
-
-    Raises:
-        ConfigurationError: A file is missing, or is not what it should be.
-    """
+    """Loads the certificates; `weak` accepts a weak one of the server, as later options may permit it."""
     import ssl
 
     from broker.nats.tls import load_certificate, too_weak
@@ -337,7 +320,7 @@ def _check_readable(path: Path, prefix: str) -> None:
 
 
 def _ssl_reason(problem: Exception) -> str:
-    named = getattr(problem, "reason", None)  # of ssl.SSLError
+    named = getattr(problem, "reason", None)  # attribute of ssl.SSLError
     if isinstance(named, str) and named:
         return named.lower().replace("_", " ")
     return str(problem) or "no certificate found"

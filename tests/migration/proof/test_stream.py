@@ -275,7 +275,7 @@ def test_consumers(each_server: Any, tmp_path: Path) -> None:
         return codes(prove(each_server, source, consumers=[(plan, position)]))
 
     assert check(Position(20, 7, (8, 12))) == {}
-    assert check(Position(20, 20), "other") == {"consumer-missing": "consumer other of stream FOO is not there"}
+    assert check(Position(20, 20), "other") == {"consumer-missing": "consumer other of stream FOO does not exist"}
     wrong = check(Position(21, 8, (9, 12, 13)))["consumer-position"]
     assert "has delivered up to 20 instead of 21" in wrong
     assert "acknowledged up to 7 instead of 8" in wrong

@@ -261,7 +261,7 @@ def test_what_was_begun_is_finished_first(start_server: Callable[..., Any]) -> N
         await append(js, FakeSource(ALL[:20]))
         for source, message in (
             (SECOND, "sequences 10 to 31 are still being written, and these are sequences 103 to 159"),
-            (FakeSource(ALL[:10]), "these are 10 to 21"),
+            (FakeSource(ALL[:10]), "these are sequences 10 to 21"),
             (FakeSource(ALL[5:]), "these are 17 to 159"),
         ):
             with pytest.raises(RefusedError, match=message) as raised:
@@ -341,7 +341,7 @@ def test_an_empty_stream_that_somebody_made(start_server: Callable[..., Any]) ->
         await write(js, BOTH)
         part = await append(js, LONG)
         await js.delete_message("orders", 150)
-        with pytest.raises(NotOursError, match="somebody deletes"):
+        with pytest.raises(NotOursError, match="a client deletes"):
             await check_part(js, part)
 
     run(server.url, main)
