@@ -52,8 +52,8 @@ class NodeServer:
     async def start(self, over: asyncio.Future[int]) -> int:
         """Starts the server and waits until clients can connect, or `over` is done.
 
-        Returns the port, 0 if `over` was first. Raises StantoolsError if there is no server, it is too old, or it ends at once; the message has its last
-        output.
+        Returns the port, 0 if `over` was first. Raises StantoolsError if the server is missing, too old, or ends at
+        once; the message has its last output.
         """
         try:
             binary = find_server("name one for all nodes with --nats_server")

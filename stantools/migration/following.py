@@ -272,8 +272,8 @@ class Following:
             other = taken.setdefault(stream.name.casefold(), name)
             if stream.plan.renumbered:
                 raise RefusedError(
-                    f"stream {stream.name}: the messages of several channels are ordered by time, and the order is only "
-                    "known once the server has stopped",
+                    f"stream {stream.name}: the messages of several channels are ordered by time, and the order is "
+                    "only known once the server has stopped",
                     "follow without --map and `stream` in the overrides; or migrate after the server has stopped",
                 )
             if other != name:

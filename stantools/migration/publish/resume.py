@@ -246,7 +246,7 @@ def _stored(answer: dict[str, Any]) -> Stored:
 
 def _describe(stored: Stored | None) -> str:
     if stored is None:
-        return "no message"
+        return "there is no message"
     subject, block, data = stored
     kind = "a filler" if headers.is_filler(block, data) else f"a message of {len(data)} bytes on {subject.decode()}"
     return f"there is {kind}"
