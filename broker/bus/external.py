@@ -59,7 +59,7 @@ def _server(url: str) -> Server:
     return server
 
 
-def _manners(options: ConnectionOptions) -> Manners:
+def _client_settings(options: ConnectionOptions) -> Manners:
     nkey = Path(options.nkey_seed_file) if options.nkey_seed_file else None
     creds = Path(options.credentials) if options.credentials else None
     login = Login.read(user=options.user, password=options.password, token=options.token, nkey=nkey, creds=creds)
@@ -215,7 +215,7 @@ class ExternalBus:
         discover_prefix: bytes = b"",
     ) -> None:
         self._is_inbox: Final = ReservedSubjects(discover_prefix).is_inbox
-        places, manners = servers(options), _manners(options)
+        places, manners = servers(options), _client_settings(options)
         self._links = {role: Link(places, replace(manners, name=client_name(cluster_id, role))) for role in roles}
         self._pause: asyncio.TimerHandle | None = None
         #: Messages, and data that must precede them, use one connection: buffered data leaves in one write.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OLDEST: Final = (2, 10, 0)
 #: seconds: between two checks, before the first line about a long start, of running before a start counts as successful
-_LOOK: Final = 0.05
+_CHECK_INTERVAL: Final = 0.05
 _LONG: Final = 10.0
 _WELL: Final = 60.0
 #: seconds before each attempt to restart it; after the last one the node ends
@@ -94,7 +94,7 @@ class NodeServer:
             if loop.time() > say:
                 NATS.warning("The NATS server is not ready yet: %s", process.last_words())
                 say += 6 * _LONG
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL)
         return True
 
     async def _unwatch(self) -> None:
@@ -106,7 +106,7 @@ class NodeServer:
         loop = asyncio.get_running_loop()
         since, failures = loop.time(), 0
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL)
             if not process.ended:
                 continue
             said = process.last_words()
@@ -142,7 +142,7 @@ class NodeServer:
         while (problem_said := answer()) is None:
             if asyncio.get_running_loop().time() > until:
                 raise StantoolsError("the NATS server of this node does not answer; see its log")
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL)
         if problem_said:
             raise StantoolsError(problem_said)
 
@@ -151,7 +151,7 @@ class NodeServer:
         await self._unwatch()
         self.signal(signal.SIGUSR2)
         while self._process is not None and not self._process.ended:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL)
 
     async def stop(self) -> None:
         await self._unwatch()

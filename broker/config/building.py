@@ -174,7 +174,7 @@ def _channels(options: BrokerOptions, settings: Settings) -> ChannelsOptions:
 
 
 #: settings of the file store: minimum, and the error below it; in the original's order
-_LEAST: Final = (
+_MINIMA: Final = (
     ("buffer_size", 0, "buffer size value must be a positive number"),
     ("read_buffer_size", 0, "read buffer size value must be a positive number"),
     ("compact_interval", 1, "compact interval value must at least be 1 seconds"),
@@ -193,7 +193,7 @@ def _file(settings: Settings) -> FileOptions:
     def number(name: str) -> int:
         return settings.number(f"file.{name}")
 
-    for name, least, problem in _LEAST:
+    for name, least, problem in _MINIMA:
         if number(name) < least:
             raise UsageError(problem)
         if name == "crc_poly" and number(name) > _MAX_POLYNOMIAL:

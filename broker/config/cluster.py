@@ -38,7 +38,7 @@ _SYNC_INTERVAL: Final = "1s"
 _SECOND: Final = 1e9
 _SHORTEST_LEASE: Final = 1.0
 #: limit of servers that hold a stream, and the default for an unknown number of nodes
-_MOST: Final = 5
+_MAX_REPLICAS: Final = 5
 _USUAL: Final = 3
 _OURS: Final = frozenset(
     f"nats.{each}"
@@ -46,7 +46,7 @@ _OURS: Final = frozenset(
 ) | {"jetstream.store_dir"}
 _PLAIN: Final = (Kind.BOOL, Kind.INT, Kind.STRING, Kind.DURATION)
 #: keys of the part `cluster` that are passed unchanged
-_OF_ROUTES: Final = ("tls", "permissions", "accounts", "pool_size", "compression", "ping_interval", "ping_max")
+_ROUTE_KEYS: Final = ("tls", "permissions", "accounts", "pool_size", "compression", "ping_interval", "ping_max")
 _OF_JETSTREAM_NOT: Final = ("enabled", "enable", "store_dir", "storedir", "streams_from_channels", "preview_api")
 #: command line options that change the part `tls`
 _TLS: Final = {"verify": "verify", "cert": "cert_file", "key": "key_file", "ca": "ca_file"}
@@ -92,7 +92,9 @@ def _on_files(
             "(--nats_server)"
         )
     # On all nodes, as in the original. Nodes that join are not listed anywhere.
-    replicas = min(1 + len(node.peers), _MOST) if node.peers else 1 if routes is None and not external else _USUAL
+    replicas = (
+        min(1 + len(node.peers), _MAX_REPLICAS) if node.peers else 1 if routes is None and not external else _USUAL
+    )
     assert options.file is not None
     directory = options.file.directory
     log_path = settings.text("cluster.log_path") or f"{settings.text('cluster_id')}/{node.node_id}"
@@ -138,7 +140,7 @@ def server_config(settings: Settings, file: NatsFile, cluster: ClusterOptions | 
 
 
 def _routes(cluster: ClusterOptions, given: Mapping[str, Any], cluster_id: str) -> dict[str, Any]:
-    known = {name for name, option in ROUTES.keys.items() if option.to.removeprefix("routes.") in _OF_ROUTES}
+    known = {name for name, option in ROUTES.keys.items() if option.to.removeprefix("routes.") in _ROUTE_KEYS}
     block: dict[str, Any] = {name: value for name, value in given.items() if name in known}
     block |= {
         "name": _BLANK.sub("_", cluster.name or cluster_id),

@@ -18,7 +18,7 @@ _FALSE: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 _INTEGER: Final = re.compile(r"[+-]?(0[xX](_?[0-9a-fA-F])+|0[bB](_?[01])+|0[oO](_?[0-7])+|0(_?[0-7])*|[1-9](_?[0-9])*)")
 _MAX_DIGITS: Final = 80
 #: options that stand for several others
-_TOGETHER: Final[Mapping[str, tuple[str, ...]]] = {
+_COMBINED: Final[Mapping[str, tuple[str, ...]]] = {
     "SDV": ("stan_debug", "stan_trace"),
     "VV": ("nats.trace", "nats.trace_verbose"),
     "DV": ("nats.debug", "nats.trace"),
@@ -94,7 +94,7 @@ _SIZE: Final = "size"
 def _set(found: CommandLine, flag: Option, name: str, value: Setting) -> None:
     found.names[flag.to] = name
     found.settings[flag.to] = value
-    for each in _TOGETHER.get(flag.to, ()):
+    for each in _COMBINED.get(flag.to, ()):
         found.settings[each] = value
         found.names.setdefault(each, name)
 

@@ -311,7 +311,9 @@ class SyslogHandler(logging.Handler):
             return
         try:
             if self._socket.type == socket.SOCK_STREAM:
-                self._send_stream(line)
+                if len(self._waiting) + len(line) <= _MAX_WAITING:
+                    self._waiting += line
+                    del self._waiting[: self._socket.send(self._waiting)]
             else:
                 self._send_datagram(self._socket, line)
         except BlockingIOError:
@@ -346,11 +348,6 @@ class SyslogHandler(logging.Handler):
                 receiver.send(line)
             else:
                 self._patient_at = now + _RETRY_SECONDS
-
-    def _send_stream(self, line: bytes) -> None:
-        if self._socket is not None and len(self._waiting) + len(line) <= _MAX_WAITING:
-            self._waiting += line
-            del self._waiting[: self._socket.send(self._waiting)]
 
     def _reconnect(self) -> None:
         now = time.monotonic()

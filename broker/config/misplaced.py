@@ -32,9 +32,9 @@ _PLACES: Final = {
     "authorization": "into `authorization { }`",
 }
 #: least similarity of names
-_ALIKE: Final = 0.7
+_MIN_SIMILARITY: Final = 0.7
 #: share of a map's keys that must belong to streaming for the map to be recognised under another name
-_MEANT: Final = 0.5
+_MIN_SHARE: Final = 0.5
 
 
 def misplaced_keys(top: Mapping[str, Node], *, nats_file: str, streaming_file: str, path: str) -> Iterator[str]:
@@ -94,7 +94,7 @@ def _meaning(name: str, node: Node, where: str, *, flat: bool) -> str:
         return f"it belongs {_PLACES[STREAMING]}"
     if isinstance(node.value, dict) and node.value and not where:
         known = sum(each.lower() in KEYS[STREAMING] for each in node.value)
-        if known >= _MEANT * len(node.value):
+        if known >= _MIN_SHARE * len(node.value):
             return f"did you mean {quote(STREAMING)}?"
     # A map belongs to the place of a map with its name.
     elsewhere = [
@@ -105,5 +105,5 @@ def _meaning(name: str, node: Node, where: str, *, flat: bool) -> str:
     if elsewhere:
         return f"it belongs {elsewhere[0]}"
     candidates = [*here, STREAMING] if not where else [*here]
-    alike = difflib.get_close_matches(name, candidates, 1, _ALIKE)
+    alike = difflib.get_close_matches(name, candidates, 1, _MIN_SIMILARITY)
     return f"did you mean {quote(alike[0])}?" if alike else "unknown key"

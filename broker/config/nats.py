@@ -28,7 +28,7 @@ _ADDRESSES: Final = {
     "nats.https": ("nats.http_host", "nats.https_port"),
 }
 #: durations that may be seconds, with a warning
-_SECONDS_TOO: Final = frozenset(("nats.ping_interval", "nats.write_deadline"))
+_SECONDS_ALLOWED: Final = frozenset(("nats.ping_interval", "nats.write_deadline"))
 _MAX_INT32: Final = (1 << 31) - 1
 _INT32: Final = frozenset(("nats.max_payload", "nats.max_control_line"))
 _SWITCHES: Final = {"enabled": True, "enable": True, "true": True, "disabled": False, "disable": False, "false": False}
@@ -89,7 +89,7 @@ def _plain(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
         if host is not None:
             found.settings[host_setting] = host
     elif key.kind is Kind.DURATION:
-        duration = _duration(problems, name, node, seconds_too=key.to in _SECONDS_TOO)
+        duration = _duration(problems, name, node, seconds_too=key.to in _SECONDS_ALLOWED)
         if duration is not None:
             found.settings[key.to] = duration
     elif key.kind is Kind.LIST:
@@ -138,7 +138,7 @@ def _block(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
         _jetstream(found, problems, node)
     elif key.state in (Support.WARNED, Support.NOT_NEEDED):
         problems.without_effect(node, name, key.state)
-    elif _asks_for_something(node):
+    elif _requests_feature(node):
         problems.unavailable.append(f"{node.place}: {name}")
 
 
@@ -213,7 +213,7 @@ def _size(problems: Problems, name: str, node: Node) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _asks_for_something(node: Node) -> bool:
+def _requests_feature(node: Node) -> bool:
     """Returns whether a block would enable a feature that this server lacks."""
     if isinstance(node.value, dict | list | str):
         return bool(node.value) and str(text(node)).lower() not in ("disabled", "disable", "false")

@@ -65,7 +65,7 @@ def parse(argv: Sequence[str], environ: Environment | None = None) -> Parsed:
     except FlagError as problem:
         return Answer(0, stdout=overview(), stderr=f"{problem.message}\n")
     try:
-        return _asked(flags) or _checked(configure(flags, environ), environ)
+        return _early_answer(flags) or _checked(configure(flags, environ), environ)
     except ConfigurationError as problem:
         return Answer(_EXIT_ERROR, stderr=f"{problem.message}\n")
 
@@ -110,7 +110,7 @@ def _streaming_file(path: str, environ: Environment) -> dict[str, Node]:
         raise
 
 
-def _asked(flags: CommandLine) -> Answer | SignalRequest | None:
+def _early_answer(flags: CommandLine) -> Answer | SignalRequest | None:
     """Answers command lines that need no configuration."""
     given: Mapping[str, Setting] = flags.settings
     if not (flags.rest or any(given.get(each) for each in ("version", "help", "help_tls", "signal", "check"))):
@@ -136,7 +136,7 @@ def _asked(flags: CommandLine) -> Answer | SignalRequest | None:
 
 def _checked(found: Configured, environ: Environment) -> BrokerOptions | Answer:
     settings = found.settings
-    if settings.text("routes") and not _listens_for_routes(settings):
+    if settings.text("routes") and not (settings.text("routes.listen") or settings.number("routes.port")):
         raise ConfigurationError("solicited routes require cluster capabilities, e.g. --cluster")
     tls = tls_options(found.flags.settings, found.nats)
     if settings.switch("cluster.clustered"):
@@ -162,10 +162,6 @@ def _checked(found: Configured, environ: Environment) -> BrokerOptions | Answer:
         lines = (*remarks, *(f"configuration file {path} is valid" for path in checked if path))
         return Answer(0, stderr="".join(f"{each}\n" for each in lines))
     return replace(options, warnings=(*found.misplaced, *options.warnings))
-
-
-def _listens_for_routes(settings: Settings) -> bool:
-    return bool(settings.text("routes.listen") or settings.number("routes.port"))
 
 
 def _unavailable(found: Configured) -> list[str]:
@@ -285,7 +281,7 @@ def _value(name: str, node: Node, key: Option) -> Any:
     value = node.value
     expected = _WRITTEN.get(key.kind, key.kind).value
     if kind(value) != expected:
-        raise _wrong_type(name, expected, value)
+        raise ConfigurationError(f"parameter {quote(name)} value is expected to be {expected}, got {kind(value)}")
     if isinstance(value, list):
         for each in value:
             # the original crashes here
@@ -302,7 +298,3 @@ def _value(name: str, node: Node, key: Option) -> Any:
     if key.kind is Kind.DURATION:
         return parse_go_duration(str(value))
     return value
-
-
-def _wrong_type(name: str, expected: str, value: object) -> ConfigurationError:
-    return ConfigurationError(f"parameter {quote(name)} value is expected to be {expected}, got {kind(value)}")

@@ -75,7 +75,7 @@ def send(request: str) -> None:
     number = SIGNALS.get(parts[0])
     if number is None:
         raise ConfigurationError(f"unknown signal {quote(parts[0])}")
-    process = _given(parts[1]) if len(parts) == 2 and parts[1] else _only_one()
+    process = _process_id(parts[1]) if len(parts) == 2 and parts[1] else _only_one()
     try:
         os.kill(process, number)
     except ProcessLookupError:
@@ -84,7 +84,7 @@ def send(request: str) -> None:
         raise ConfigurationError(reason(problem) if isinstance(problem, OSError) else "no such process") from None
 
 
-def _given(text: str) -> int:
+def _process_id(text: str) -> int:
     """Returns a process id from a number, or from a file with one."""
     found = text
     if not _is_number(text):

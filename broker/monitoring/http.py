@@ -21,7 +21,7 @@ from urllib.parse import unquote_to_bytes
 _ESCAPES = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 #: limit of parameters in a URL; 8 KiB could hold thousands
-_MOST_PARAMETERS: Final = 64
+_MAX_PARAMETERS: Final = 64
 _INT64 = 1 << 63
 
 #: entries of a list without `limit`
@@ -41,8 +41,8 @@ class Query:
 
     def __init__(self, text: str = "") -> None:
         self._values: dict[bytes, bytes] = {}
-        pairs = text.encode("utf-8", "surrogateescape").split(b"&", _MOST_PARAMETERS)
-        for pair in pairs[:_MOST_PARAMETERS]:
+        pairs = text.encode("utf-8", "surrogateescape").split(b"&", _MAX_PARAMETERS)
+        for pair in pairs[:_MAX_PARAMETERS]:
             if not pair or b";" in pair or _ESCAPES.search(pair):
                 continue
             name, _, value = pair.replace(b"+", b" ").partition(b"=")

@@ -121,7 +121,7 @@ class MonitoringServer:
         except OSError as error:
             raise MonitoringError(
                 f"Can't start monitoring: can't listen to the monitor port: listen tcp {address(host, port)}: "
-                f"{_said(error)}"
+                f"{_error_text(error)}"
             ) from error
         self.port = int(sockets[0].getsockname()[1])
         self.loading = asyncio.create_task(self._serve(sockets, context))
@@ -238,7 +238,7 @@ def _context(tls: TLSOptions) -> ssl.SSLContext:
     return context
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
         # asyncio's own text repeats the address
         return f"bind: {os.strerror(error.errno).lower()}"

@@ -167,14 +167,14 @@ class Finisher:
         """Returns messages with decrypted payloads, and replies that can be header values."""
         buffer, columns = batch.buffer, batch.columns
         content = np.frombuffer(buffer, np.uint8)
-        sealed = _sealed(content, columns) if self._cipher else None
+        sealed = _encrypted_rows(content, columns) if self._cipher else None
         if sealed is not None and not sealed.any():
             sealed = None
         if sealed is None and _replies_are_safe(content, buffer, columns):
             return batch
-        return self._rebuilt(batch, sealed)
+        return self._rebuild(batch, sealed)
 
-    def _rebuilt(self, batch: Batch, sealed: _Rows | None) -> Batch:
+    def _rebuild(self, batch: Batch, sealed: _Rows | None) -> Batch:
         """Copies payloads and replies into a new buffer."""
         buffer, columns = batch.buffer, batch.columns
         payloads = list(texts(buffer, columns.data_start, columns.data_size))
@@ -211,7 +211,7 @@ class Finisher:
             )
 
 
-def _sealed(content: _U8, columns: MessageColumns) -> _Rows:
+def _encrypted_rows(content: _U8, columns: MessageColumns) -> _Rows:
     """Returns which payloads a server with a key would try to decrypt: they begin with the code of a cipher."""
     # A message without data starts at 0, a valid index unless the buffer is empty.
     first = content[columns.data_start] if len(content) else np.zeros(columns.capacity, np.uint8)

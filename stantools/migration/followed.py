@@ -51,11 +51,11 @@ class FollowedStore:
         reading: ReadOptions | None = None,
     ) -> None:
         self._store = store
-        self._taking = taking
+        self._source_options = taking
         self._options = options
         self._nodes = nodes
-        self._reading = reading or ReadOptions()
-        self._growing = GrowingStore(store.path, store.crc, taking.patterns, workers=taking.workers)
+        self._read_options = reading or ReadOptions()
+        self._growing_store = GrowingStore(store.path, store.crc, taking.patterns, workers=taking.workers)
 
     def first(self, progress: Progress | None = None, *, ended: bool = False) -> StoreSource:
         """Reads the whole store and tests the key; see `workflow.read_source`.
@@ -63,27 +63,27 @@ class FollowedStore:
         `ended`: an earlier run saw the end of the store, and migrated all or a part of it.
         """
         stopped = ended and not self.used()
-        self._growing.look(stopped=stopped, progress=progress)
-        source = self._source(self._growing.channels, self._taking, subscriptions=True)
-        source = source if stopped else self._firm(source)
-        if self._store.key is not None and not self._taking.keep_encrypted:
+        self._growing_store.look(stopped=stopped, progress=progress)
+        source = self._source(self._growing_store.channels, self._source_options, subscriptions=True)
+        source = source if stopped else self._stable(source)
+        if self._store.key is not None and not self._source_options.keep_encrypted:
             for channel in source.channels:
                 channel.check_key()
         return source
 
     def look(self, *, stopped: bool) -> Collection[str]:
-        return self._growing.look(stopped=stopped)
+        return self._growing_store.look(stopped=stopped)
 
     def read(self, channels: Collection[str]) -> StoreSource:
         """Returns channels as of the last `look`, without subscriptions."""
-        taking = replace(self._taking, patterns=tuple(channels))
-        return self._firm(self._source(channels, taking, subscriptions=False))
+        taking = replace(self._source_options, patterns=tuple(channels))
+        return self._stable(self._source(channels, taking, subscriptions=False))
 
     def finish(self) -> StoreSource:
         """Returns the whole store with subscriptions; for a cluster, its nodes merged."""
         if self._nodes:
-            return open_merged(self._nodes, self._reading, self._taking)
-        return self._source(self._growing.channels, self._taking, subscriptions=True)
+            return open_merged(self._nodes, self._read_options, self._source_options)
+        return self._source(self._growing_store.channels, self._source_options, subscriptions=True)
 
     def plan(self, source: StoreSource) -> Plan:
         return make_plan(source, self._options, self._options.target.version)
@@ -96,15 +96,15 @@ class FollowedStore:
     def written(self) -> float:
         """Returns the time of the last write to the store, or a node's log, in seconds since 1970."""
         logs = [node.log for node in self._nodes if node.log and node.log.exists()]
-        return max([self._growing.written(), *(log.stat().st_mtime for log in logs)])
+        return max([self._growing_store.written(), *(log.stat().st_mtime for log in logs)])
 
-    def _firm(self, source: StoreSource) -> StoreSource:
+    def _stable(self, source: StoreSource) -> StoreSource:
         """Removes messages that the server may replace, and older generations, which are only separated at the end.
 
         The sequence after the last written message comes next. Higher ones were left by a server that was killed
         before it added them to an index; their sequences will be assigned again.
         """
-        ends = {name: survey.end for name, survey in self._growing.channels.items()}
+        ends = {name: survey.end for name, survey in self._growing_store.channels.items()}
         channels = []
         for channel in source.channels:
             end = ends.get(channel.name)
@@ -113,7 +113,7 @@ class FollowedStore:
         return replace(source, channels=channels)
 
     def _source(self, channels: Collection[str], taking: SourceOptions, *, subscriptions: bool) -> StoreSource:
-        surveys = self._growing.channels
+        surveys = self._growing_store.channels
         wanted = [surveys[name] for name in sorted(channels) if name in surveys]
         if not subscriptions:
             # there may be many, and only the final ones count

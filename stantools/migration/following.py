@@ -43,9 +43,9 @@ UNSEEN_SECONDS = 10.0
 #: seconds without a sign of the server after which it counts as stopped, not just between two files
 STOPPED_SECONDS = 0.3
 #: consecutive failures to read a channel that become an error
-_MOST_TROUBLE = 25
+_MAX_FAILURES = 25
 #: number of latest delays that are kept
-_MOST_DELAYS = 1000
+_MAX_DELAYS = 1000
 
 
 @dataclass(frozen=True)
@@ -175,19 +175,19 @@ class Following:
         self._watch = watch
         self._clock = clock
         #: seconds from storing a message to its arrival in the stream, for the oldest message of each append
-        self.delays: deque[float] = deque(maxlen=_MOST_DELAYS)
+        self.delays: deque[float] = deque(maxlen=_MAX_DELAYS)
         self.streams: dict[str, Followed] = {}
         self.failed: dict[str, StreamResult] = {}  #: results of streams that could not be loaded, by channel
         self.plan: Plan | None = None  #: the plan of the final state
         self._waiting: set[str] = set()
         self._trouble = 0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def begin(self, streams: Sequence[PreparedStream]) -> None:
         try:
             await self._load(streams)
         except StantoolsError as problem:
-            self._bear(problem)
+            self._tolerate(problem)
 
     async def step(self, now: float) -> None:
         """Reads the store once and carries new messages; `now` in seconds since 1970."""
@@ -197,7 +197,7 @@ class Following:
                 await self._carry(await asyncio.to_thread(self._source.read, self._waiting))
             await self._prove(now)
         except StantoolsError as problem:
-            self._bear(problem)
+            self._tolerate(problem)
         else:
             self._trouble = 0
 
@@ -217,7 +217,7 @@ class Following:
         await self._carry(source, plan)
         ready = [
             (stream, max(followed.proven, stream.source.first - 1))
-            for stream, followed in self._matched(plan, source)
+            for stream, followed in self._match_streams(plan, source)
             if not followed.error
         ]
         results = {result.stream: result for result in await self._target.finish(ready)}
@@ -234,14 +234,14 @@ class Following:
             results.setdefault(failed.stream, failed)
         return [results[name] for name in sorted(results)]
 
-    def _bear(self, problem: StantoolsError) -> None:
+    def _tolerate(self, problem: StantoolsError) -> None:
         """Records a problem that may be temporary: a lost target, or files removed during reading; raises others."""
         self._trouble += 1
         reading = isinstance(problem, StoreChangedError | StoreUnreadableError)
-        if not problem.retriable and not (reading and self._trouble < _MOST_TROUBLE):
+        if not problem.retriable and not (reading and self._trouble < _MAX_FAILURES):
             raise problem
-        if problem.message not in self._told and (not reading or self._trouble > 1):
-            self._told.add(problem.message)
+        if problem.message not in self._reported and (not reading or self._trouble > 1):
+            self._reported.add(problem.message)
             self._watch.note(f"{problem.message}; retrying")
 
     async def _carry(self, source: StoreSource, plan: Plan | None = None) -> None:
@@ -296,7 +296,7 @@ class Following:
                 self.streams[name] = Followed(stream, held, held.last, loaded, compared=loaded.proven)
                 self.failed.pop(name, None)
                 if left and left.last:
-                    self._tell_removed(self.streams[name], left.last)
+                    self._report_removed(self.streams[name], left.last)
             elif failure and (isinstance(failure, StoreChangedError | StoreUnreadableError) or failure.retriable):
                 # files or the server disappeared during loading; the next reading retries
                 self._waiting.add(name)
@@ -329,7 +329,7 @@ class Following:
         if channel.last <= held.last:
             return
         part = channel.narrowed(channel.sequences & Ranges.of([(held.last + 1, channel.last)]))
-        self._tell_removed(followed, held.last)
+        self._report_removed(followed, held.last)
         stored = part.first_timestamp / 1e9
         try:
             followed.held = await self._target.append(replace(stream, source=stream_source([(part, subject)])), held)
@@ -340,7 +340,7 @@ class Following:
             if part.count:
                 self.delays.append(self._clock() - stored)
 
-    def _tell_removed(self, followed: Followed, last: int) -> None:
+    def _report_removed(self, followed: Followed, last: int) -> None:
         """Reports messages after the last one read that are no longer in the channel."""
         ((channel, _),) = followed.stream.source.parts
         if channel.first > last + 1:
@@ -367,7 +367,7 @@ class Following:
                 for each in proof.findings:
                     self._watch.note(f"{each.code}: {each.detail}")
 
-    def _matched(self, plan: Plan, source: StoreSource) -> list[tuple[PreparedStream, Followed]]:
+    def _match_streams(self, plan: Plan, source: StoreSource) -> list[tuple[PreparedStream, Followed]]:
         """Joins the streams of the last plan with those followed so far, which keep their names."""
         matched = []
         for stream in prepare(plan, source):

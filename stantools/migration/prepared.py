@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import StantoolsError, StoreUnreadableError
-from stantools.migration.plan.consumers import placed
+from stantools.migration.plan.consumers import stream_position
 from stantools.migration.plan.model import ConsumerPlan, Level, Note, Plan, Position, StreamPlan
 from stantools.migration.proof.stream import ExpectedStream
 from stantools.migration.source import StoreSource
@@ -46,7 +46,7 @@ class PreparedStream:
 
     def positions(self) -> list[tuple[ConsumerPlan, Position]]:
         """Returns the consumers with their positions in sequences of the stream."""
-        return [(consumer, placed(consumer, self.source)) for consumer in self.plan.consumers]
+        return [(consumer, stream_position(consumer, self.source)) for consumer in self.plan.consumers]
 
     def expected(self, *, published: bool) -> ExpectedStream:
         """Returns the expected content; `published` is its `via_publish`."""

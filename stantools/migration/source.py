@@ -343,13 +343,10 @@ def _chosen(store: Datastore, plan: SalvagePlan) -> list[ChannelPlan]:
     for channel in plan.channels:
         name = os.fsdecode(channel.stored_name)
         # without a directory of its own, the channel has no other messages
-        if not patterns or _matches(patterns, name) or name not in store.channel_names:
+        matches = not patterns or any(subject_matches(pattern, name) for pattern in patterns)
+        if matches or name not in store.channel_names:
             chosen.append(channel)
         else:
             reason = "messages in the directory of another channel, while their own channel is not selected"
             plan.dropped.append(Dropped(name, -1, 0, reason, channel.sequences, fate=Fate.LEFT_OUT))
     return chosen
-
-
-def _matches(patterns: Sequence[str], name: str) -> bool:
-    return any(subject_matches(pattern, name) for pattern in patterns)

@@ -280,7 +280,7 @@ class MergedSource:
 
     def _rounds(self, place: _Place, *, finish: bool) -> Iterator[_Round]:
         """Sorts the messages after a place."""
-        waiting = self._waiting(place)
+        waiting = self._unread_channels(place)
         active: dict[int, _Feed] = {}
         while waiting or active:
             bound = min((feed.end, number) for number, feed in active.items()) if active else None
@@ -292,11 +292,11 @@ class MergedSource:
                     bound = min(bound, (feed.end, number)) if bound else (feed.end, number)
             if bound is None:
                 continue
-            yield _sorted([active[number] for number in sorted(active)], *bound)
+            yield _sort_round([active[number] for number in sorted(active)], *bound)
             for number in [number for number, feed in active.items() if not feed.load()]:
                 del active[number]
 
-    def _waiting(self, place: _Place) -> list[tuple[int, int]]:
+    def _unread_channels(self, place: _Place) -> list[tuple[int, int]]:
         """Returns the channels with messages after a place, the earliest last, with the time of their first message."""
         waiting = []
         for number, (channel, _) in enumerate(self.parts):
@@ -307,7 +307,7 @@ class MergedSource:
         return sorted(waiting, reverse=True)
 
 
-def _sorted(feeds: list[_Feed], key: int, number: int) -> _Round:
+def _sort_round(feeds: list[_Feed], key: int, number: int) -> _Round:
     """Sorts all messages up to a bound and takes them from their feeds."""
     round_feeds: list[_Feed] = []
     lows: list[int] = []

@@ -25,7 +25,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 #: seconds between two calls of `check`
-_LOOK = 0.1
+_CHECK_INTERVAL = 0.1
 #: seconds for clean-up before work is cancelled again
 _CLEANUP = 10.0
 
@@ -54,12 +54,12 @@ def run(work: Coroutine[Any, Any, _Result], check: Callable[[], None] | None = N
                 interrupted = True
                 loop.call_soon_threadsafe(this.cancel)
 
-        with _handled_by(on_signal, before):
+        with _interrupt_handler(on_signal, before):
             try:
                 while not task.done():
                     if check:
                         check()
-                    await asyncio.wait([task], timeout=_LOOK if check else None)
+                    await asyncio.wait([task], timeout=_CHECK_INTERVAL if check else None)
             except BaseException:
                 while not task.done():
                     task.cancel()
@@ -79,7 +79,7 @@ def run(work: Coroutine[Any, Any, _Result], check: Callable[[], None] | None = N
 
 
 @contextlib.contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], None], before: object) -> Iterator[None]:
+def _interrupt_handler(handler: Callable[[int, FrameType | None], None], before: object) -> Iterator[None]:
     """Redirects Ctrl-C, in the main thread, unless it is ignored."""
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield

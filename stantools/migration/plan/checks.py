@@ -33,13 +33,15 @@ _MANY_STREAMS = 500
 
 def find_problems(plan: Plan) -> list[Note]:
     """Returns problems, with which a plan must not be applied, and warnings, in the order of the plan."""
-    notes = [*_whole(plan)]
+    notes = [*_plan_notes(plan)]
     for stream in plan.streams:
         notes += _names_and_subjects(stream)
         notes += _settings(plan, stream)
         for consumer in stream.consumers:
             notes += _consumer(stream, consumer)
-        notes += _consumer_names(stream)
+        names = [consumer.name for consumer in stream.consumers]
+        notes += _duplicates(stream.name, "consumer", names)
+        notes += _case_collisions(stream.name, "consumers", names)
     notes += _between_streams(plan)
     return notes
 
@@ -52,7 +54,7 @@ def _warning(about: str, text: str, remedy: str = "") -> Note:
     return Note(Level.WARNING, about, text, remedy)
 
 
-def _whole(plan: Plan) -> Iterator[Note]:
+def _plan_notes(plan: Plan) -> Iterator[Note]:
     kind = plan.target.kind
     if not plan.streams:
         yield _problem(
@@ -85,13 +87,13 @@ def _names_and_subjects(stream: StreamPlan) -> Iterator[Note]:
         elif system := reserved(subject):
             text = f"subject {subject!r} overlaps {system!r}, a subject of the system"
             yield _problem(name, text, "give the channel another subject, for example by a prefix such as `stan.`")
-    yield from _twice(name, "subject", stream.subjects)
+    yield from _duplicates(name, "subject", stream.subjects)
     own = Taken()
     for subject in dict.fromkeys(stream.subjects):
         for other, _ in own.add(subject, name):
             yield _problem(name, f"its subjects {other!r} and {subject!r} overlap", "remove one of them")
-    yield from _twice(name, "channel", (part.channel for part in stream.parts))
-    yield from _twice(name, "subject of a channel", (part.subject for part in stream.parts))
+    yield from _duplicates(name, "channel", (part.channel for part in stream.parts))
+    yield from _duplicates(name, "subject of a channel", (part.subject for part in stream.parts))
     for part in stream.parts:
         if problem := subject_problem(part.subject):
             yield _problem(name, problem, "correct the subject of the channel")
@@ -189,14 +191,9 @@ def _delivery(about: str, consumer: ConsumerPlan) -> Iterator[Note]:
 _PUSH_ONLY = frozenset(("deliver_subject", "deliver_group", "idle_heartbeat", "flow_control"))
 
 
-def _consumer_names(stream: StreamPlan) -> Iterator[Note]:
-    yield from _twice(stream.name, "consumer", (consumer.name for consumer in stream.consumers))
-    yield from _same_but_for_case(stream.name, "consumers", (consumer.name for consumer in stream.consumers))
-
-
 def _between_streams(plan: Plan) -> Iterator[Note]:
-    yield from _twice("", "stream", (stream.name for stream in plan.streams))
-    yield from _same_but_for_case("", "streams", (stream.name for stream in plan.streams))
+    yield from _duplicates("", "stream", (stream.name for stream in plan.streams))
+    yield from _case_collisions("", "streams", (stream.name for stream in plan.streams))
     for channel, streams in _owners((part.channel, stream.name) for stream in plan.streams for part in stream.parts):
         if len(set(streams)) > 1:
             text = f"channel {channel!r} is in several streams: {', '.join(sorted(set(streams)))}"
@@ -239,13 +236,13 @@ def _owners(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]
     return owners.items()
 
 
-def _twice(about: str, what: str, names: Iterable[str]) -> Iterator[Note]:
+def _duplicates(about: str, what: str, names: Iterable[str]) -> Iterator[Note]:
     for name, all_of_them in _owners((name, name) for name in names):
         if len(all_of_them) > 1:
             yield _problem(about, f"{what} {name!r} is used {len(all_of_them)} times", "give each its own name")
 
 
-def _same_but_for_case(about: str, what: str, names: Iterable[str]) -> Iterator[Note]:
+def _case_collisions(about: str, what: str, names: Iterable[str]) -> Iterator[Note]:
     for _, same in _owners((name.casefold(), name) for name in dict.fromkeys(names)):
         if len(same) > 1:
             text = f"{what} {', '.join(same)} differ only in case: on some file systems they share one directory"

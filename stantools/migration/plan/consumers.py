@@ -169,7 +169,7 @@ class _Merger:
         self._result.notes.append(Note(level, self._channel, text))
 
 
-def placed(consumer: ConsumerPlan, source: StreamSource) -> Position:
+def stream_position(consumer: ConsumerPlan, source: StreamSource) -> Position:
     """Returns a consumer's position in sequences of its stream."""
     if not source.renumbered:
         return consumer.position

@@ -21,8 +21,8 @@ _T = TypeVar("_T")
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 #: bytes; no file edited by people is larger
-LARGEST = 256 << 20
-_DEEPEST = 30
+MAX_BYTES = 256 << 20
+_MAX_DEPTH = 30
 _BINARY = "tag:yaml.org,2002:binary"
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
@@ -142,13 +142,15 @@ def load(path: Path, what: str) -> Section:
     """Reads a YAML file that holds one mapping. `what` names the kind of file in messages."""
     try:
         with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
+            data = file.read(MAX_BYTES + 1)
     except OSError as problem:
         raise StoreUnreadableError(
             f"{path}: {what} cannot be read: {problem.strerror or type(problem).__name__}", "check the path"
         ) from problem
-    if len(data) > LARGEST:
-        raise UsageError(f"{path}: larger than {LARGEST >> 20} MiB, which is too large for {what}", "name another file")
+    if len(data) > MAX_BYTES:
+        raise UsageError(
+            f"{path}: larger than {MAX_BYTES >> 20} MiB, which is too large for {what}", "name another file"
+        )
     return parse(data, path, what)
 
 
@@ -179,9 +181,9 @@ def _check_nesting(data: bytes, path: Path) -> None:
     for event in yaml.parse(data.decode("utf-8"), Loader=LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
-            if depth > _DEEPEST:
+            if depth > _MAX_DEPTH:
                 raise UsageError(
-                    f"{_at(path, event.start_mark)}: nested more than {_DEEPEST} levels deep",
+                    f"{_at(path, event.start_mark)}: nested more than {_MAX_DEPTH} levels deep",
                     "correct the file",
                 )
         elif isinstance(event, yaml.CollectionEndEvent):

@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"\d{1,3}(?:_?\d{3}){0,6}|\d{1,20}", re.ASCII)
 _SEQUENCES = re.compile(r"(\d{1,20})(?:-(\d{1,20}))?", re.ASCII)
 
 #: limit of sequences in one set; more are taken for a typing mistake
-MOST_SEQUENCES = 4_000_000
+SEQUENCE_LIMIT = 4_000_000
 _MAX_I64 = (1 << 63) - 1
 _MAX_U64 = (1 << 64) - 1
 
@@ -111,8 +111,8 @@ def parse_sequences(text: str) -> tuple[int, ...]:
         last = int(match[2]) if match and match[2] else first
         if not 0 < first <= last <= _MAX_U64:
             raise ValueError(f"sequences such as 1, 3, 5-7, not {part!r}")
-        if last - first + len(found) >= MOST_SEQUENCES:
-            raise ValueError(f"at most {MOST_SEQUENCES} sequences")
+        if last - first + len(found) >= SEQUENCE_LIMIT:
+            raise ValueError(f"at most {SEQUENCE_LIMIT} sequences")
         found.update(range(first, last + 1))
     return tuple(sorted(found))
 
@@ -148,7 +148,7 @@ def _number(value: Value, least: int = 0, most: int = _MAX_I64) -> int:
     return number
 
 
-def _limited(value: Value, parse: Callable[[str], int], none: int) -> int:
+def _read_limit(value: Value, parse: Callable[[str], int], none: int) -> int:
     """Reads a limit; 0 and -1 also mean "no limit", as in streaming and in JetStream."""
     text = value.text()
     return none if text in (NO_LIMIT, "none", "-1") else value.read(parse) or none
@@ -167,7 +167,7 @@ def _limit(
     def shown(limit: int) -> str:
         return NO_LIMIT if limit == none else write(limit)
 
-    return Field(key, lambda value: _limited(value, parse, none), shown, default=default)
+    return Field(key, lambda value: _read_limit(value, parse, none), shown, default=default)
 
 
 def _flag(key: str, **more: Any) -> Field:

@@ -145,8 +145,8 @@ def write_plan(path: Path, plan: Plan) -> None:
     if not path.parent.is_dir():
         raise StoreUnwritableError(f"{path}: the directory {path.parent} does not exist", "create the directory first")
     name = shlex.quote(str(path))
-    go_on = (f"stantools migrate apply {name}", f"stantools migrate verify {name}")
-    replace_file(path, render_plan(plan, go_on).encode())
+    next_commands = (f"stantools migrate apply {name}", f"stantools migrate verify {name}")
+    replace_file(path, render_plan(plan, next_commands).encode())
 
 
 #: version of the form; a reader refuses others
@@ -166,13 +166,13 @@ _ADVICE = (
 )
 
 
-def render_plan(plan: Plan, go_on: Sequence[str] = ()) -> str:
-    """Returns the text of a plan file; `go_on` are the commands of the next steps, for the comment at its top."""
+def render_plan(plan: Plan, next_commands: Sequence[str] = ()) -> str:
+    """Returns the text of a plan file; `next_commands` are for the comment at its top."""
     defaults = _defaults(plan.streams)
     blocks = [
-        _header(plan, go_on),
+        _header(plan, next_commands),
         [f"plan: {FORM}", *write_fields((MADE_AT, BROKER), vars(plan))],
-        _source(plan),
+        ["source:", *write_fields(SOURCE, vars(plan.source), 2)],
         _target(plan),
     ]
     if defaults:
@@ -189,7 +189,7 @@ def render_plan(plan: Plan, go_on: Sequence[str] = ()) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def _header(plan: Plan, go_on: Sequence[str]) -> list[str]:
+def _header(plan: Plan, next_commands: Sequence[str]) -> list[str]:
     made = f" on {format_time(plan.made_at)[:19]}Z" if plan.made_at else ""
     channels = sum(len(stream.parts) for stream in plan.streams)
     lines = [
@@ -208,10 +208,10 @@ def _header(plan: Plan, go_on: Sequence[str]) -> list[str]:
     lines += _listed("Warnings:", [*found, *plan.notes], Level.WARNING)
     if hints := sum(note.level is Level.INFO for note in plan.notes):
         lines.append(f"See also {counted(hints, 'remark')} under `notes` at the end.")
-    if go_on:
-        lines += ["", "To go on:", *(f"    {command}" for command in go_on)]
+    if next_commands:
+        lines += ["", "To go on:", *(f"    {command}" for command in next_commands)]
     lines += ["", *_ADVICE]
-    return [f"# {line}".rstrip() for line in _wrapped(lines)]
+    return [f"# {line}".rstrip() for line in _wrap(lines)]
 
 
 def _listed(title: str, notes: Iterable[Note], level: Level) -> Iterator[str]:
@@ -228,7 +228,7 @@ def _listed(title: str, notes: Iterable[Note], level: Level) -> Iterator[str]:
         yield ""
 
 
-def _wrapped(lines: Iterable[str]) -> Iterator[str]:
+def _wrap(lines: Iterable[str]) -> Iterator[str]:
     """Breaks long lines; text after a `-` stays indented. Two empty lines become one."""
     before = ""
     for line in lines:
@@ -236,10 +236,6 @@ def _wrapped(lines: Iterable[str]) -> Iterator[str]:
             indent = " " * (len(line) - len(line.lstrip(" -")))
             yield from textwrap.wrap(visible(line), WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
         before = line
-
-
-def _source(plan: Plan) -> list[str]:
-    return ["source:", *write_fields(SOURCE, vars(plan.source), 2)]
 
 
 def _target(plan: Plan) -> list[str]:

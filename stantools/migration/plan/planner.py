@@ -32,11 +32,11 @@ from stantools.migration.plan.overrides import Override, override_for
 from stantools.migration.plan.remarks import (
     DUPLICATE_WINDOW,
     channel_notes,
-    left_behind,
     left_out_limits,
-    removed_at_once,
+    limit_removals,
     store_notes,
     stream_limits,
+    unmigrated_parts,
 )
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.nats.channel_streams import Names
@@ -129,10 +129,10 @@ class _Planner:
         subjects = self._subjects(drafts)
         streams = [self._stream(draft, subjects[draft.name]) for draft in drafts]
         for stream, draft in zip(streams, drafts, strict=True):
-            self.notes += removed_at_once(stream, [member.channel for member in draft.members], self._now)
+            self.notes += limit_removals(stream, [member.channel for member in draft.members], self._now)
         channels = [member.channel.name for draft in drafts for member in draft.members]
         self.notes += store_notes(self._source, self._options, streams)
-        self.left_out += left_behind(self._source, clients=not self._options.for_broker)
+        self.left_out += unmigrated_parts(self._source, clients=not self._options.for_broker)
         if self._options.limits is not None:
             self.left_out += left_out_limits(self._options.limits, channels)
         return streams
@@ -213,7 +213,7 @@ class _Planner:
         )
 
     def _settings(self, draft: _Draft) -> dict[str, Any]:
-        asked = _agreed(draft)
+        asked = _override_settings(draft)
         limits = self._options.limits
         known = [limits.limits_for(member.channel.name) for member in draft.members] if limits else []
         if self._options.for_broker:
@@ -259,7 +259,7 @@ class _Planner:
         return plan_consumers(chosen, draft.name, filters, self._options.push_prefix)
 
 
-def _agreed(draft: _Draft) -> dict[str, Any]:
+def _override_settings(draft: _Draft) -> dict[str, Any]:
     """Returns the settings of overrides; all channels of a stream must agree."""
     asked: dict[str, Any] = {}
     said_by: dict[str, str] = {}

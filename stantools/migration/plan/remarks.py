@@ -69,7 +69,7 @@ def _span(texts: list[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
-def removed_at_once(stream: StreamPlan, channels: Sequence[ChannelSource], now_ns: int) -> Iterator[Note]:
+def limit_removals(stream: StreamPlan, channels: Sequence[ChannelSource], now_ns: int) -> Iterator[Note]:
     """Returns a note for each limit that would remove messages as soon as it applies."""
     settings = stream.settings
     if (age := settings.get("max_age", 0)) > 0:
@@ -151,12 +151,12 @@ def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool)
     if not decrypted and channel.encrypted:
         text = "its payloads may be encrypted, and are migrated as they are stored"
         yield Note(Level.WARNING, name, text, "give the encryption key, unless consumers decrypt them")
-    if moment := _goes_back(kept):
+    if moment := _clock_reversal(kept):
         text = f"times go back near {format_time(moment)}: consumers that start by time are inexact there"
         yield Note(Level.INFO, name, text)
 
 
-def _goes_back(plan: ChannelPlan) -> int:
+def _clock_reversal(plan: ChannelPlan) -> int:
     """Returns a time after which the clock was set back, judged from the ends of runs; 0 if there is none."""
     before = None
     for step in plan.steps:
@@ -203,7 +203,7 @@ def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[Str
         yield Note(Level.INFO, "", change)
 
 
-def left_behind(source: StoreSource, *, clients: bool) -> list[LeftOut]:
+def unmigrated_parts(source: StoreSource, *, clients: bool) -> list[LeftOut]:
     """Lists the parts of a store that are not migrated, equal ones together; clients only if asked."""
     left = []
     channels = {channel.name for channel in source.channels}

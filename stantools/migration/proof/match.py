@@ -12,7 +12,7 @@ from typing import Any
 
 from stantools.errors import UsageError
 from stantools.escaping import escape
-from stantools.migration.plan.consumers import placed, plan_consumers, sort_subscriptions
+from stantools.migration.plan.consumers import plan_consumers, sort_subscriptions, stream_position
 from stantools.migration.plan.model import DESCRIPTION, METADATA_CHANNEL, ConsumerKind, ConsumerPlan
 from stantools.migration.proof.stream import ExpectedStream
 from stantools.migration.source import ChannelSource, SourceOptions, StoreSource
@@ -68,7 +68,7 @@ async def match_stream(
     source = stream_source(parts)
     several = len(parts) > 1
     consumers = _consumers(stream, [(channel, subject if several else b"") for channel, subject in parts])
-    positions = [(each, placed(each, source)) for each in consumers]
+    positions = [(each, stream_position(each, source)) for each in consumers]
     return ExpectedStream(stream, source, await _has_origin(js, info), True, positions)
 
 

@@ -304,11 +304,11 @@ def _subscriptions(sides: tuple[Side, Side], channel: str) -> Iterator[Finding]:
         if one and other and one.pending != other.pending:
             texts.append(_pending_difference(one.pending, other.pending))
         if texts:
-            detail = f"subscription {number} ({_named(state)}): {'; '.join(texts)}"
+            detail = f"subscription {number} ({_subscription_name(state)}): {'; '.join(texts)}"
             yield finding("subscription-differs", detail, channel=channel, seq=number)
 
 
-def _named(state: pb.SubState) -> str:
+def _subscription_name(state: pb.SubState) -> str:
     parts = (("client", state.client_id), ("durable", state.durable_name), ("queue group", state.q_group))
     return ", ".join(f"{word} {value.decode('utf-8', 'replace')}" for word, value in parts if value) or "no name"
 

@@ -114,7 +114,7 @@ class Comparison:
         other_marks = np.zeros(len(received), np.uint8)
         at = 0
         while at < len(received):
-            batch = self._present()
+            batch = self._current_batch()
             if batch is None:
                 other_marks[at:] = Mark.ABSENT
                 break
@@ -139,12 +139,12 @@ class Comparison:
 
     def finish(self) -> list[Finding]:
         """Ends the comparison and returns its findings."""
-        while (batch := self._present()) is not None:
+        while (batch := self._current_batch()) is not None:
             self._gather(Mark.ABSENT, batch.sequence[self._row :])
             self._row = len(batch)
         return list(self._findings())
 
-    def _present(self) -> Batch | None:
+    def _current_batch(self) -> Batch | None:
         """Returns the batch of the source with the next message."""
         while self._batch is None or self._row >= len(self._batch):
             self._batch = next(self._source, None)
@@ -161,7 +161,7 @@ class Comparison:
         gathered.add(sequences)
         return gathered
 
-    def _excuse(self, batch: Batch, begin: int, received: Received, other: int) -> None:
+    def _unmark_appended(self, batch: Batch, begin: int, received: Received, other: int) -> None:
         """Removes the marks of appended messages, which have origin headers where the others have none."""
         again = np.zeros(len(self._marks), np.uint8)
         compare_messages(
@@ -180,7 +180,7 @@ class Comparison:
 
     def _note(self, batch: Batch, begin: int, received: Received, other: int) -> None:
         if self._published and not self._origin:
-            self._excuse(batch, begin, received, other)
+            self._unmark_appended(batch, begin, received, other)
         marks = self._marks[begin : self._row]
         for mark in Mark:
             rows = np.flatnonzero(marks & mark) + begin

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream
     from stantools.streamfiles.batch import Batch, Messages
 
-_HOW: Final = Publishing()
+_DEFAULTS: Final = Publishing()
 _MARK: Final = re.compile(
     r"stantools: not complete, sequences (\d+) to (\d+) are being written(?: behind (\d+) \((\d+) messages\))?"
 )
@@ -111,7 +111,7 @@ async def append_part(
     config: Mapping[str, Any],
     messages: Messages,
     *,
-    how: Publishing = _HOW,
+    publishing: Publishing = _DEFAULTS,
 ) -> Appended:
     """Makes sure that a stream holds messages, each at its own sequence, once; `finish_part` completes the work.
 
@@ -120,8 +120,8 @@ async def append_part(
     configuration. Raises RefusedError if the stream has other settings or content (`NotOursError`), waits for
     another part (`UnfinishedError`), or needs too many fillers. After a NatsError the same call continues.
     """
-    job = _Append(js, name, settings.final_config({**config, "name": name}), messages, how)
-    retry = Retry(js.connection, how.patience)
+    job = _Append(js, name, settings.final_config({**config, "name": name}), messages, publishing)
+    retry = Retry(js.connection, publishing.patience)
     mark = await retry.repeat(job.begin)
     if mark is None:
         return Appended(name, None, messages.count, messages.count, interruptions=retry.interruptions)
@@ -133,7 +133,7 @@ async def append_part(
     except StantoolsError as problem:
         await filling.explain(problem)
         raise
-    total = messages.count + (filling.besides or 0)
+    total = messages.count + (filling.preceding or 0)
     fillers = filling.loader.filled
     return Appended(name, mark, messages.count, filling.found, fillers, total, retry.interruptions)
 
@@ -146,7 +146,7 @@ async def extend_stream(
     floor: int,
     held: int,
     *,
-    how: Publishing = _HOW,
+    publishing: Publishing = _DEFAULTS,
     progress: Callable[[int], None] | None = None,
 ) -> Appended:
     """Makes sure that a stream, written only by this caller, holds messages after those that the caller knows.
@@ -157,10 +157,10 @@ async def extend_stream(
     (`NotOursError`) or too many fillers. After a NatsError the same call continues.
     """
     part = MessagesPart(messages, floor)
-    check_fillers(name, missing(part), how.filler_limit)
-    filling = Filling(js, name, config, part, how, progress)
+    check_fillers(name, missing(part), publishing.filler_limit)
+    filling = Filling(js, name, config, part, publishing, progress)
     filling.writes_part(str(config.get("description") or ""), held)
-    retry = Retry(js.connection, how.patience)
+    retry = Retry(js.connection, publishing.patience)
     await _fill(js, name, filling, retry)
     fillers = filling.loader.filled
     return Appended(name, None, part.count, filling.found, fillers, held + part.count, retry.interruptions)
@@ -216,13 +216,13 @@ class _Append:
         name: str,
         config: Mapping[str, Any],
         messages: Messages,
-        how: Publishing,
+        publishing: Publishing,
     ) -> None:
         self._js = js
         self._name = name
         self._config = config
         self._messages = messages
-        self._how = how
+        self._publishing = publishing
         self.there = False
 
     async def begin(self) -> Mark | None:
@@ -236,21 +236,21 @@ class _Append:
         settings.check_fixed(self._name, info["config"], self._config)
         there = Mark.of(info["config"])
         if there is None:
-            return await self._begin_complete(info, mark)
-        mark = self._continued(there, mark)
+            return await self._mark_complete_stream(info, mark)
+        mark = self._continuation_mark(there, mark)
         self._check_gaps(max(int(info["state"]["last_seq"]), mark.floor))
         if mark != there:
             await self._update(info, {**info["config"], "description": str(mark)})
-        return await self._counted(info, mark)
+        return await self._recount(info, mark)
 
     def filling(self, mark: Mark) -> Filling:
         part = MessagesPart(self._messages, mark.floor)
-        filling = Filling(self._js, self._name, self._config, part, self._how)
+        filling = Filling(self._js, self._name, self._config, part, self._publishing)
         kept = mark.held - extent(part, mark.whole).messages if mark.whole else None
         filling.writes_part(str(mark), kept)
         return filling
 
-    async def _begin_complete(self, info: Mapping[str, Any], mark: Mark) -> Mark | None:
+    async def _mark_complete_stream(self, info: Mapping[str, Any], mark: Mark) -> Mark | None:
         """Marks a complete stream, which may be a new, empty one."""
         if differences := settings.differences(info["config"], self._config):
             words = "; ".join(f"{name} is {there!r}, asked for {wanted!r}" for name, there, wanted in differences)
@@ -269,14 +269,14 @@ class _Append:
         self._check_gaps(max(mark.whole, mark.floor))
         loading = settings.loading_config(self._config, self._messages.count)
         await self._update(info, {**info["config"], **loading, "description": str(mark)})
-        return await self._counted(await self._js.stream_info(self._name) or info, mark)
+        return await self._recount(await self._js.stream_info(self._name) or info, mark)
 
     async def _compare(self, part: MessagesPart, until: int, first: int) -> None:
         """Compares the last messages up to a sequence with those of the stream, which begins at `first`."""
         reach = max(first - 1, extent(part, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES).reach)
-        await compare(self._js, self._name, part, reach, until, self._how.generation)
+        await compare(self._js, self._name, part, reach, until, self._publishing.generation)
 
-    async def _counted(self, info: Mapping[str, Any], mark: Mark) -> Mark:
+    async def _recount(self, info: Mapping[str, Any], mark: Mark) -> Mark:
         """Counts the earlier messages again: limits may have removed some before they were lifted."""
         state = info["state"]
         if not mark.whole or int(state["last_seq"]) != mark.whole or int(state["messages"]) == mark.held:
@@ -285,7 +285,7 @@ class _Append:
         await self._update(info, {**info["config"], "description": str(mark)})
         return mark
 
-    def _continued(self, there: Mark, mark: Mark) -> Mark:
+    def _continuation_mark(self, there: Mark, mark: Mark) -> Mark:
         """Returns the mark for continuing the part of another writer."""
         first_is_right = mark.first <= there.first if there.whole else mark.first == there.first
         if first_is_right and mark.last >= there.last:
@@ -302,8 +302,8 @@ class _Append:
     def _check_gaps(self, after: int) -> None:
         part = MessagesPart(self._messages, self._messages.first - 1)
         lead = max(self._messages.first - 1 - after, 0)
-        if missing(part) + lead <= self._how.filler_limit:
+        if missing(part) + lead <= self._publishing.filler_limit:
             return
         there = max(after, part.floor)
-        lacking = lead + (part.last - there) - (part.count - extent(part, there).messages)
-        check_fillers(self._name, lacking, self._how.filler_limit)
+        missing_count = lead + (part.last - there) - (part.count - extent(part, there).messages)
+        check_fillers(self._name, missing_count, self._publishing.filler_limit)

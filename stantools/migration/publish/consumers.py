@@ -88,7 +88,7 @@ class Consumers:
     made: list[str] = field(default_factory=list)  #: names of the consumers made by this call
 
     def __post_init__(self) -> None:
-        self._brought: dict[str, tuple[dict[str, Any], _Delivery]] = {}
+        self._prepared: dict[str, tuple[dict[str, Any], _Delivery]] = {}
 
     async def bring(self) -> bool:
         """Makes missing and unfinished consumers; returns whether some have to be finished.
@@ -103,22 +103,22 @@ class Consumers:
                 await self.js.consumer_delete(self.stream, consumer.name)
             await self._make(consumer, position)
             self.made += [consumer.name] if consumer.name not in self.made else []
-        return bool(self._brought)
+        return bool(self._prepared)
 
     async def finish(self) -> None:
         """Configures the new consumers. A failed call may be repeated, but not after SetBackError.
 
         SetBackError: the server has lost the state of a consumer; all work has to be repeated.
         """
-        for name in self._brought:
+        for name in self._prepared:
             if not self._is_right(name, info := await _consumer_info(self.js, self.stream, name)):
                 raise self._set_back(name, info)
-        for name in list(self._brought):
-            await self._configure(self._brought[name][0])
-            del self._brought[name]
+        for name in list(self._prepared):
+            await self._configure(self._prepared[name][0])
+            del self._prepared[name]
 
     async def _make(self, consumer: Consumer, position: Standing) -> None:
-        self._brought.pop(consumer.name, None)
+        self._prepared.pop(consumer.name, None)
         config = {key: value for key, value in consumer.config.items() if not key.startswith("opt_start_")}
         if position.delivered:
             what = f"consumer {consumer.name} of stream {self.stream}"
@@ -137,7 +137,7 @@ class Consumers:
         setup["description"] = UNFINISHED
         deliver = _push if config.get("deliver_subject") else _pull
         await deliver(self.js, self.stream, name, setup, delivery)
-        self._brought[name] = config, delivery
+        self._prepared[name] = config, delivery
         if not self._is_right(name, info := await _consumer_info(self.js, self.stream, name)):
             raise self._set_back(name, info)
 
@@ -154,14 +154,14 @@ class Consumers:
 
     def _is_right(self, name: str, info: Mapping[str, Any]) -> bool:
         """Whether an unfinished consumer has the right state."""
-        if name not in self._brought:
+        if name not in self._prepared:
             return False
-        _, delivery = self._brought[name]
+        _, delivery = self._prepared[name]
         reached = int(info["delivered"]["stream_seq"]), int(info["num_ack_pending"])
         return reached == (delivery.last, len(delivery.pending))
 
     def _set_back(self, name: str, info: Mapping[str, Any]) -> SetBackError:
-        _, delivery = self._brought[name]
+        _, delivery = self._prepared[name]
         return SetBackError(
             f"consumer {name} of stream {self.stream} is at sequence {info['delivered']['stream_seq']} with "
             f"{info['num_ack_pending']} pending messages, expected {delivery.last} with {len(delivery.pending)}",

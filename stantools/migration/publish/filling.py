@@ -51,7 +51,7 @@ class Filling:
         name: str,
         config: Mapping[str, Any],
         source: Messages,
-        how: Publishing,
+        publishing: Publishing,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self._js = js
@@ -60,28 +60,28 @@ class Filling:
         self._subjects = list(config.get("subjects") or [name])
         self._loading = settings.loading_config(self._config, source.count)
         self._source = source
-        self._how = how
+        self._publishing = publishing
         self._progress = progress or (lambda messages: None)
         self._examined = self._created = self._complete = False
         #: sequence of the stream's first message
         self._first = source.first if source.count else source.last + 1
         #: sender, with counts of its messages
-        self.loader = Loader(js, name, source, os.fsencode(self._subjects[0]), how, self._progress)
+        self.loader = Loader(js, name, source, os.fsencode(self._subjects[0]), publishing, self._progress)
         self.loader.replicated = int(config.get("num_replicas") or 1) > 1
         self.found = 0  #: messages that were there before
         #: messages of the stream before the source, if the source is only a part of the stream (see `appending`); else
         #: None
-        self.besides: int | None = None
-        self._ends_here = True
+        self.preceding: int | None = None
+        self._is_whole_source = True
         #: the stream has to be purged after its creation, to set its first sequence
         self.needs_purge = self._first > 1
-        self._leads = self.needs_purge and self.loader.replicated and js.connection.version < CERTAIN_FROM
-        self.lacking = missing(source) + (self._first - 1) * self._leads  #: number of fillers needed
+        self._fills_before_first = self.needs_purge and self.loader.replicated and js.connection.version < CERTAIN_FROM
+        self.missing_count = missing(source) + (self._first - 1) * self._fills_before_first  #: number of fillers needed
 
     @property
     def needs_update(self) -> bool:
         """The stream's configuration has to be changed at the end."""
-        return not self._ends_here or bool(settings.differences(self._loading, self._config))
+        return not self._is_whole_source or bool(settings.differences(self._loading, self._config))
 
     @property
     def unsettled(self) -> bool:
@@ -93,17 +93,17 @@ class Filling:
         """The last sequence known to be stored."""
         return self.loader.reported
 
-    def writes_part(self, description: str, besides: int | None) -> None:
+    def writes_part(self, description: str, preceding: int | None) -> None:
         """Marks the source as a part of the stream (see `appending`), which other code finishes.
 
-        `description` marks the stream until then; `besides` is None if the stream begins with this part.
+        `description` marks the stream until then; `preceding` is None if the stream begins with this part.
         """
         self._loading["description"] = description
-        self._ends_here = False
-        self.besides = besides
-        if besides is not None:
-            self._leads = False
-            self.lacking = missing(self._source)
+        self._is_whole_source = False
+        self.preceding = preceding
+        if preceding is not None:
+            self._fills_before_first = False
+            self.missing_count = missing(self._source)
 
     def begin_by_configuration(self) -> bool:
         """Creates the stream with its first sequence, without a purge, if the server can; returns whether it can.
@@ -123,8 +123,8 @@ class Filling:
         """
         info = await self._js.stream_info(self._name) or await self._create()
         settings.check_fixed(self._name, info["config"], {**self._config, "subjects": self._subjects})
-        if self._leads and int(info["state"]["last_seq"]) < self._first:
-            await self._lead(acks, info["state"])
+        if self._fills_before_first and int(info["state"]["last_seq"]) < self._first:
+            await self._fill_before_first(acks, info["state"])
             info = await self._info()
         after = await self._position(info)
         if self._complete:
@@ -135,10 +135,10 @@ class Filling:
             try:
                 await self.loader.run(acks, after)
             except ApiError as problem:
-                await self._count_anew(problem, acks.expected - 1)
+                await self._force_recount(problem, acks.expected - 1)
                 raise
         await self.loader.delete_fillers()
-        await self._check_whole()
+        await self._check_complete()
 
     async def finish(self) -> dict[str, Any]:
         """Configures the stream and returns its state. A failed call may be repeated."""
@@ -169,7 +169,7 @@ class Filling:
         what = f"stream {self._name} is filled up to sequence {reached} of {self._source.last}"
         _say(problem, what, "the same command continues from there")
 
-    async def _count_anew(self, problem: ApiError, stored: int) -> None:
+    async def _force_recount(self, problem: ApiError, stored: int) -> None:
         """Makes the server recount a stream whose last sequence it believes to be lower than it is.
 
         2.10 (seen: 2.10.26) falls back to the sequence of a purge that ends during another writer's messages, and
@@ -190,7 +190,7 @@ class Filling:
         if self._examined:
             return await self._info()
         try:
-            info = await self._allowing_for_max_bytes(lambda: self._js.create_stream(self._loading))
+            info = await self._with_required_max_bytes(lambda: self._js.create_stream(self._loading))
         except ApiError as problem:
             # Of two writers that create it at once, 2.9 may refuse one because of the subjects that the other has just
             # taken.
@@ -208,9 +208,9 @@ class Filling:
             if settings.differences(info["config"], self._loading):
                 await self._update(self._loading, info)
 
-        await self._allowing_for_max_bytes(lift)
+        await self._with_required_max_bytes(lift)
 
-    async def _allowing_for_max_bytes(self, change: Callable[[], Awaitable[_T]]) -> _T:
+    async def _with_required_max_bytes(self, change: Callable[[], Awaitable[_T]]) -> _T:
         """Makes a change, and repeats it with `max_bytes` if the account demands that."""
         try:
             return await change()
@@ -243,30 +243,27 @@ class Filling:
         messages, first, last = (int(state[name]) for name in ("messages", "first_seq", "last_seq"))
         until = min(last, self._source.last)
         # The stream gets its limits only when complete; messages that they remove afterwards are not missing.
-        limited = self._ends_here and self.needs_update and not settings.differences(info["config"], self._config)
+        limited = self._is_whole_source and self.needs_update and not settings.differences(info["config"], self._config)
         if until == self._source.last and limited:
-            self._note_complete()
+            if not self._examined:
+                self.found = self._source.count
+                self._progress(self.found)
+            self._complete = self._examined = True
+            self.loader.reported = until
             return until
-        if not messages and self.besides is None:
+        if not messages and self.preceding is None:
             return await self._position_of_empty(last)
-        if self.besides is None and (first < self._first or (first > self._first and self._source.count)):
+        if self.preceding is None and (first < self._first or (first > self._first and self._source.count)):
             raise NotOursError(f"stream {self._name} begins at sequence {first}, expected {self._first}", REMEDY)
         if not self._examined:
             await self._examine(first, until)
         elif until != self.reported:
-            await self._look_again(first, until)
+            await self._reexamine(first, until)
         self._examined = True
         self.loader.reported = until
         return until
 
-    def _note_complete(self) -> None:
-        if not self._examined:
-            self.found = self._source.count
-            self._progress(self.found)
-        self._complete = self._examined = True
-        self.loader.reported = self._source.last
-
-    async def _lead(self, acks: Acks, state: Mapping[str, Any]) -> None:
+    async def _fill_before_first(self, acks: Acks, state: Mapping[str, Any]) -> None:
         """Fills the sequences before the first message, then purges the fillers."""
         first, last = int(state["first_seq"]), int(state["last_seq"])
         if first == self._first:
@@ -300,13 +297,13 @@ class Filling:
         """Compares the messages of an earlier run."""
         before = extent(self._source, until, _LEFT_FILLERS, MAX_WINDOW, MAX_WINDOW_BYTES)
         reach = max(first - 1, before.reach)
-        compared = await compare(self._js, self._name, self._source, reach, until, self._how.generation)
+        compared = await compare(self._js, self._name, self._source, reach, until, self._publishing.generation)
         rest = (each for each in _sequences(before.gaps) if each <= reach)
         self.loader.fillers = await self._fillers(rest) + compared.fillers
         self.found = before.messages
         self._progress(self.found)
 
-    async def _look_again(self, first: int, until: int) -> None:
+    async def _reexamine(self, first: int, until: int) -> None:
         """Compares the stored messages after a failure."""
         loader, source = self.loader, self._source
         before = None
@@ -314,7 +311,7 @@ class Filling:
             # A killed server may have lost messages that it had acknowledged.
             before = extent(source, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES)
         reach = max(first - 1, before.reach if before else self.reported)
-        compared = await compare(self._js, self._name, source, reach, until, self._how.generation)
+        compared = await compare(self._js, self._name, source, reach, until, self._publishing.generation)
         more = before.messages - extent(source, self.reported).messages if before else compared.messages
         loader.messages += more
         self._progress(more)
@@ -322,11 +319,11 @@ class Filling:
         loader.fillers = sorted(known.union(compared.fillers))
         loader.filled += len(loader.fillers) - len(known)
 
-    async def _check_whole(self) -> None:
+    async def _check_complete(self) -> None:
         """Checks that the stream holds as many messages as the source, and removes fillers that have reappeared."""
         state = (await self._info())["state"]
         beyond = max(int(state["last_seq"]) - self._source.last, 0)
-        wanted, begins = self._source.count + (self.besides or 0), self.besides is None and self._source.count
+        wanted, begins = self._source.count + (self.preceding or 0), self.preceding is None and self._source.count
         if int(state["messages"]) > wanted + beyond:
             # fillers that a killed server had deleted may have reappeared
             self.loader.fillers = await self._fillers(_sequences(self._gaps()))
@@ -367,7 +364,7 @@ async def probe(js: JetStream, name: str, filling: Filling, *, consumers: bool) 
     permitted.
     """
     requests: list[tuple[str, Mapping[str, Any]]] = []
-    if filling.lacking:
+    if filling.missing_count:
         requests.append((f"STREAM.MSG.DELETE.{name}", {"seq": 0}))
     if filling.needs_purge:
         requests.append((f"STREAM.PURGE.{name}", {"seq": 1}))

@@ -147,7 +147,7 @@ class Loader:
     name: str  #: name of the stream
     source: Messages  #: expected messages
     subject: bytes  #: a subject of the stream, for fillers
-    how: Publishing
+    publishing: Publishing
     progress: Callable[[int], None]  #: called with numbers of newly stored messages
     messages: int = 0  #: messages stored by this run
     fillers: list[int] = field(default_factory=list)  #: sequences of fillers in the stream
@@ -166,7 +166,7 @@ class Loader:
         certain = self.js.connection.version >= CERTAIN_FROM or self.source.first <= 1 or self.replicated
         async with self._begun(acks, after):
             for batch in self.source.read(after=after):
-                check_names(batch, origin=self.how.origin)
+                check_names(batch, origin=self.publishing.origin)
                 self._watch(batch.subject)
                 if not certain:
                     await self._send_first(batch)
@@ -195,7 +195,7 @@ class Loader:
         self._chunks: deque[Chunk] = deque()
         self._bytes = 0
         self._shift = 0
-        self._out = bytearray(1 << 20)
+        self._buffer = bytearray(1 << 20)
         with contextlib.ExitStack() as self._stack:
             self._watched: set[str] = set()
             self._watch(self.subject)
@@ -214,7 +214,7 @@ class Loader:
         self._failed: asyncio.Future[NatsError] = self._stack.enter_context(connection.watch(*self._watched))
 
     async def _send(self, batch: Batch) -> None:
-        identity = headers.identity(batch.channel, self.how.generation)
+        identity = headers.identity(batch.channel, self.publishing.generation)
         largest = self.js.connection.max_payload
         row = 0
         # A message that was sent alone is not sent again.
@@ -222,24 +222,21 @@ class Loader:
             row += 1
         while row < len(batch):
             await self._fill(int(batch.sequence[row]))
-            rows = min(self.how.window.chunk, self.how.window.messages, len(batch) - row)
+            rows = min(self.publishing.window.chunk, self.publishing.window.messages, len(batch) - row)
             done, size = encode_publishes(
-                batch, row, rows, self._acks.reply, identity, self.how.origin, self._shift, largest, self._out
+                batch, row, rows, self._acks.reply, identity, self.publishing.origin, self._shift, largest, self._buffer
             )
             if not done:
-                self._make_room(batch, row)
+                # Grow the buffer for a large message.
+                frame = self._frame(batch, row, int(batch.sequence[row]) - 1 - self._shift)
+                self._buffer = bytearray(max(len(self._buffer), len(frame)))
                 continue
-            await self._write(bytes(memoryview(self._out)[:size]), done, fillers=False)
+            await self._write(bytes(memoryview(self._buffer)[:size]), done, fillers=False)
             row += done
 
-    def _make_room(self, batch: Batch, row: int) -> None:
-        """Grows the buffer for a large message."""
-        frame = self._frame(batch, row, int(batch.sequence[row]) - 1 - self._shift)
-        self._out = bytearray(max(len(self._out), len(frame)))
-
     def _frame(self, batch: Batch, row: int, expected_last: int) -> bytes:
-        identity = headers.identity(batch.channel, self.how.generation)
-        frame, size = encode_message(batch, row, self._acks.reply, identity, self.how.origin, expected_last)
+        identity = headers.identity(batch.channel, self.publishing.generation)
+        frame, size = encode_message(batch, row, self._acks.reply, identity, self.publishing.origin, expected_last)
         largest = self.js.connection.max_payload
         if size > largest:
             channel = batch.channel.decode(errors="replace")
@@ -287,15 +284,15 @@ class Loader:
     async def _fill(self, until: int) -> None:
         """Sends fillers up to before a sequence."""
         while self._next < until:
-            count = min(until - self._next, self.how.window.chunk, self.how.window.messages)
+            count = min(until - self._next, self.publishing.window.chunk, self.publishing.window.messages)
             frames = encode_fillers(self.subject, self._acks.reply, self._shift, self._next, count)
             await self._write(frames, count, fillers=True)
 
     async def _write(self, frames: bytes, messages: int, *, fillers: bool) -> None:
         """Sends frames as soon as the window allows."""
         while self._chunks and (
-            self._next + messages - self._acks.expected > self.how.window.messages
-            or self._bytes + len(frames) > self.how.window.bytes
+            self._next + messages - self._acks.expected > self.publishing.window.messages
+            or self._bytes + len(frames) > self.publishing.window.bytes
         ):
             await self._receive()
         if len(self.fillers) >= AT_ONCE:
@@ -311,7 +308,7 @@ class Loader:
 
     async def _receive(self) -> None:
         try:
-            await self._acks.receive(self._failed, self.how.window.seconds)
+            await self._acks.receive(self._failed, self.publishing.window.seconds)
         finally:
             while self._chunks and self._chunks[0].end <= self._acks.expected:
                 chunk = self._chunks.popleft()

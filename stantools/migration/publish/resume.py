@@ -34,11 +34,11 @@ def missing(source: Messages) -> int:
     return source.last + 1 - source.first - source.count if source.count else 0
 
 
-def check_fillers(name: str, lacking: int, limit: int) -> None:
+def check_fillers(name: str, missing_count: int, limit: int) -> None:
     """Raises RefusedError if too many sequences of a stream need fillers."""
-    if lacking > limit:
+    if missing_count > limit:
         raise RefusedError(
-            f"stream {name}: {lacking} sequences have no message, and publishing makes a gap only by filling and "
+            f"stream {name}: {missing_count} sequences have no message, and publishing makes a gap only by filling and "
             f"emptying it; the limit is {limit}",
             "restore an archive, which can have gaps of any size, or allow more fillers",
         )
@@ -213,12 +213,12 @@ def wanted_messages(source: Messages, after: int, until: int) -> Iterator[Wanted
     at = max(after + 1, source.first)
     for batch in source.read(after=at - 1, until=until):
         for sequence, message in zip(batch.sequence.tolist(), batch.messages(), strict=True):
-            for lacking in range(at, sequence):
-                yield Wanted(lacking)
+            for missing_count in range(at, sequence):
+                yield Wanted(missing_count)
             yield Wanted(sequence, batch.subject, batch.channel, *message)
             at = sequence + 1
-    for lacking in range(at, until + 1):
-        yield Wanted(lacking)
+    for missing_count in range(at, until + 1):
+        yield Wanted(missing_count)
 
 
 def _parts(listed: Iterable[Wanted]) -> Iterator[list[Wanted]]:

@@ -111,17 +111,17 @@ class JetStreamPublisher(Publisher):
     def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions) -> None:
         super().__init__(connection, plan, state, options)
         self._jetstream = JetStream(connection)
-        self._afterwards = Afterwards(self._jetstream, state.run)
+        self._queries = Afterwards(self._jetstream, state.run)
         self._position = plan.position
-        self._behind = dict(state.streams)
+        self._confirmed = dict(state.streams)
         self._acked: dict[str, deque[tuple[int, int]]] = {}
-        self._asked = False
-        self._takes: dict[str, str] = {}
-        self._there: dict[str, set[str]] = {}  # subject -> ids of messages in its stream
+        self._queried = False
+        self._stream_of: dict[str, str] = {}
+        self._stored_ids: dict[str, set[str]] = {}  # subject -> ids of messages in its stream
         self._inbox = b""
 
     async def _begin(self, *, resumed: bool) -> None:
-        if not self._asked:
+        if not self._queried:
             try:
                 await self._find_streams()
             except PermissionDeniedError as problem:
@@ -129,14 +129,14 @@ class JetStreamPublisher(Publisher):
                     f"the streams could not be listed ({problem.message}): if this replay is interrupted, repeated "
                     "messages are recognised only within the duplicate window"
                 )
-            self._asked = True
+            self._queried = True
         if not self._inbox:
             self._inbox = self.connection.new_inbox() + b"."
             self.connection.listen(self._inbox + b"*", self._on_ack)
         self._acked.clear()
-        self._there.clear()
+        self._stored_ids.clear()
         if resumed:
-            await self._look_what_is_there()
+            await self._find_stored_messages()
 
     async def _find_streams(self) -> None:
         limit = asyncio.Semaphore(AT_ONCE)
@@ -169,19 +169,19 @@ class JetStreamPublisher(Publisher):
                     "ones are recognised only within its duplicate window"
                 )
             # the stream has no message of this run after its present end
-            self._behind.setdefault(name, int(((info or {}).get("state") or {}).get("last_seq", 0)))
-        self._takes = takes
+            self._confirmed.setdefault(name, int(((info or {}).get("state") or {}).get("last_seq", 0)))
+        self._stream_of = takes
 
-    async def _look_what_is_there(self) -> None:
+    async def _find_stored_messages(self) -> None:
         """Reads messages of this run after the confirmed ones, and checks that none was lost."""
         try:
-            lasts = {name: await self._last_sequence(name) for name in sorted(set(self._takes.values()))}
-            lost = {name for name, last in lasts.items() if last < self._behind.get(name, 0)}
+            lasts = {name: await self._last_sequence(name) for name in sorted(set(self._stream_of.values()))}
+            lost = {name for name, last in lasts.items() if last < self._confirmed.get(name, 0)}
             for name in sorted(lost):
                 await self._go_back(name, lasts[name])
-            subjects = [(subject, stream) for subject, stream in self._takes.items() if stream not in lost]
+            subjects = [(subject, stream) for subject, stream in self._stream_of.items() if stream not in lost]
             found = await asyncio.gather(
-                *(self._afterwards.ids(name, each, self._behind.get(name, 0), lasts[name]) for each, name in subjects)
+                *(self._queries.ids(name, each, self._confirmed.get(name, 0), lasts[name]) for each, name in subjects)
             )
         except PermissionDeniedError as problem:
             self.note(
@@ -189,7 +189,7 @@ class JetStreamPublisher(Publisher):
                 "recognised only within the duplicate window"
             )
             return
-        self._there = {subject: ids for (subject, _), ids in zip(subjects, found, strict=True) if ids}
+        self._stored_ids = {subject: ids for (subject, _), ids in zip(subjects, found, strict=True) if ids}
 
     async def _last_sequence(self, stream: str) -> int:
         info = await self._jetstream.stream_info(stream)
@@ -201,9 +201,9 @@ class JetStreamPublisher(Publisher):
         """Goes back to the last message of a stream that has lost acknowledged messages."""
         subjects = Counter(self.routes.values())
         for channel, subject in self.routes.items():
-            if self._takes[shown(subject)] != stream:
+            if self._stream_of[shown(subject)] != stream:
                 continue
-            sequence = await self._afterwards.last(stream, shown(subject), header_text(channel))
+            sequence = await self._queries.last(stream, shown(subject), header_text(channel))
             if subjects[subject] > 1 or sequence is None:
                 raise NatsError(
                     f"the stream {stream} has lost messages that it had acknowledged (its last one is {last}), and "
@@ -211,16 +211,16 @@ class JetStreamPublisher(Publisher):
                     "purge the stream and start over, or replay each channel to a subject of its own",
                 )
             self.ledger.set_position(channel, self._position(channel, sequence))
-        self._behind[stream] = last
+        self._confirmed[stream] = last
         self.note(f"the stream {stream} had lost messages that it had acknowledged; they are sent again")
 
     async def _send(self, batch: Batch) -> None:
         channel = self._texts[batch.channel]
-        there = self._there.get(shown(batch.subject))
+        there = self._stored_ids.get(shown(batch.subject))
         publish, most, origin = self.connection.publish, self.connection.max_payload, self._options.origin_headers
         for sequence, timestamp, reply, data in batch.messages():
             self.check()
-            name = self._afterwards.name(channel, sequence)
+            name = self._queries.name(channel, sequence)
             if there and name in there:
                 there.discard(name)
                 self.again += 1
@@ -252,21 +252,19 @@ class JetStreamPublisher(Publisher):
             self.fail(NatsError(f"a message was answered with {message.data[:80]!r}", "is that a stream?"))
             return
         if error or not isinstance(stream, str) or not isinstance(sequence, int):
-            self._on_refused(number, error if isinstance(error, dict) else {})
+            details = error if isinstance(error, dict) else {}
+            reason = str(details.get("description") or "without a reason")
+            remedy = _REMEDIES.get(int(details.get("err_code") or 0), "see the stream's configuration, then continue")
+            self.fail(self.refused_message(number, reason, remedy))
             return
         if self.confirmed(number):
             self.again += bool(answer.get("duplicate"))
             self._acked.setdefault(stream, deque()).append((number, sequence))
-
-    def _on_refused(self, number: int, error: dict[str, Any]) -> None:
-        reason = str(error.get("description") or "without a reason")
-        remedy = _REMEDIES.get(int(error.get("err_code") or 0), "see the stream's configuration, then continue")
-        self.fail(self.refused_message(number, reason, remedy))
 
     def confirmed_streams(self) -> dict[str, int]:
         """Returns, for each stream, the sequence of its last message before any unconfirmed one."""
         for stream, acked in self._acked.items():
             # Acknowledgements of a stream come in the order of its sequences.
             while acked and acked[0][0] < self.ledger.low:
-                self._behind[stream] = acked.popleft()[1]
-        return dict(self._behind)
+                self._confirmed[stream] = acked.popleft()[1]
+        return dict(self._confirmed)

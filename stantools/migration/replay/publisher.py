@@ -64,11 +64,11 @@ class Publisher(ABC):
         self.say: Callable[[str], None] = lambda _: None  #: shows a message to the user
         self.again = 0  #: messages that the target had from an earlier attempt
         self.published = 0  #: number of the next message; all before it were given to the connection
-        self._said: set[str] = set()
+        self._warnings: set[str] = set()
         self._failed: asyncio.Future[NatsError] | None = None
         self._progress = asyncio.Event()
         self._bytes_out = 0
-        self._unyielded = 0
+        self._since_yield = 0
 
     @property
     def subjects(self) -> set[bytes]:
@@ -106,7 +106,7 @@ class Publisher(ABC):
         """Sends messages as soon as the window allows."""
         self.check()
         if self._full():
-            await self._until(lambda: self.ledger.outstanding <= self.window // 2)
+            await self._wait_until(lambda: self.ledger.outstanding <= self.window // 2)
             self._bytes_out = 0
         columns = batch.columns
         self.published = self.ledger.add(batch.channel, columns.sequence.tolist(), columns.timestamp.tolist())
@@ -116,20 +116,20 @@ class Publisher(ABC):
         except NatsError:
             self.ledger.withdraw(self.published)
             raise
-        self._unyielded += len(batch)
-        if self._unyielded >= _YIELD_EVERY:
+        self._since_yield += len(batch)
+        if self._since_yield >= _YIELD_EVERY:
             # the connection's tasks need a turn
-            self._unyielded = 0
+            self._since_yield = 0
             await asyncio.sleep(0)
 
     async def settle(self) -> None:
         """Waits until all sent messages are confirmed."""
-        await self._until(lambda: not self.ledger.outstanding)
+        await self._wait_until(lambda: not self.ledger.outstanding)
         self._bytes_out = 0
 
     def note(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._warnings:
+            self._warnings.add(text)
             self.say(text)
 
     def check(self) -> None:
@@ -151,7 +151,7 @@ class Publisher(ABC):
             return True
         return self._bytes_out >= WINDOW_BYTES and self.ledger.outstanding > 0
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
         """Waits for confirmations until a condition holds."""
         while True:
             self.check()
@@ -161,12 +161,10 @@ class Publisher(ABC):
             assert self._failed is not None
             news = asyncio.ensure_future(self._progress.wait())
             try:
-                await self.connection.wait_for(news, self._failed, SILENCE, self._awaited())
+                awaited = f"any of {counted(self.ledger.outstanding, 'message')}"
+                await self.connection.wait_for(news, self._failed, SILENCE, awaited)
             finally:
                 news.cancel()
-
-    def _awaited(self) -> str:
-        return f"any of {counted(self.ledger.outstanding, 'message')}"
 
     def refused_message(self, number: int, reason: str, remedy: str) -> MessageRefusedError:
         channel, sequence = self.ledger.where(number)

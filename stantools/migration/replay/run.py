@@ -188,11 +188,11 @@ class Replay:
                     if self._stop.is_set():
                         break
                     self._say(f"{problem.message}; trying to continue")
-                    await self._back_again(0.25 * 2**attempts)
-            await self._take_leave()
+                    await self._wait_for_connection(0.25 * 2**attempts)
+            await self._close_session()
         except StantoolsError:
             if self._begun and connection.connected:
-                await self._take_leave()
+                await self._close_session()
             raise
         finally:
             self._save()
@@ -285,7 +285,7 @@ class Replay:
                 self._save()
                 saved = loop.time()
 
-    async def _back_again(self, pause: float) -> None:
+    async def _wait_for_connection(self, pause: float) -> None:
         """Waits for the connection and a short pause, or until the user stops."""
         stopped = asyncio.ensure_future(self._stop.wait())
         waiting = asyncio.ensure_future(self._publisher.connection.wait_connected(_RECONNECT))
@@ -299,7 +299,7 @@ class Replay:
                 task.cancel()
             await asyncio.gather(stopped, waiting, return_exceptions=True)
 
-    async def _take_leave(self) -> None:
+    async def _close_session(self) -> None:
         try:
             await self._publisher.end()
         except NatsError as problem:

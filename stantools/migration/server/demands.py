@@ -216,7 +216,7 @@ def wanted_bytes(
     With `every_replica` each replica counts. `least` counts certain bytes instead of estimated ones.
     """
     return sum(
-        (max(each.least_bytes if least else each.bytes, _max_bytes(each)) - _bytes_there(there.get(each.name)))
+        (max(each.least_bytes if least else each.bytes, _max_bytes(each)) - _existing_bytes(there.get(each.name)))
         * (each.replicas if every_replica else 1)
         for each in demands
     )
@@ -268,7 +268,7 @@ def _max_bytes(demand: StreamDemand) -> int:
     return max(0, int(demand.config.get("max_bytes") or 0))
 
 
-def _bytes_there(info: Mapping[str, Any] | None) -> int:
+def _existing_bytes(info: Mapping[str, Any] | None) -> int:
     if not info:
         return 0
     state, config = info.get("state") or {}, info.get("config") or {}

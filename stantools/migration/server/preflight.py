@@ -64,7 +64,7 @@ async def preflight(
     account = await _account(js, problems)
     if account is None:
         return problems
-    taken = await _streams_there(js, demands, problems)
+    taken = await _existing_streams(js, demands, problems)
     if account:
         problems += account_problems(account, demands, taken)
     problems += await _server_room(js, demands, account, taken)
@@ -112,7 +112,7 @@ async def _account(js: JetStream, problems: list[Problem]) -> dict[str, Any] | N
         return None
 
 
-async def _streams_there(
+async def _existing_streams(
     js: JetStream, demands: Sequence[StreamDemand], problems: list[Problem]
 ) -> dict[str, dict[str, Any]]:
     """Returns the infos of existing streams with wanted names."""

@@ -132,7 +132,7 @@ _LOOK_SECONDS = 5.0
 _DOUBTS = 3
 
 # restores of this process: (system, prefix, stream)
-_under_way: set[tuple[str, str, str]] = set()
+_active: set[tuple[str, str, str]] = set()
 
 
 class RestoreError(NatsError):
@@ -169,7 +169,7 @@ async def restore(
     refused and nothing is left, RestoreError for a later failure.
     """
     job = _Restore(js, stream, config, {"last_seq": state["last_seq"]} if limits_apply else state)
-    with _only_one(js, stream):
+    with _exclusive(js, stream):
         subject = await job.begin(state, begun=begun)
         sending = None
         try:
@@ -182,17 +182,17 @@ async def restore(
 
 
 @contextlib.contextmanager
-def _only_one(js: JetStream, stream: str) -> Iterator[None]:
+def _exclusive(js: JetStream, stream: str) -> Iterator[None]:
     """Prevents two restores of one stream, both of which the server would accept."""
     info = js.connection.info
     key = (str(js.connection.cluster or info.get("server_id")), js.prefix, stream)
-    if key in _under_way:
+    if key in _active:
         raise RefusedError(f"stream {stream} is being restored already", "wait until that has ended")
-    _under_way.add(key)
+    _active.add(key)
     try:
         yield
     finally:
-        _under_way.discard(key)
+        _active.discard(key)
 
 
 class _Restore:
@@ -212,7 +212,7 @@ class _Restore:
         js = self._js
         timeout = max(_REQUEST_SECONDS, js.connection.options.timeout)
         if js.connection.cluster:
-            await self._look_before(begun=begun)
+            await self._check_name(begun=begun)
         try:
             answer = await js.api(self.operation, {"config": dict(self._config), "state": dict(state)}, timeout=timeout)
         except NatsError as problem:
@@ -228,7 +228,7 @@ class _Restore:
             raise NatsError(f"the answer to {self.operation} names no subject for the archive", "see its log")
         return subject
 
-    async def _look_before(self, *, begun: bool) -> None:
+    async def _check_name(self, *, begun: bool) -> None:
         """Checks that the name is free, which later tells the owner of the stream."""
         try:
             info = await find_in_time(self._js, self._stream, self._subjects)
@@ -252,7 +252,7 @@ class _Restore:
                 await asyncio.wait({answer}, timeout=_LOOK_SECONDS)
                 if answer.done():
                     break
-                doubts = 0 if await self._is_under_way() else doubts + 1
+                doubts = 0 if await self._is_active() else doubts + 1
             if not answer.done() and doubts == _DOUBTS:
                 sending.fail(NoAnswerError("the server that restored the stream is gone", "see the cluster's state"))
             return read_answer(self.operation, await answer)
@@ -260,7 +260,7 @@ class _Restore:
             answer.cancel()
             await asyncio.gather(answer, return_exceptions=True)
 
-    async def _is_under_way(self) -> bool:
+    async def _is_active(self) -> bool:
         """Returns whether the stream is being restored: its name is taken, without leader and state."""
         try:
             return await find(self._js, self._stream, self._subjects) == {}

@@ -128,7 +128,11 @@ class Transfer:
                 if part is None:
                     self.complete = True
                     return
-                await self._send(memoryview(part).cast("B"))
+                content = memoryview(part).cast("B")
+                for start in range(0, len(content), self._piece_bytes):
+                    piece = bytes(content[start : start + self._piece_bytes])
+                    await self._wait_for_room(len(piece))
+                    await self._publish(piece, b"piece")
                 building = loop.run_in_executor(builder, next, iterator, None)
         finally:
             # The builder reads files that may be closed after this function.
@@ -157,12 +161,6 @@ class Transfer:
             idle = self._clock() - self._last_piece
             if not building.done() and idle >= IDLE_SECONDS and self._frames.between:
                 await self._publish(STREAM_IDENTIFIER, b"piece")
-
-    async def _send(self, part: memoryview) -> None:
-        for start in range(0, len(part), self._piece_bytes):
-            piece = bytes(part[start : start + self._piece_bytes])
-            await self._wait_for_room(len(piece))
-            await self._publish(piece, b"piece")
 
     async def _wait_for_room(self, size: int) -> None:
         while self._unanswered and self._unanswered_bytes + size > self._flow.window:

@@ -206,9 +206,9 @@ class StoreDirectory(FileDestination):
         `quiet`: seconds without any write in the store.
         """
         streams = list(streams)
-        notes = [*self._about_server(quiet), *self._about_store(streams)]
+        notes = [*self._server_notes(quiet), *self._store_notes(streams)]
         for stream in streams:
-            notes += self._about_stream(stream, replace=replace or stream.name in begun)
+            notes += self._stream_notes(stream, replace=replace or stream.name in begun)
         return notes
 
     def place(self, stream: PreparedStream, options: ApplyOptions = DEFAULTS, watch: Watch = UNWATCHED) -> Placed:
@@ -251,11 +251,11 @@ class StoreDirectory(FileDestination):
 
     def _check_stopped(self) -> None:
         """Refuses if a server was started meanwhile."""
-        for note in self._about_server(0):
+        for note in self._server_notes(0):
             if note.level is Level.PROBLEM:
                 raise RefusedError(f"{note.about}: {note.text}; nothing was placed", note.remedy)
 
-    def _about_server(self, quiet: float) -> Iterator[Note]:
+    def _server_notes(self, quiet: float) -> Iterator[Note]:
         if not quiet and time.monotonic() - self._unused_at < RECHECK_SECONDS:
             return
         used = False
@@ -265,7 +265,7 @@ class StoreDirectory(FileDestination):
         if not used:
             self._unused_at = time.monotonic()
 
-    def _about_store(self, streams: list[StreamPlan]) -> Iterator[Note]:
+    def _store_notes(self, streams: list[StreamPlan]) -> Iterator[Note]:
         about, layout = str(self.path), self._layout
         if layout.raft:
             yield Note(
@@ -305,7 +305,7 @@ class StoreDirectory(FileDestination):
         except RefusedError as problem:
             yield Note(Level.PROBLEM, about, problem.message, problem.remedy)
 
-    def _about_stream(self, stream: StreamPlan, *, replace: bool) -> Iterator[Note]:
+    def _stream_notes(self, stream: StreamPlan, *, replace: bool) -> Iterator[Note]:
         if problem := name_problem(stream.name):
             yield Note(Level.PROBLEM, stream.name, problem, "change the name in the plan")
             return

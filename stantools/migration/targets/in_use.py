@@ -48,7 +48,7 @@ def store_setting(
     seen from here; `jetstream`: an option enables JetStream.
     """
     try:
-        text = _whole(path, root)
+        text = _full_text(path, root)
     except (OSError, ValueError) as problem:
         return StoreSetting(unknown=f"its configuration cannot be read: {problem}")
     places = []
@@ -63,7 +63,7 @@ def store_setting(
     return StoreSetting(places=tuple(places), jetstream=jetstream or enabled)
 
 
-def _whole(path: Path, root: Path) -> str:
+def _full_text(path: Path, root: Path) -> str:
     """Returns the text of a file with its includes, without comments."""
     texts: list[str] = []
     waiting, seen = [path], set[tuple[int, int]]()
@@ -118,7 +118,7 @@ def find_server(
             if reason := process.uses(root):
                 seen = True
                 yield reason
-    if not seen and quiet > 0 and (moving := _moving(root, quiet, sleep)):
+    if not seen and quiet > 0 and (moving := _changing_file(root, quiet, sleep)):
         yield f"{moving} is being written right now"
 
 
@@ -144,7 +144,7 @@ class RunningServer:
             unknown = f"{who}, and its store directory cannot be determined ({setting.unknown})"
             return unknown if root.exists() else ""
         for place in setting.places:
-            base = self._seen(place)
+            base = self._visible_path(place)
             if base is None:
                 return f"{who}, and its store directory cannot be determined ({place} is relative)"
             if any(_same(candidate, root) for candidate in (base / "jetstream", base)):
@@ -157,7 +157,7 @@ class RunningServer:
             return StoreSetting(places=(given,))
         setting = StoreSetting(jetstream=any(self._has(flag) for flag in _JETSTREAM_FLAGS))
         if config := self._flag(_CONFIG_FLAGS):
-            place = self._seen(config)
+            place = self._visible_path(config)
             if place is None:
                 return StoreSetting(unknown=f"its configuration file {config} is relative")
             setting = store_setting(place, self._variable, root=self._root, jetstream=setting.jetstream)
@@ -179,7 +179,7 @@ class RunningServer:
             argument in (f"-{name}", f"--{name}", f"-{name}=true", f"--{name}=true") for argument in self.arguments
         )
 
-    def _seen(self, place: str) -> Path | None:
+    def _visible_path(self, place: str) -> Path | None:
         """Returns our path of a path of the process, which may run in a container; None if it is invisible."""
         if not place.startswith("/"):
             try:
@@ -242,7 +242,7 @@ def _same(one: Path, two: Path) -> bool:
         return False  # the process of this root has ended
 
 
-def _moving(root: Path, quiet: float, sleep: Callable[[float], None]) -> str:
+def _changing_file(root: Path, quiet: float, sleep: Callable[[float], None]) -> str:
     """Returns a file that changes while a recently written directory is watched, else ""."""
     before = _snapshot(root)
     newest = max((changed for changed, _ in before.values()), default=0)

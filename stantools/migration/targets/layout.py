@@ -108,13 +108,10 @@ def _root(store_dir: Path) -> Path:
     entries = sorted(entry.name for entry in store_dir.iterdir())
     if JETSTREAM in entries or not entries:
         return store_dir / JETSTREAM
-    if store_dir.name == JETSTREAM and all(_is_account(store_dir / name) for name in entries):
+    accounts = (store_dir / name for name in entries)
+    if store_dir.name == JETSTREAM and all((each / STREAMS).is_dir() or (each / _RAFT).is_dir() for each in accounts):
         return store_dir
     raise _unknown(store_dir, f"has no directory {JETSTREAM}, but {entries[0]}")
-
-
-def _is_account(path: Path) -> bool:
-    return (path / STREAMS).is_dir() or (path / _RAFT).is_dir()
 
 
 def _accounts(root: Path) -> list[str]:

@@ -109,7 +109,7 @@ async def apply_streams(
                 # Other active streams meet the same error; the first one reports it.
                 job.result.error = None if full else problem
                 full.append(stream.name)
-            await job.see_what_is_there()
+            await job.record_content()
         return job.result
 
     return await in_parallel(one, streams, options.parallel)
@@ -152,7 +152,7 @@ class _Job:
         if not self.result.findings:
             await self._limit(found)
 
-    async def see_what_is_there(self) -> None:
+    async def record_content(self) -> None:
         """Records the content of the stream after a failure, as reported by the server."""
         if not self._js.connection.connected:
             return
@@ -173,7 +173,7 @@ class _Job:
     async def _load(self, info: Mapping[str, Any] | None, expected: ArchiveState) -> None:
         outcome = Outcome.MIGRATED
         if info is not None:
-            outcome = await self._judge(info, expected)
+            outcome = await self._decide(info, expected)
             if outcome is Outcome.COMPLETE:
                 self.result.outcome = outcome
                 self._journal.note(self._plan.name, StreamState.LOADED, messages=expected.messages)
@@ -190,7 +190,7 @@ class _Job:
         self.result.outcome = outcome
         self._journal.note(self._plan.name, StreamState.LOADED, messages=expected.messages)
 
-    async def _judge(self, info: Mapping[str, Any], expected: ArchiveState) -> Outcome:
+    async def _decide(self, info: Mapping[str, Any], expected: ArchiveState) -> Outcome:
         """Decides about an existing stream; deletes it if it is to be replaced."""
         name = self._plan.name
         begun = self._journal.state(name) is not None
@@ -291,7 +291,7 @@ class _Job:
                 self._stream.source,
                 self._stream.positions(),
                 # messages appended to a restored stream need headers for their original times
-                how=Publishing(origin=plan.origin_headers or self._options.way is Way.ARCHIVE),
+                publishing=Publishing(origin=plan.origin_headers or self._options.way is Way.ARCHIVE),
                 progress=progress,
                 resume=resume,
             )

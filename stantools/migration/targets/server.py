@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from stantools.errors import RefusedError, StantoolsError
@@ -45,7 +46,7 @@ class FollowingStreams:
         self._options = replace(options, existing=Existing.APPEND)
         self._watch = watch
         # Appended messages have sequence and time in headers; restored ones need none.
-        self._how = Publishing(origin=True)
+        self._publishing = Publishing(origin=True)
 
     async def load(self, streams: Sequence[PreparedStream]) -> list[StreamResult]:
         """Restores missing streams; compares and completes those of an earlier run."""
@@ -53,7 +54,7 @@ class FollowingStreams:
         left = [stream for stream in streams if not self._finished(stream.name)]
         for stream in left:
             if stream.name in begun:
-                await self._align(stream)
+                await self._apply_removals(stream)
             else:
                 self._journal.note(stream.name, StreamState.STARTED, way=self._options.way)
         # Steps of this run only: existing streams are compared again, whatever an earlier run did.
@@ -90,8 +91,8 @@ class FollowingStreams:
             source,
             held.last,
             held.messages,
-            how=self._how,
-            progress=self._advance(stream),
+            publishing=self._publishing,
+            progress=partial(self._watch.advance, stream.name),
         )
         return Holding(source.last, done.total)
 
@@ -121,7 +122,7 @@ class FollowingStreams:
             result = StreamResult(stream.name, Outcome.COMPLETE)
             try:
                 with self._watch.stage(stream.name, Stage.PROVE, 0):
-                    await Retry(self._js.connection, self._how.patience).repeat(
+                    await Retry(self._js.connection, self._publishing.patience).repeat(
                         lambda: self._finish(stream, proven, result)
                     )
             except StantoolsError as problem:
@@ -130,16 +131,13 @@ class FollowingStreams:
 
         return await in_parallel(one, streams, max(self._options.parallel, _AT_ONCE))
 
-    def _advance(self, stream: PreparedStream) -> Any:
-        return lambda messages: self._watch.advance(stream.name, messages)
-
     async def _info(self, stream: PreparedStream) -> dict[str, Any]:
         info = await self._js.stream_info(stream.name)
         if info is None:
             raise RefusedError(f"stream {stream.name} has disappeared", "find out who deleted it, and run again")
         return info
 
-    async def _align(self, stream: PreparedStream) -> None:
+    async def _apply_removals(self, stream: PreparedStream) -> None:
         """Removes messages from a stream that limits have removed from the store since.
 
         If none of its messages is left in the store, the stream is loaded again.
@@ -158,11 +156,11 @@ class FollowingStreams:
         name, source, plan = stream.name, stream.source, stream.plan
         if self._finished(name):
             return
-        await self._align(stream)
+        await self._apply_removals(stream)
         wanted = stream.positions()
         started = time.monotonic()
         for consumer, position in wanted:
-            await self._make_way(name, consumer, position)
+            await self._remove_stale_consumer(name, consumer, position)
         makers = Consumers(self._js, name, source, wanted)
         if await makers.bring():
             await asyncio.sleep(SETTLING)
@@ -177,7 +175,7 @@ class FollowingStreams:
                 await self._js.update_stream({**info["config"], **plan.config})
             self._journal.note(name, StreamState.PROVEN, way=Way.PUBLISH)
 
-    async def _make_way(self, stream: str, consumer: ConsumerPlan, position: Position) -> None:
+    async def _remove_stale_consumer(self, stream: str, consumer: ConsumerPlan, position: Position) -> None:
         """Removes a consumer at an earlier position of its durable."""
         there = await self._js.consumer_info(stream, consumer.name)
         if there is None or there["config"].get("description") == UNFINISHED:
