@@ -43,8 +43,8 @@ _CIPHERS: Final = ("", "AES", "CHACHA")
 _SHORTEST: Final = 1_000_000
 _NO_VERIFICATION: Final = "TLS certificate chain and hostname will not be verified. DO NOT USE IN PRODUCTION!"
 _ALONE: Final = (
-    "ft: this server's embedded NATS server is linked to no other: clients of a server on standby reach nobody, and "
-    "servers of the group hear nothing of each other; link them (cluster) or give all one NATS server (--nats_server)"
+    "ft: this server's embedded NATS server is linked to no other: clients of a standby server are isolated, and "
+    "servers of the group do not hear each other; link them (cluster) or use one NATS server for all (--nats_server)"
 )
 _STREAMS: Final = "JetStream is not clustered: consumers deliver to clients of this server, and not over routes"
 _TEMPORARY: Final = (

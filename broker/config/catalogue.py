@@ -31,7 +31,7 @@ class Support(enum.StrEnum):
     WORKS = "works"
     #: the server does not start and says why, with exit code 2
     UNAVAILABLE = "not available yet"
-    WARNED = "accepted, no effect: a warning says so"
+    WARNED = "accepted without effect, with a warning"
     #: has no meaning here
     NOT_NEEDED = "accepted, not needed"
     IGNORED = "ignored, as in the original"

@@ -38,7 +38,7 @@ _TLS: Final = NATS_TLS.keys
 _TEXTS: Final = frozenset(("cert_file", "key_file", "ca_file"))
 _BOOLS: Final = frozenset(("verify", "verify_and_map", "insecure"))
 _TOO_WEAK: Final = (
-    ": OpenSSL takes no such signature (SHA-1) or key any more; renew the certificate, or accept it with "
+    ": OpenSSL no longer accepts such a signature (SHA-1) or key; renew the certificate, or accept it with "
     "`tls { insecure: true }`"
 )
 _PIN: Final = re.compile(r"[0-9a-f]{64}")

@@ -160,7 +160,7 @@ def refuse(plan: Plan, problems: Sequence[Note], *, accept_loss: bool) -> None:
         lost = counted(plan.lost, "message", "is/are") if plan.lost else "something is"
         raise RefusedError(
             f"nothing was changed: {lost} missing in the store (see above)",
-            "use --accept-loss to migrate the intact messages; `stantools verify` says more",
+            "use --accept-loss to migrate the intact messages; see also `stantools verify`",
         )
 
 

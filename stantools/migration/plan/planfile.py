@@ -292,7 +292,7 @@ def _unlike(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
 def _about(stream: StreamPlan) -> str:
     text = f"{counted(stream.messages, 'message')}, {about(stream.bytes)}"
     if stream.renumbered:
-        text = f"{len(stream.parts)} channels, ordered by time and NUMBERED ANEW from 1: {text}"
+        text = f"{len(stream.parts)} channels, ordered by time and RENUMBERED from 1: {text}"
     elif stream.messages:
         missing = stream.last - stream.first + 1 - stream.messages
         gaps = f", {missing} missing" if missing else ""

@@ -141,7 +141,7 @@ def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool)
         text = f"{counted(lost.count(), 'message')} already missing, damaged or lost: {describe_ranges(lost)}"
         yield Note(Level.WARNING, name, text)
     if holes := channel.sequences.holes() - lost:
-        missing = f"{counted(holes.count(), 'sequence')} in between already missing: {describe_ranges(holes)}"
+        missing = f"{counted(holes.count(), 'sequence')} already missing between others: {describe_ranges(holes)}"
         text = f"{missing}; the gaps are kept"
         yield Note(Level.WARNING, name, text, "run `stantools verify`: streaming itself leaves no gaps")
     if channel.last > channel.sequences.last:

@@ -111,7 +111,7 @@ async def append_part(
     config: Mapping[str, Any],
     messages: Messages,
     *,
-    publishing: Publishing = _DEFAULTS,
+    options: Publishing = _DEFAULTS,
 ) -> Appended:
     """Makes sure that a stream holds messages, each at its own sequence, once; `finish_part` completes the work.
 
@@ -120,8 +120,8 @@ async def append_part(
     configuration. Raises RefusedError if the stream has other settings or content (`NotOursError`), waits for
     another part (`UnfinishedError`), or needs too many fillers. After a NatsError the same call continues.
     """
-    job = _Append(js, name, settings.final_config({**config, "name": name}), messages, publishing)
-    retry = Retry(js.connection, publishing.patience)
+    job = _Append(js, name, settings.final_config({**config, "name": name}), messages, options)
+    retry = Retry(js.connection, options.patience)
     mark = await retry.repeat(job.begin)
     if mark is None:
         return Appended(name, None, messages.count, messages.count, interruptions=retry.interruptions)
@@ -146,7 +146,7 @@ async def extend_stream(
     floor: int,
     held: int,
     *,
-    publishing: Publishing = _DEFAULTS,
+    options: Publishing = _DEFAULTS,
     progress: Callable[[int], None] | None = None,
 ) -> Appended:
     """Makes sure that a stream, written only by this caller, holds messages after those that the caller knows.
@@ -157,10 +157,10 @@ async def extend_stream(
     (`NotOursError`) or too many fillers. After a NatsError the same call continues.
     """
     part = MessagesPart(messages, floor)
-    check_fillers(name, missing(part), publishing.filler_limit)
-    filling = Filling(js, name, config, part, publishing, progress)
+    check_fillers(name, missing(part), options.filler_limit)
+    filling = Filling(js, name, config, part, options, progress)
     filling.writes_part(str(config.get("description") or ""), held)
-    retry = Retry(js.connection, publishing.patience)
+    retry = Retry(js.connection, options.patience)
     await _fill(js, name, filling, retry)
     fillers = filling.loader.filled
     return Appended(name, None, part.count, filling.found, fillers, held + part.count, retry.interruptions)
@@ -216,13 +216,13 @@ class _Append:
         name: str,
         config: Mapping[str, Any],
         messages: Messages,
-        publishing: Publishing,
+        options: Publishing,
     ) -> None:
         self._js = js
         self._name = name
         self._config = config
         self._messages = messages
-        self._publishing = publishing
+        self._options = options
         self.there = False
 
     async def begin(self) -> Mark | None:
@@ -245,7 +245,7 @@ class _Append:
 
     def filling(self, mark: Mark) -> Filling:
         part = MessagesPart(self._messages, mark.floor)
-        filling = Filling(self._js, self._name, self._config, part, self._publishing)
+        filling = Filling(self._js, self._name, self._config, part, self._options)
         kept = mark.held - extent(part, mark.whole).messages if mark.whole else None
         filling.writes_part(str(mark), kept)
         return filling
@@ -274,7 +274,7 @@ class _Append:
     async def _compare(self, part: MessagesPart, until: int, first: int) -> None:
         """Compares the last messages up to a sequence with those of the stream, which begins at `first`."""
         reach = max(first - 1, extent(part, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES).reach)
-        await compare(self._js, self._name, part, reach, until, self._publishing.generation)
+        await compare(self._js, self._name, part, reach, until, self._options.generation)
 
     async def _recount(self, info: Mapping[str, Any], mark: Mark) -> Mark:
         """Counts the earlier messages again: limits may have removed some before they were lifted."""
@@ -302,8 +302,8 @@ class _Append:
     def _check_gaps(self, after: int) -> None:
         part = MessagesPart(self._messages, self._messages.first - 1)
         lead = max(self._messages.first - 1 - after, 0)
-        if missing(part) + lead <= self._publishing.filler_limit:
+        if missing(part) + lead <= self._options.filler_limit:
             return
         there = max(after, part.floor)
         missing_count = lead + (part.last - there) - (part.count - extent(part, there).messages)
-        check_fillers(self._name, missing_count, self._publishing.filler_limit)
+        check_fillers(self._name, missing_count, self._options.filler_limit)

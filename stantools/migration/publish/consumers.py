@@ -228,7 +228,7 @@ async def _pull(js: JetStream, stream: str, name: str, setup: Mapping[str, Any],
     subject = f"{js.prefix}.CONSUMER.MSG.NEXT.{stream}.{name}"
     inbox = connection.open_inbox(connection.new_inbox())
     got = 0
-    # answered when all have arrived; an earlier answer would have them redelivered in between
+    # answered when all have arrived; earlier answers would cause redelivery before the end
     kept: list[bytes] = []
     try:
         with connection.watch(subject) as failed:

@@ -51,7 +51,7 @@ class Filling:
         name: str,
         config: Mapping[str, Any],
         source: Messages,
-        publishing: Publishing,
+        options: Publishing,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self._js = js
@@ -60,13 +60,13 @@ class Filling:
         self._subjects = list(config.get("subjects") or [name])
         self._loading = settings.loading_config(self._config, source.count)
         self._source = source
-        self._publishing = publishing
+        self._options = options
         self._progress = progress or (lambda messages: None)
         self._examined = self._created = self._complete = False
         #: sequence of the stream's first message
         self._first = source.first if source.count else source.last + 1
         #: sender, with counts of its messages
-        self.loader = Loader(js, name, source, os.fsencode(self._subjects[0]), publishing, self._progress)
+        self.loader = Loader(js, name, source, os.fsencode(self._subjects[0]), options, self._progress)
         self.loader.replicated = int(config.get("num_replicas") or 1) > 1
         self.found = 0  #: messages that were there before
         #: messages of the stream before the source, if the source is only a part of the stream (see `appending`); else
@@ -297,7 +297,7 @@ class Filling:
         """Compares the messages of an earlier run."""
         before = extent(self._source, until, _LEFT_FILLERS, MAX_WINDOW, MAX_WINDOW_BYTES)
         reach = max(first - 1, before.reach)
-        compared = await compare(self._js, self._name, self._source, reach, until, self._publishing.generation)
+        compared = await compare(self._js, self._name, self._source, reach, until, self._options.generation)
         rest = (each for each in _sequences(before.gaps) if each <= reach)
         self.loader.fillers = await self._fillers(rest) + compared.fillers
         self.found = before.messages
@@ -311,7 +311,7 @@ class Filling:
             # A killed server may have lost messages that it had acknowledged.
             before = extent(source, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES)
         reach = max(first - 1, before.reach if before else self.reported)
-        compared = await compare(self._js, self._name, source, reach, until, self._publishing.generation)
+        compared = await compare(self._js, self._name, source, reach, until, self._options.generation)
         more = before.messages - extent(source, self.reported).messages if before else compared.messages
         loader.messages += more
         self._progress(more)

@@ -147,7 +147,7 @@ class Loader:
     name: str  #: name of the stream
     source: Messages  #: expected messages
     subject: bytes  #: a subject of the stream, for fillers
-    publishing: Publishing
+    options: Publishing
     progress: Callable[[int], None]  #: called with numbers of newly stored messages
     messages: int = 0  #: messages stored by this run
     fillers: list[int] = field(default_factory=list)  #: sequences of fillers in the stream
@@ -166,7 +166,7 @@ class Loader:
         certain = self.js.connection.version >= CERTAIN_FROM or self.source.first <= 1 or self.replicated
         async with self._begun(acks, after):
             for batch in self.source.read(after=after):
-                check_names(batch, origin=self.publishing.origin)
+                check_names(batch, origin=self.options.origin)
                 self._watch(batch.subject)
                 if not certain:
                     await self._send_first(batch)
@@ -214,7 +214,7 @@ class Loader:
         self._failed: asyncio.Future[NatsError] = self._stack.enter_context(connection.watch(*self._watched))
 
     async def _send(self, batch: Batch) -> None:
-        identity = headers.identity(batch.channel, self.publishing.generation)
+        identity = headers.identity(batch.channel, self.options.generation)
         largest = self.js.connection.max_payload
         row = 0
         # A message that was sent alone is not sent again.
@@ -222,9 +222,9 @@ class Loader:
             row += 1
         while row < len(batch):
             await self._fill(int(batch.sequence[row]))
-            rows = min(self.publishing.window.chunk, self.publishing.window.messages, len(batch) - row)
+            rows = min(self.options.window.chunk, self.options.window.messages, len(batch) - row)
             done, size = encode_publishes(
-                batch, row, rows, self._acks.reply, identity, self.publishing.origin, self._shift, largest, self._buffer
+                batch, row, rows, self._acks.reply, identity, self.options.origin, self._shift, largest, self._buffer
             )
             if not done:
                 # Grow the buffer for a large message.
@@ -235,8 +235,8 @@ class Loader:
             row += done
 
     def _frame(self, batch: Batch, row: int, expected_last: int) -> bytes:
-        identity = headers.identity(batch.channel, self.publishing.generation)
-        frame, size = encode_message(batch, row, self._acks.reply, identity, self.publishing.origin, expected_last)
+        identity = headers.identity(batch.channel, self.options.generation)
+        frame, size = encode_message(batch, row, self._acks.reply, identity, self.options.origin, expected_last)
         largest = self.js.connection.max_payload
         if size > largest:
             channel = batch.channel.decode(errors="replace")
@@ -284,15 +284,15 @@ class Loader:
     async def _fill(self, until: int) -> None:
         """Sends fillers up to before a sequence."""
         while self._next < until:
-            count = min(until - self._next, self.publishing.window.chunk, self.publishing.window.messages)
+            count = min(until - self._next, self.options.window.chunk, self.options.window.messages)
             frames = encode_fillers(self.subject, self._acks.reply, self._shift, self._next, count)
             await self._write(frames, count, fillers=True)
 
     async def _write(self, frames: bytes, messages: int, *, fillers: bool) -> None:
         """Sends frames as soon as the window allows."""
         while self._chunks and (
-            self._next + messages - self._acks.expected > self.publishing.window.messages
-            or self._bytes + len(frames) > self.publishing.window.bytes
+            self._next + messages - self._acks.expected > self.options.window.messages
+            or self._bytes + len(frames) > self.options.window.bytes
         ):
             await self._receive()
         if len(self.fillers) >= AT_ONCE:
@@ -308,7 +308,7 @@ class Loader:
 
     async def _receive(self) -> None:
         try:
-            await self._acks.receive(self._failed, self.publishing.window.seconds)
+            await self._acks.receive(self._failed, self.options.window.seconds)
         finally:
             while self._chunks and self._chunks[0].end <= self._acks.expected:
                 chunk = self._chunks.popleft()

@@ -57,7 +57,7 @@ async def publish_stream(
     source: Messages,
     consumers: Sequence[tuple[Consumer, Standing]] = (),
     *,
-    publishing: Publishing = _DEFAULTS,
+    options: Publishing = _DEFAULTS,
     progress: Callable[[int], None] | None = None,
     resume: bool = False,
 ) -> Published:
@@ -73,8 +73,8 @@ async def publish_stream(
     before the stream is created. After a NatsError the same call with `resume` continues.
     """
     began = time.monotonic()
-    filling = Filling(js, name, config, source, publishing, progress)
-    check_fillers(name, filling.missing_count, publishing.filler_limit)
+    filling = Filling(js, name, config, source, options, progress)
+    check_fillers(name, filling.missing_count, options.filler_limit)
     there = await js.stream_info(name)
     if there is not None and not resume:
         raise RefusedError(
@@ -82,7 +82,7 @@ async def publish_stream(
         )
     if there is None:
         await probe(js, name, filling, consumers=bool(consumers))
-    retry = Retry(js.connection, publishing.patience)
+    retry = Retry(js.connection, options.patience)
     makers = Consumers(js, name, source, consumers)
     acks = Acks.open(js.connection, name)
     try:

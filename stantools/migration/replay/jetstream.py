@@ -46,22 +46,22 @@ class Afterwards:
     def name(self, channel: str, sequence: int) -> str:
         return f"{self._begin}{channel}:{sequence}"
 
-    async def ids(self, stream: str, subject: str, behind: int, last: int) -> set[str]:
-        """Returns the ids of this run on a subject, of messages with stream sequences in (behind, last]."""
-        step = max(_STRETCH, -(-(last - behind) // AT_ONCE))
-        parts = [(low, min(low + step, last)) for low in range(behind, last, step)]
+    async def ids(self, stream: str, subject: str, after: int, last: int) -> set[str]:
+        """Returns the ids of this run on a subject, of messages with stream sequences in (after, last]."""
+        step = max(_STRETCH, -(-(last - after) // AT_ONCE))
+        parts = [(low, min(low + step, last)) for low in range(after, last, step)]
         found = await asyncio.gather(*(self._ids(stream, subject, low, high) for low, high in parts))
         return set().union(*found)
 
-    async def _ids(self, stream: str, subject: str, behind: int, last: int) -> set[str]:
+    async def _ids(self, stream: str, subject: str, after: int, last: int) -> set[str]:
         found: set[str] = set()
         async with self._limit:
-            while behind < last:
-                message = await self._message(stream, {"seq": behind + 1, "next_by_subj": subject})
+            while after < last:
+                message = await self._message(stream, {"seq": after + 1, "next_by_subj": subject})
                 sequence = int(message.get("seq", 0))
-                if not behind < sequence <= last:
+                if not after < sequence <= last:
                     break
-                behind = sequence
+                after = sequence
                 name = message_id(message)
                 if name.startswith(self._begin):
                     found.add(name)

@@ -291,7 +291,7 @@ class _Job:
                 self._stream.source,
                 self._stream.positions(),
                 # messages appended to a restored stream need headers for their original times
-                publishing=Publishing(origin=plan.origin_headers or self._options.way is Way.ARCHIVE),
+                options=Publishing(origin=plan.origin_headers or self._options.way is Way.ARCHIVE),
                 progress=progress,
                 resume=resume,
             )

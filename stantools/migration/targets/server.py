@@ -91,7 +91,7 @@ class FollowingStreams:
             source,
             held.last,
             held.messages,
-            publishing=self._publishing,
+            options=self._publishing,
             progress=partial(self._watch.advance, stream.name),
         )
         return Holding(source.last, done.total)

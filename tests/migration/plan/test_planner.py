@@ -316,7 +316,7 @@ def test_gaps_and_lost_messages_are_told(tmp_path: Path) -> None:
     damaged[len(damaged) // 2] ^= 0xFF
     data.write_bytes(damaged)
     plan = plan_for(store)
-    assert "a: 5 sequences in between already missing: 3-4, 6-8; the gaps are kept" in texts(plan.notes)
+    assert "a: 5 sequences already missing between others: 3-4, 6-8; the gaps are kept" in texts(plan.notes)
     assert plan.lost == 1
     assert plan.lossy
     assert "b: 1 message already missing, damaged or lost: 3" in texts(plan.notes)

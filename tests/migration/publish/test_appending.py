@@ -32,7 +32,7 @@ BOTH = FakeSource(ALL, batch_rows=25)
 
 
 async def append(js: JetStream, source: FakeSource, config: dict[str, Any] | None = None, **more: Any) -> Appended:
-    return await append_part(js, "orders", config or LIMITED, source, publishing=Publishing(window=SMALL), **more)
+    return await append_part(js, "orders", config or LIMITED, source, options=Publishing(window=SMALL), **more)
 
 
 async def write(js: JetStream, source: FakeSource, config: dict[str, Any] | None = None) -> Appended:

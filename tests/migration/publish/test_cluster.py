@@ -50,7 +50,7 @@ def test_the_leader_is_killed(tmp_path: Path, version: str) -> None:
 
         killing = asyncio.ensure_future(kill_leader())
         publishing = Publishing(window=Window(messages=512, chunk=64, seconds=1))
-        result = await publish_stream(js, "ORDERS", REPLICATED, SOURCE, publishing=publishing, progress=told.append)
+        result = await publish_stream(js, "ORDERS", REPLICATED, SOURCE, options=publishing, progress=told.append)
         await killing
         assert await read_back(js, "ORDERS") == expected(SOURCE)
         return result

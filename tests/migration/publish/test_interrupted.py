@@ -60,7 +60,7 @@ async def publish(js: JetStream, name: str, **more: Any) -> Any:
     config = {**LIMITED, "name": name, "subjects": [name]}
     source = FakeSource(SOURCE.items, SOURCE.last, name.encode(), SOURCE.batch_rows)
     return await publish_stream(
-        js, name, config, source, CONSUMERS, publishing=Publishing(window=SMALL), resume=True, **more
+        js, name, config, source, CONSUMERS, options=Publishing(window=SMALL), resume=True, **more
     )
 
 
@@ -222,7 +222,7 @@ def test_a_server_that_is_killed_and_comes_back(start_server: Callable[..., Any]
         disturbing = asyncio.ensure_future(disturb())
         window = Window(messages=512, chunk=64)
         result = await publish_stream(
-            js, "ORDERS", CONFIG, source, publishing=Publishing(window=window), progress=told.append
+            js, "ORDERS", CONFIG, source, options=Publishing(window=window), progress=told.append
         )
         await disturbing
         return result

@@ -70,7 +70,7 @@ def test_headers_and_payloads(start_server: Callable[..., Any], origin: bool) ->
     config = {**CONFIG, "subjects": ["größer"]}
 
     async def work(js: JetStream) -> None:
-        await publish_stream(js, "S", config, source, publishing=Publishing(origin=origin, generation=3))
+        await publish_stream(js, "S", config, source, options=Publishing(origin=origin, generation=3))
         assert await read_back(js, "S") == expected(source, origin=origin)
         message = await js.message("S", 4)
         assert message
@@ -87,7 +87,7 @@ def test_messages_up_to_what_the_server_takes(start_server: Callable[..., Any]) 
         block = len(b"NATS/1.0\r\nNats-Msg-Id: orders:1:3\r\nNats-Expected-Last-Sequence: 2\r\n\r\n")
         most = (1 << 20) - block
         fits = FakeSource([*numbered(1, 2), Item(3, data=b"x" * most), *numbered(4)])
-        await publish_stream(js, "S", {**CONFIG, "subjects": ["orders"]}, fits, publishing=Publishing(origin=False))
+        await publish_stream(js, "S", {**CONFIG, "subjects": ["orders"]}, fits, options=Publishing(origin=False))
         assert await read_back(js, "S") == expected(fits, origin=False)
         await js.delete_stream("S")
         # Enough before it that some are stored when it is reached.
@@ -95,9 +95,7 @@ def test_messages_up_to_what_the_server_takes(start_server: Callable[..., Any]) 
         with pytest.raises(
             StantoolsError, match=r"message 9000 of channel orders has 10485.. bytes with its head"
         ) as caught:
-            await publish_stream(
-                js, "S", {**CONFIG, "subjects": ["orders"]}, larger, publishing=Publishing(origin=False)
-            )
+            await publish_stream(js, "S", {**CONFIG, "subjects": ["orders"]}, larger, options=Publishing(origin=False))
         assert "is filled up to sequence" in caught.value.message
         assert "raise max_payload" in caught.value.remedy
 
@@ -108,7 +106,7 @@ def test_a_window_of_bytes(start_server: Callable[..., Any]) -> None:
     source = FakeSource(numbered(*range(1, 100), size=50_000))
 
     async def work(js: JetStream) -> None:
-        await publish_stream(js, "S", CONFIG, source, publishing=Publishing(window=Window(bytes=120_000, chunk=7)))
+        await publish_stream(js, "S", CONFIG, source, options=Publishing(window=Window(bytes=120_000, chunk=7)))
         assert await read_back(js, "S") == expected(source)
 
     run(start_server().url, work)
@@ -267,7 +265,7 @@ def test_too_many_fillers(start_server: Callable[..., Any]) -> None:
         assert "restore an archive" in caught.value.remedy
         assert await js.stream_info("S") is None
         publishing = Publishing(filler_limit=8_998)
-        result = await publish_stream(js, "S", CONFIG, FakeSource(numbered(1, 9_000)), publishing=publishing)
+        result = await publish_stream(js, "S", CONFIG, FakeSource(numbered(1, 9_000)), options=publishing)
         assert (result.state["messages"], result.state["num_deleted"]) == (2, 8_998)
 
     run(start_server().url, work)
