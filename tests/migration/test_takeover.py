@@ -140,4 +140,4 @@ def test_as_backups(store: Path, tmp_path: Path) -> None:
     assert run(tmp_path / "work", "migrate", "verify", plan).stdout.count("compared") >= 4
     assert "cannot be followed" in run(tmp_path / "work", *words[:4], "--follow", expect=ExitCode.USAGE).stderr
     appended = run(tmp_path / "work", *words, "--append-missing", expect=ExitCode.REFUSED)
-    assert "comes behind what the broker stored" in appended.stdout
+    assert "after the messages that the broker stored" in appended.stdout

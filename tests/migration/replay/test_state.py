@@ -123,7 +123,7 @@ VALID = json.loads(ReplayState(IDENTITY).encode())
 )
 def test_what_is_no_state_file_is_refused_and_stays(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(StoreUnreadableError, match="is not a state file"):
+    with pytest.raises(StoreUnreadableError, match="not a state file"):
         StateFile(path, IDENTITY, resume=True)
     assert path.read_bytes() == content
 
