@@ -36,7 +36,6 @@ def roles_of(options: StreamingOptions) -> tuple[Role, ...]:
 
 
 def client_name(cluster_id: bytes, role: Role) -> str:
-    """Returns the client name of a connection."""
     return f"_NSS-{cluster_id.decode(errors='replace')}-{role.value}"
 
 
@@ -103,7 +102,6 @@ class EmbeddedBus:
         return True
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
-        """Publishes rows of a block, one message each."""
         if self._is_inbox(subject):
             self._clients[role].publish_block(subject, block, begin, end)
         return True

@@ -42,7 +42,6 @@ class BusError(StantoolsError):
 
 
 def servers(options: ConnectionOptions) -> list[Server]:
-    """Returns the servers of the URLs."""
     if not ("@" in options.urls or "," in options.urls or _ONE_URL.match(options.urls)):
         raise BusError(f"malformed url: {redacted(options.urls)}")
     return [_server(url) for url in options.url_list]
@@ -237,7 +236,6 @@ class ExternalBus:
             raise
 
     async def close(self) -> None:
-        """Sends waiting data and disconnects."""
         for link in self._links.values():
             await link.close()
 

@@ -129,7 +129,10 @@ def _streaming(settings: Settings, file: StreamingFile) -> StreamingOptions:
 
 def _with_limits(options: BrokerOptions, settings: Settings, file: StreamingFile) -> BrokerOptions:
     channel = ChannelLimits(
-        **{each.to: settings.number(f"limits.{each.to.removesuffix('_ns')}") for each in CHANNEL_LIMITS.options}
+        **{
+            each.setting: settings.number(f"limits.{each.setting.removesuffix('_ns')}")
+            for each in CHANNEL_LIMITS.options
+        }
     )
     return replace(
         options,

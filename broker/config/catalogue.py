@@ -55,7 +55,7 @@ class Kind(enum.StrEnum):
 class Option:
     """An option of the command line, a key of the configuration file, or both."""
 
-    to: str  #: name of the setting
+    setting: str  #: name of the setting
     kind: Kind  #: type; sizes are checked after other types (server-operations.md section 10)
     help: str
     flags: tuple[str, ...]  #: names on the command line, without dashes
@@ -92,7 +92,7 @@ class Section:
 
 
 def _option(
-    to: str,
+    setting: str,
     kind: Kind,
     help: str,
     flags: str = "",
@@ -101,12 +101,12 @@ def _option(
     state: Support = Support.WORKS,
     remark: str = "",
 ) -> Option:
-    return Option(to, kind, help, tuple(flags.split()), tuple(keys.split()), default, state, remark)
+    return Option(setting, kind, help, tuple(flags.split()), tuple(keys.split()), default, state, remark)
 
 
 def _field(option: Option) -> str:
     """Returns the field of `stantools.store.limits.PatternLimits` for a setting."""
-    return option.to.removeprefix("limits.") + ("_ns" if option.kind is Kind.DURATION else "")
+    return option.setting.removeprefix("limits.") + ("_ns" if option.kind is Kind.DURATION else "")
 
 
 _S, _B, _I, _D, _Z = Kind.STRING, Kind.BOOL, Kind.INT, Kind.DURATION, Kind.SIZE
@@ -201,9 +201,9 @@ CHANNEL_LIMITS: Final = Section(
     "Limits of a channel or pattern",
     "streaming.limits.channels",
     *(
-        replace(option, to=_field(option), flags=(), default=None)
+        replace(option, setting=_field(option), flags=(), default=None)
         for option in LIMITS.options
-        if option.flags and option.to != "limits.max_channels"
+        if option.flags and option.setting != "limits.max_channels"
     ),
 )
 
@@ -534,5 +534,5 @@ KEYS: Final = {
 FLAGS: Final = {name: option for section in SECTIONS for option in section.options for name in option.flags}
 #: settings whose default is not zero, false or empty
 DEFAULTS: Final[Mapping[str, Setting]] = {
-    option.to: option.default for section in SECTIONS for option in section.options if option.default is not None
+    option.setting: option.default for section in SECTIONS for option in section.options if option.default is not None
 }

@@ -113,9 +113,9 @@ def server_config(settings: Settings, file: NatsFile, cluster: ClusterOptions | 
     config: dict[str, Any] = {"reconnect_error_reports": _REPORTS}
     config |= {
         each.keys[0]: f"{value}ns" if each.kind is Kind.DURATION else value
-        for each in (*NATS.options, *(each for each in NATS_LOGS.options if each.to.startswith("nats.")))
-        if each.keys and each.kind in _PLAIN and each.to not in _OURS
-        if (value := settings.given.get(each.to)) is not None
+        for each in (*NATS.options, *(each for each in NATS_LOGS.options if each.setting.startswith("nats.")))
+        if each.keys and each.kind in _PLAIN and each.setting not in _OURS
+        if (value := settings.given.get(each.setting)) is not None
     }
     config |= {"host": settings.text("nats.host"), "port": settings.number("nats.port")}
     config |= {"logfile_size_limit": _LOG_SIZE, "logfile_max_num": _LOGS}
@@ -140,7 +140,7 @@ def server_config(settings: Settings, file: NatsFile, cluster: ClusterOptions | 
 
 
 def _routes(cluster: ClusterOptions, given: Mapping[str, Any], cluster_id: str) -> dict[str, Any]:
-    known = {name for name, option in ROUTES.keys.items() if option.to.removeprefix("routes.") in _ROUTE_KEYS}
+    known = {name for name, option in ROUTES.keys.items() if option.setting.removeprefix("routes.") in _ROUTE_KEYS}
     block: dict[str, Any] = {name: value for name, value in given.items() if name in known}
     block |= {
         "name": _BLANK.sub("_", cluster.name or cluster_id),

@@ -38,7 +38,6 @@ class CommandLine:
     rest: tuple[str, ...] = ()  #: arguments after the options
 
     def sizes(self) -> None:
-        """Converts the texts of sizes to numbers."""
         for to, name in sorted(self.names.items(), key=lambda item: item[1]):
             if FLAGS[name].kind is Kind.SIZE:
                 self.settings[to] = parse_size(name, str(self.settings[to]))
@@ -92,9 +91,9 @@ _SIZE: Final = "size"
 
 
 def _set(found: CommandLine, flag: Option, name: str, value: Setting) -> None:
-    found.names[flag.to] = name
-    found.settings[flag.to] = value
-    for each in _COMBINED.get(flag.to, ()):
+    found.names[flag.setting] = name
+    found.settings[flag.setting] = value
+    for each in _COMBINED.get(flag.setting, ()):
         found.settings[each] = value
         found.names.setdefault(each, name)
 

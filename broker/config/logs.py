@@ -81,8 +81,6 @@ def plain_text(record: logging.LogRecord) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """Formats lines for files and terminals."""
-
     def __init__(self, *, timestamps: bool = True, utc: bool = False, colours: bool = False) -> None:
         super().__init__()
         self._timestamps = timestamps
@@ -303,7 +301,6 @@ class SyslogHandler(logging.Handler):
         self._patient_at = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Sends a line or drops it."""
         line = self._line(record)
         if self._socket is None:
             self._reconnect()

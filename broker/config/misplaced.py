@@ -58,7 +58,7 @@ def misplaced_keys(top: Mapping[str, Node], *, nats_file: str, streaming_file: s
         elif not flat or lower not in KEYS[STREAMING]:
             yield _line(node, name, _meaning(lower, node, "", flat=flat))
         else:
-            yield from _inside(node, KEYS[STREAMING][lower].to)
+            yield from _inside(node, KEYS[STREAMING][lower].setting)
     if section is not None and path == streaming_file and isinstance(section.value, dict):
         yield from _in_map(section.value, STREAMING)
 
@@ -67,7 +67,7 @@ def _in_map(entries: Mapping[str, Node], where: str) -> Iterator[str]:
     for name, node in entries.items():
         lower = name.lower()
         if lower in KEYS[where]:
-            yield from _inside(node, KEYS[where][lower].to)
+            yield from _inside(node, KEYS[where][lower].setting)
         elif not node.used:
             yield _line(node, name, _meaning(lower, node, where, flat=False))
 

@@ -80,7 +80,7 @@ def parse_address(value: str | bool | int | float | object) -> tuple[str | None,
 
 def _plain(found: NatsFile, problems: Problems, name: str, node: Node, key: Option) -> None:
     if key.kind is Kind.ADDRESS:
-        host_setting, port_setting = _ADDRESSES[key.to]
+        host_setting, port_setting = _ADDRESSES[key.setting]
         try:
             host, found.settings[port_setting] = parse_address(node.value)
         except ConfigurationError as problem:
@@ -89,29 +89,29 @@ def _plain(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
         if host is not None:
             found.settings[host_setting] = host
     elif key.kind is Kind.DURATION:
-        duration = _duration(problems, name, node, seconds_too=key.to in _SECONDS_ALLOWED)
+        duration = _duration(problems, name, node, seconds_allowed=key.setting in _SECONDS_ALLOWED)
         if duration is not None:
-            found.settings[key.to] = duration
+            found.settings[key.setting] = duration
     elif key.kind is Kind.LIST:
         problems.words(node)
     elif (value := problems.value(node, key.kind)) is not None:
-        if key.to in _INT32 and isinstance(value, int) and value > _MAX_INT32:
+        if key.setting in _INT32 and isinstance(value, int) and value > _MAX_INT32:
             problems.error(node, f"{name} value is too big")
-        found.settings[key.to] = value
+        found.settings[key.setting] = value
     if key.state in (Support.WARNED, Support.NOT_NEEDED):
         problems.without_effect(node, name, key.state)
     elif key.state is Support.UNAVAILABLE and node.value is True:
         problems.unavailable.append(f"{node.place}: {name}")
 
 
-def _duration(problems: Problems, name: str, node: Node, *, seconds_too: bool) -> int | None:
+def _duration(problems: Problems, name: str, node: Node, *, seconds_allowed: bool) -> int | None:
     if isinstance(node.value, str):
         try:
             duration = parse_go_duration(node.value)
         except ConfigurationError as problem:
             problems.error(node, f"error parsing {name}: {problem.message}")
             return None
-    elif not seconds_too:
+    elif not seconds_allowed:
         problems.value(node, Kind.STRING)
         return None
     else:
@@ -128,13 +128,13 @@ def _duration(problems: Problems, name: str, node: Node, *, seconds_too: bool) -
 
 
 def _block(found: NatsFile, problems: Problems, name: str, node: Node, key: Option) -> None:
-    if key.to == "authorization":
+    if key.setting == "authorization":
         found.authorization = read_authorization(problems, node)
-    elif key.to == "tls":
+    elif key.setting == "tls":
         found.tls = read_tls(problems, node)
-    elif key.to == "cluster":
+    elif key.setting == "cluster":
         _cluster(found, problems, node)
-    elif key.to == "jetstream":
+    elif key.setting == "jetstream":
         _jetstream(found, problems, node)
     elif key.state in (Support.WARNED, Support.NOT_NEEDED):
         problems.without_effect(node, name, key.state)
@@ -151,7 +151,7 @@ def _cluster(found: NatsFile, problems: Problems, node: Node) -> None:
         key = ROUTES.keys[name]
         if key.state is Support.UNAVAILABLE:
             problems.unavailable.append(f"{entry.place}: {name} of cluster")
-        elif key.to == "routes.listen":
+        elif key.setting == "routes.listen":
             try:
                 host, settings["routes.port"] = parse_address(entry.value)
             except ConfigurationError as problem:
@@ -159,21 +159,21 @@ def _cluster(found: NatsFile, problems: Problems, node: Node) -> None:
                 continue
             if host is not None:
                 settings["routes.host"] = host
-        elif key.to == "routes":
+        elif key.setting == "routes":
             settings["routes"] = ",".join(problems.words(entry))
-        elif key.to == "routes.authorization":
+        elif key.setting == "routes.authorization":
             who = read_authorization(problems, entry)
             if who.users or who.token:
                 problems.error(entry, "Cluster authorization does not allow multiple users or tokens")
             settings |= {"routes.user": who.user, "routes.password": who.password}
             if who.timeout:
                 settings["routes.timeout"] = round(who.timeout * _SECOND)
-        elif key.to == "routes.tls":
+        elif key.setting == "routes.tls":
             found.cluster_tls = read_tls(problems, entry)
         elif key.state is Support.NOT_NEEDED:
             problems.without_effect(entry, f"{name} of cluster", key.state)
         elif (value := problems.value(entry, key.kind)) is not None:
-            settings[key.to] = value
+            settings[key.setting] = value
 
 
 def _jetstream(found: NatsFile, problems: Problems, node: Node) -> None:
@@ -193,9 +193,9 @@ def _jetstream(found: NatsFile, problems: Problems, node: Node) -> None:
             problems.without_effect(entry, f"{name} of jetstream", key.state)
         elif key.kind is Kind.SIZE:
             if (size := _size(problems, name, entry)) is not None:
-                found.settings[key.to] = size
+                found.settings[key.setting] = size
         elif (said := problems.value(entry, key.kind)) is not None:
-            found.settings[key.to] = said
+            found.settings[key.setting] = said
 
 
 def _size(problems: Problems, name: str, node: Node) -> int | None:

@@ -25,7 +25,7 @@ def read_authorization(problems: Problems, node: Node) -> Authorization:
     if problems.map(node) is None:
         return Authorization(**values)
     for name, entry in problems.known(node, AUTHORIZATION.keys):
-        to = AUTHORIZATION.keys[name].to
+        to = AUTHORIZATION.keys[name].setting
         if AUTHORIZATION.keys[name].state is Support.UNAVAILABLE:
             if entry.value is not False:
                 problems.unavailable.append(f"{entry.place}: {name} of authorization")
@@ -82,7 +82,7 @@ def _user(problems: Problems, node: Node) -> User:
     place = node
     for name, entry in problems.known(node, USER.keys):
         place = entry
-        to = USER.keys[name].to
+        to = USER.keys[name].setting
         if USER.keys[name].state is Support.UNAVAILABLE:
             if entry.value is not False:
                 problems.unavailable.append(f"{entry.place}: {name} of a user")

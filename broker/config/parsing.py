@@ -197,7 +197,6 @@ def overview() -> str:
 
 
 def tls_help() -> str:
-    """Returns the answer to `--help_tls`."""
     from broker.nats.tls import CIPHERS, CURVES
 
     lines = [
@@ -247,15 +246,15 @@ def read_streaming(top: Mapping[str, Node]) -> StreamingFile:
 def _read(found: StreamingFile, path: str, entries: Mapping[str, Node]) -> None:
     for name, node, key in _known(entries, KEYS[path]):
         if key.kind is not Kind.MAP:
-            found.settings[key.to] = _value(name, node, key)
-        elif key.to == "limits.channels":
+            found.settings[key.setting] = _value(name, node, key)
+        elif key.setting == "limits.channels":
             _read_channels(found, node)
         else:
             if not isinstance(node.value, dict):
-                raise ConfigurationError(f"expected {_EXPECTED[key.to]} to be a map/struct, got {text(node)}")
-            if key.to == "cluster":
+                raise ConfigurationError(f"expected {_EXPECTED[key.setting]} to be a map/struct, got {text(node)}")
+            if key.setting == "cluster":
                 found.settings["cluster.clustered"] = True
-            _read(found, f"streaming.{key.to}", node.value)
+            _read(found, f"streaming.{key.setting}", node.value)
 
 
 def _read_channels(found: StreamingFile, node: Node) -> None:
@@ -267,7 +266,7 @@ def _read_channels(found: StreamingFile, node: Node) -> None:
         if not isinstance(limits.value, dict):
             raise ConfigurationError(f"expected channel limits to be a map/struct, got {text(limits)}")
         found.channels[channel] = PatternLimits(
-            **{key.to: _value(name, each, key) for name, each, key in _known(limits.value, CHANNEL_LIMITS.keys)}
+            **{key.setting: _value(name, each, key) for name, each, key in _known(limits.value, CHANNEL_LIMITS.keys)}
         )
 
 
@@ -290,7 +289,7 @@ def _value(name: str, node: Node, key: Option) -> Any:
                     f"parameter {quote(name)} value is expected to be slice of string, got {kind(each.value)}"
                 )
         return tuple(str(each.value) for each in value)
-    if key.to == "store":
+    if key.setting == "store":
         store = str(value).upper()
         if store not in ("MEMORY", "FILE", "SQL", "JETSTREAM"):
             raise ConfigurationError(f"unknown store type: {value}")

@@ -35,8 +35,6 @@ class ReloadProblem(StantoolsError):  # noqa: N818 (it is a refusal)
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The result of a reload."""
-
     #: the new options: `nats`, `logging` and the files have changed; the NATS server may still refuse its part, and
     #: then nothing may change
     options: BrokerOptions

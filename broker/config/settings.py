@@ -46,8 +46,6 @@ class StreamingFile:
 
 
 class Settings:
-    """Merged settings."""
-
     def __init__(
         self, nats: Mapping[str, Setting], streaming: Mapping[str, Setting], flags: Mapping[str, Setting]
     ) -> None:

@@ -285,8 +285,6 @@ def reason(problem: OSError | ValueError) -> str:
 
 @dataclass(slots=True)
 class Problems:
-    """Problems of a file."""
-
     errors: list[str] = field(default_factory=list)  #: texts with their place
     warnings: list[str] = field(default_factory=list)  #: texts with their place; the server starts nevertheless
     unavailable: list[str] = field(default_factory=list)  #: features that the server lacks

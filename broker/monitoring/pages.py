@@ -248,7 +248,6 @@ def _list(title: str, links: Iterable[tuple[str, str]]) -> bytes:
 
 
 def _file(name: str, kind: str, _: Query) -> Reply:
-    """Returns a file of the live page."""
     return Reply(200, _content(name), kind, _HEADERS)
 
 

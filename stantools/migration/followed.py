@@ -124,8 +124,6 @@ class FollowedStore:
 
 @dataclass
 class Cutover:
-    """The result of following."""
-
     plan: Plan
     results: list[StreamResult]
     since: float  #: begin of the interruption for clients, in seconds since 1970

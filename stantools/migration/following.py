@@ -78,8 +78,6 @@ class Source(Protocol):
 
 
 class Target(Protocol):
-    """The streams."""
-
     async def load(self, streams: Sequence[PreparedStream]) -> list[StreamResult]:
         """Loads or completes streams, whatever earlier runs have left, and proves them."""
 
@@ -140,8 +138,6 @@ class Ending:
 
 @dataclass
 class Followed:
-    """A channel and its stream."""
-
     stream: PreparedStream  #: the stream, with its source as of the last reading
     held: Holding  #: known content of the stream
     proven: int  #: last compared sequence
@@ -264,7 +260,6 @@ class Following:
             self._waiting.discard(name)
 
     async def _load(self, streams: Sequence[PreparedStream]) -> None:
-        """Loads streams and begins to follow them."""
         taken = {followed.stream.name.casefold(): name for name, followed in self.streams.items()}
         wanted = []
         for stream in streams:

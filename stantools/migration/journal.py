@@ -46,8 +46,6 @@ class Outcome(enum.StrEnum):
 
 @dataclass
 class StreamResult:
-    """The result for one stream."""
-
     stream: str
     outcome: Outcome = Outcome.FAILED
     messages: int = 0  #: messages in the stream
@@ -157,7 +155,6 @@ class Steps:
         self.take_over([entry])
 
     def forget(self, stream: str) -> None:
-        """Records that a stream was removed."""
         self.take_over([{"event": "forget", "stream": stream}])
 
     def take_over(self, entries: Iterable[dict[str, Any]]) -> None:

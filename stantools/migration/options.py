@@ -32,8 +32,6 @@ _PLACES = dict(declared(Places))
 
 @dataclass(frozen=True)
 class Following:
-    """Options for following a running server."""
-
     follow: bool = option(
         "Load the store, then follow the messages of the running server. Ctrl-C stops; the same command continues.",
         default=False,

@@ -42,15 +42,11 @@ _SAMPLE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Key:
-    """Decryption of payloads."""
-
     key: bytes | None = None  #: the encryption key given to the server; None: payloads stay as stored
     keep_sealed: bool = False  #: a payload that cannot be decrypted stays as stored
 
 
 class ChannelSource:
-    """One channel of a store."""
-
     def __init__(self, plan: ChannelPlan, crc: Crc, key: Key | None = None) -> None:
         self._plan = plan
         self._crc = crc
@@ -278,8 +274,6 @@ class StoreSource:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Options for reading a store."""
-
     patterns: tuple[str, ...] = ()  #: channels, with NATS wildcards; (): all
     generation: str = SPLIT  #: `split`, `newest` or a number, as for salvage, if sequences began again
     archived: bool = False  #: also messages from `.bak` slices

@@ -82,7 +82,6 @@ class StateRecords:
 
     @cached_property
     def _records(self) -> Sequence[tuple[bytes, bytes]]:
-        """Subject and content of each record."""
         return tuple(self._encoded())
 
     @property

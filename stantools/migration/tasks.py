@@ -154,7 +154,6 @@ class Retry:
                 await self.bear(problem)
 
     def renew(self) -> None:
-        """Restarts the time limit."""
         self._since = time.monotonic()
         self._failures = 0
 

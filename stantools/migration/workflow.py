@@ -72,8 +72,6 @@ def check_plan_file(file: Path, plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Migration:
-    """A plan with its store and its target."""
-
     plan: Plan
     source: StoreSource
     target: Destination
@@ -82,7 +80,6 @@ class Migration:
     file: Path | None = None
 
     def problems(self) -> list[Note]:
-        """Returns problems and remarks of plan and target."""
         plan, source = self.plan, self.source
         notes = [*find_problems(plan), *find_changes(plan, source), *find_encrypted(plan, source)]
         if plan.broker:

@@ -118,8 +118,6 @@ def _leave_out(channel: str, others: list[StoredSubscription], result: ChannelDu
 
 
 class _Merger:
-    """Merges the stored subscriptions of one durable."""
-
     def __init__(self, channel: str, sequences: Ranges, last: int, result: ChannelDurables) -> None:
         self._channel = channel
         self._sequences = sequences

@@ -40,7 +40,6 @@ _MAX_U64 = (1 << 64) - 1
 
 
 def read_duration(text: str) -> int:
-    """Returns nanoseconds."""
     try:
         duration = notation.parse_duration(text)
     except ValueError:

@@ -180,7 +180,6 @@ class ConsumerPlan:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The complete consumer configuration for the JetStream API."""
         return {"durable_name": self.name, **self.settings}
 
 
@@ -199,7 +198,6 @@ class StreamPlan:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The complete stream configuration for the JetStream API."""
         return {"name": self.name, "subjects": list(self.subjects), **self.settings}
 
     @property
@@ -209,7 +207,6 @@ class StreamPlan:
 
     @property
     def limited(self) -> bool:
-        """`config` has limits that `loading_config` has not."""
         return self.loading_config != self.config
 
     @property

@@ -24,8 +24,6 @@ KEEP_ENCRYPTED = Option(help="Migrate encrypted payloads as they are stored, wit
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """How a migration is planned."""
-
     channels: tuple[str, ...] = CHANNELS.field()
     via: str = option(
         "Method: restore is exact in everything; publish is for servers that do not permit a restore.",

@@ -88,7 +88,6 @@ def unused(overrides: Sequence[Override], channels: Iterable[str]) -> list[str]:
 
 
 def mapping_override(text: str) -> Override:
-    """Reads `PATTERN=STREAM`."""
     pattern, sign, stream = text.partition("=")
     if not sign or not pattern:
         raise UsageError(f"{text!r} does not map channels to a stream", "write it as PATTERN=STREAM")

@@ -62,8 +62,6 @@ class _Member:
 
 @dataclass
 class _Draft:
-    """A stream in planning."""
-
     name: str
     members: list[_Member] = field(default_factory=list)
 
@@ -138,7 +136,6 @@ class _Planner:
         return streams
 
     def _drafts(self) -> list[_Draft]:
-        """Assigns the channels to streams."""
         named: dict[str, _Draft] = {}
         alone: list[_Member] = []
         for channel in self._source.channels:

@@ -50,7 +50,6 @@ def stream_limits(limits: Sequence[ChannelLimits]) -> dict[str, int]:
 
 
 def left_out_limits(limits: StoreLimits, channels: Iterable[str]) -> list[LeftOut]:
-    """Lists the limits without a counterpart in JetStream."""
     left = []
     of_channels = [limits.limits_for(channel) for channel in channels]
     if limits.max_channels:
@@ -133,7 +132,6 @@ _NAMES_SHOWN = 5
 
 
 def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool) -> Iterator[Note]:
-    """Returns remarks on one channel."""
     name = channel.name
     if channel.origin:
         yield Note(Level.WARNING, name, f"it is {channel.origin}: the channel's sequences began again after it")
@@ -170,7 +168,6 @@ def _clock_reversal(plan: ChannelPlan) -> int:
 
 
 def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[StreamPlan]) -> Iterator[Note]:
-    """Returns remarks on the whole migration."""
     renumbered = [stream for stream in streams if stream.renumbered]
     for stream in renumbered:
         text = f"{len(stream.parts)} channels: messages are ordered by time and renumbered from 1"

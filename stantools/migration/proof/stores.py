@@ -42,8 +42,6 @@ KINDS = ("missing", "extra", "timestamp", "reply", "payload")
 
 
 class Compared:
-    """The result of comparing two channels."""
-
     def __init__(self) -> None:
         self.both = 0  #: messages in both channels
         self._ranges = dict.fromkeys(KINDS, Ranges())
@@ -65,8 +63,6 @@ class Compared:
 
 
 class _Reader:
-    """Reads the messages of one store in order."""
-
     def __init__(self, batches: Iterator[Batch], progress: Progress | None) -> None:
         self._batches = batches
         self._progress = progress
@@ -160,8 +156,6 @@ _MANY = 6
 
 @dataclass
 class StoresDifference:
-    """The result of comparing two stores."""
-
     findings: list[Finding] = field(default_factory=list)
     channels: int = 0  #: channels in both stores
     messages: int = 0  #: messages in both stores
@@ -183,7 +177,6 @@ class Side:
             return read_server_info(memoryview(bytes(buffer)), self.store.crc).info
 
     def clients(self) -> Mapping[bytes, pb.ClientInfo]:
-        """Registered clients, by id."""
         if self.state is not None:
             return self.state.clients
         if self.store.clients is None:
@@ -192,7 +185,6 @@ class Side:
             return salvage_clients(buffer, self.store.crc).clients
 
     def subscriptions(self, channel: str) -> Mapping[int, StoredSubscription]:
-        """Returns the subscriptions of a channel, by id."""
         if self.state is not None:
             known = self.state.channels.get(os.fsencode(channel))
             return fold(known).subscriptions if known else {}
@@ -247,7 +239,6 @@ def channel_pairs(a: StoreSource, b: StoreSource) -> Iterator[tuple[ChannelSourc
 
 
 def root_differences(first: Side, second: Side) -> list[Finding]:
-    """Compares identity and clients."""
     return [*_identity(first, second), *_clients(first, second)]
 
 

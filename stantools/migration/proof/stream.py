@@ -233,8 +233,6 @@ _NOT_COMPARED = ("name", "durable_name", "deliver_policy", "opt_start_seq", "met
 
 @dataclass
 class Proof:
-    """The result of a comparison."""
-
     findings: list[Finding] = field(default_factory=list)
     messages: int = 0  #: messages in both
     bytes: int = 0  #: payload bytes read from the stream

@@ -93,8 +93,6 @@ class MessagesPart:
 
 @dataclass(frozen=True)
 class Appended:
-    """The result of appending a part."""
-
     stream: str
     mark: Mark | None  #: mark of the stream until it is finished; None if it was complete before
     messages: int  #: messages of the part

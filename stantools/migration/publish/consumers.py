@@ -79,8 +79,6 @@ class Consumer(Protocol):
 
 @dataclass
 class Consumers:
-    """Makes the consumers of one stream."""
-
     js: JetStream
     stream: str
     source: Messages  #: messages of the stream

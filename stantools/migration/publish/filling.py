@@ -346,7 +346,6 @@ class Filling:
 
 
 def _sequences(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Yields the sequences of closed ranges."""
     for first, last in ranges:
         yield from range(first, last + 1)
 

@@ -60,8 +60,6 @@ class Window:
 
 @dataclass(frozen=True)
 class Publishing:
-    """How messages are published."""
-
     origin: bool = True  #: messages have headers with channel, sequence and time
     generation: int = 1  #: part of message ids (`Nats-Msg-Id`), which are channel, generation and sequence
     window: Window = field(default_factory=Window)
@@ -131,8 +129,6 @@ class Acks:
 
 @dataclass
 class Chunk:
-    """Frames of one write."""
-
     end: int  #: sequence after its last message
     messages: int
     size: int  #: bytes

@@ -37,8 +37,6 @@ def _read_speed(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """Options of a replay."""
-
     channels: tuple[str, ...] = CHANNELS.field()
     sequences: tuple[int | None, int | None] | None = SEQUENCES.field()
     since: int | None = SINCE.field()

@@ -50,8 +50,6 @@ def header_text(value: bytes) -> str:
 
 
 class Publisher(ABC):
-    """Publishes the messages of one replay."""
-
     #: messages; half of the window must be confirmed before more is sent
     window = WINDOW
 

@@ -45,8 +45,6 @@ class Pace:
 
 
 class Pacer:
-    """A schedule that begins now."""
-
     def __init__(self, pace: Pace) -> None:
         self._speed = pace.speed
         self._step = 0 if pace.rate is None else _SECOND / pace.rate
@@ -123,8 +121,6 @@ _SLACK = 50_000_000
 
 @dataclass
 class Outcome:
-    """The result of a replay."""
-
     messages: int = 0  #: messages confirmed in this run
     finished: bool = False  #: everything is replayed; False if the user stopped it
     seconds: float = 0.0

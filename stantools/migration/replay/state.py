@@ -29,8 +29,6 @@ from stantools.store.durable import fsync_directory, write_all, writing
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The position in a channel."""
-
     sequence: int  #: sequence of its last confirmed message
     timestamp: int  #: timestamp of that message, nanoseconds since 1970, to recognise the store
 
@@ -268,7 +266,6 @@ class StateFile:
         self._written = content
 
     def remove(self) -> None:
-        """Removes the file of a finished replay."""
         with writing(self.path):
             self.path.unlink(missing_ok=True)
             fsync_directory(self.path.parent)

@@ -110,7 +110,6 @@ class StreamingPublisher(Publisher):
         await self.connection.drain()
 
     async def tick(self) -> None:
-        """Sends a ping when one is due."""
         self.check()
         session = self._session
         if session is None:

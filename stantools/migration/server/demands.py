@@ -79,8 +79,6 @@ def unknown_options(config: Mapping[str, Any], version: tuple[int, int, int]) ->
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of wanted streams."""
-
     code: str  #: kind, equal in all versions: `stream-exists`, `subject-taken`, …
     level: Level  #: a problem makes the work fail, a warning does not
     stream: str  #: stream, "" for all
@@ -90,8 +88,6 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class StreamDemand:
-    """A wanted stream."""
-
     config: Mapping[str, Any]  #: configuration for the API; always has `name`
     bytes: int = 0  #: estimated size, as the server counts it
     least_bytes: int = 0  #: certain part of the size

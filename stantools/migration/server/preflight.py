@@ -220,7 +220,6 @@ def _stream_problems(connection: Connection, demand: StreamDemand, access: Acces
 
 
 def _overlaps_among(demands: Sequence[StreamDemand]) -> list[Problem]:
-    """Finds overlapping subjects of two streams."""
     problems, taken = [], Taken()
     for demand in demands:
         for subject in demand.subjects:

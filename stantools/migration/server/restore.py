@@ -196,8 +196,6 @@ def _exclusive(js: JetStream, stream: str) -> Iterator[None]:
 
 
 class _Restore:
-    """The state of one restore."""
-
     def __init__(self, js: JetStream, stream: str, config: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         self.operation = f"STREAM.RESTORE.{stream}"
         self._js = js

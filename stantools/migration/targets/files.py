@@ -45,8 +45,6 @@ _CONSUMER_FILES = ("meta.inf", "meta.sum", "o.dat")
 
 @dataclass
 class Written:
-    """A stream on disk."""
-
     stream: str = ""  #: name, "" if unreadable
     config: Mapping[str, Any] = field(default_factory=dict)  #: configuration in `meta.inf`
     #: state that a server will report, as far as readable
@@ -252,8 +250,6 @@ def _words(state: ConsumerState | None) -> str:
 
 @dataclass(frozen=True)
 class Placed:
-    """A stream at its place."""
-
     stream: str
     directory: Path
     state: ArchiveState  #: state that a server will report
@@ -281,8 +277,7 @@ class FileDestination(ABC):
         """
 
     @abstractmethod
-    def prove(self, stream: PreparedStream, progress: Progress | None = None) -> Proof:
-        """Compares an existing stream with the store."""
+    def prove(self, stream: PreparedStream, progress: Progress | None = None) -> Proof: ...
 
     def apply(
         self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch

@@ -51,8 +51,6 @@ _META_MAX = 16 << 20
 
 @dataclass(frozen=True)
 class StreamDirectory:
-    """A stream in a store directory."""
-
     name: str  #: name of the stream and its directory
     path: Path
     config: dict[str, Any] | None  #: configuration; None if a server would not find a stream here
@@ -69,8 +67,6 @@ class StreamDirectory:
 
 @dataclass(frozen=True)
 class Layout:
-    """The content of a store directory."""
-
     root: Path  #: the directory `jetstream`; may be missing
     #: streams of the selected account, by name
     streams: dict[str, StreamDirectory] = field(default_factory=dict)
@@ -269,7 +265,6 @@ def move_in(target: Path) -> Path | None:
 
 
 def give_up(target: Path) -> None:
-    """Removes a stream built by `arriving`."""
     new = _beside(target, _NEW)
     with writing(new, "nothing was placed"):
         shutil.rmtree(new)

@@ -66,8 +66,6 @@ class Existing(enum.StrEnum):
 
 @dataclass(frozen=True)
 class ApplyOptions:
-    """How a plan is applied."""
-
     way: Way = Way.ARCHIVE
     existing: Existing = Existing.REFUSE  #: treatment of existing, different streams
     #: streams at a time; more than one restore has crashed nats-server 2.15.1, and is hardly faster
@@ -302,7 +300,6 @@ class _Job:
             return await prove(self._js, self._stream, published=published, progress=progress)
 
     async def _limit(self, info: Mapping[str, Any]) -> None:
-        """Sets the final configuration."""
         name = self._plan.name
         if config_differences(self._plan, info["config"]):
             self._journal.note(name, StreamState.LOADED, limiting=True)

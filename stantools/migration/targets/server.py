@@ -115,8 +115,6 @@ class FollowingStreams:
                 self._journal.note(name, StreamState.STARTED, ended=True)
 
     async def finish(self, streams: Sequence[tuple[PreparedStream, int]]) -> list[StreamResult]:
-        """Finishes complete streams."""
-
         async def one(each: tuple[PreparedStream, int]) -> StreamResult:
             stream, proven = each
             result = StreamResult(stream.name, Outcome.COMPLETE)

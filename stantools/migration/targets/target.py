@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 class Destination(Protocol):
-    """A place for streams."""
-
     def reference(self) -> TargetRef:
         """Returns its description in a plan, with the server's version if known."""
 
