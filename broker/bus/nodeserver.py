@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from broker.stores.jetstream.node import NodeDirectory
 
 OLDEST: Final = (2, 10, 0)
-#: seconds: between two checks, before the first line about a long start, of running before a start counts as successful
+#: seconds between two checks of the server
 _CHECK_INTERVAL: Final = 0.05
-_LONG: Final = 10.0
-_WELL: Final = 60.0
+#: seconds before the first line about a slow start
+_SLOW_START: Final = 10.0
+#: seconds of running after which a start counts as successful
+_STABLE: Final = 60.0
 #: seconds before each attempt to restart it; after the last one the node ends
 _PAUSES: Final = (0.0, 1.0, 2.0, 4.0, 8.0)
 
@@ -87,13 +89,13 @@ class NodeServer:
     async def _ready(self, process: ServerProcess, over: asyncio.Future[int] | None = None) -> bool:
         """Waits until the server is ready; returns whether it is."""
         loop = asyncio.get_running_loop()
-        say = loop.time() + _LONG
+        say = loop.time() + _SLOW_START
         while not process.ready:
             if process.ended or (over is not None and over.done()):
                 return False
             if loop.time() > say:
                 NATS.warning("The NATS server is not ready yet: %s", process.last_words())
-                say += 6 * _LONG
+                say += 6 * _SLOW_START
             await asyncio.sleep(_CHECK_INTERVAL)
         return True
 
@@ -110,7 +112,7 @@ class NodeServer:
             if not process.ended:
                 continue
             said = process.last_words()
-            failures = 1 if loop.time() - since > _WELL else failures + 1
+            failures = 1 if loop.time() - since > _STABLE else failures + 1
             if failures > len(_PAUSES):
                 self._failed(f"The NATS server of this node does not keep running: {said}")
                 return
@@ -138,7 +140,7 @@ class NodeServer:
             answer = self._process.reload(wanted)
         except OSError as problem:
             raise StantoolsError(f"the configuration of the NATS server cannot be written: {problem}") from problem
-        until = asyncio.get_running_loop().time() + _LONG
+        until = asyncio.get_running_loop().time() + _SLOW_START
         while (problem_said := answer()) is None:
             if asyncio.get_running_loop().time() > until:
                 raise StantoolsError("the NATS server of this node does not answer; see its log")

@@ -44,7 +44,7 @@ UNFINISHED: Final = "stantools: not finished yet"
 #: first version that shows the ack floor of a new consumer
 _FLOOR_FROM: Final = (2, 14, 0)
 #: nanoseconds; no redelivery while the consumer is made
-_LONG: Final = 24 * 3600 * 1_000_000_000
+_NO_REDELIVERY: Final = 24 * 3600 * 1_000_000_000
 #: fields that limit or delay delivery, left out while the consumer is made
 _REMOVED: Final = ("backoff", "rate_limit_bps", "max_batch", "max_expires", "max_bytes", "sample_freq", "pause_until")
 _IN_USE: Final = 10013
@@ -131,7 +131,7 @@ class Consumers:
     async def _deliver(self, name: str, config: dict[str, Any], delivery: _Delivery) -> None:
         """Makes a consumer and brings it to its state."""
         setup = {key: value for key, value in config.items() if key not in _REMOVED}
-        setup |= {"ack_wait": _LONG, "max_ack_pending": -1, "max_deliver": -1, "headers_only": True}
+        setup |= {"ack_wait": _NO_REDELIVERY, "max_ack_pending": -1, "max_deliver": -1, "headers_only": True}
         setup["description"] = UNFINISHED
         deliver = _push if config.get("deliver_subject") else _pull
         await deliver(self.js, self.stream, name, setup, delivery)

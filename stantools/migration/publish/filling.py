@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 #: first version that reliably creates a stream with a given first sequence
 _FIRST_SEQUENCE_FROM: Final = (2, 11, 0)
 #: settings that cannot be removed from a stream
-_LASTING: Final = ("first_seq", "deny_delete", "deny_purge", "sealed")
+_PERMANENT: Final = ("first_seq", "deny_delete", "deny_purge", "sealed")
 #: fillers that a killed run can leave: two batches being deleted, and a window in flight
 _LEFT_FILLERS: Final = 2 * AT_ONCE + MAX_WINDOW
 
@@ -224,7 +224,7 @@ class Filling:
         """Changes the configuration except the fields that are fixed by now."""
         there = info["config"]
         wanted = {key: value for key, value in config.items() if key != "first_seq"}
-        await self._js.update_stream(wanted | {key: there[key] for key in _LASTING if there.get(key)})
+        await self._js.update_stream(wanted | {key: there[key] for key in _PERMANENT if there.get(key)})
 
     def _check_deletable(self, there: Mapping[str, Any], after: int) -> None:
         """Checks that the server can delete the fillers that are still needed."""

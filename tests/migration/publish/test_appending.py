@@ -262,7 +262,7 @@ def test_what_was_begun_is_finished_first(start_server: Callable[..., Any]) -> N
         for source, message in (
             (SECOND, "sequences 10 to 31 are still being written, and these are sequences 103 to 159"),
             (FakeSource(ALL[:10]), "these are sequences 10 to 21"),
-            (FakeSource(ALL[5:]), "these are 17 to 159"),
+            (FakeSource(ALL[5:]), "these are sequences 17 to 159"),
         ):
             with pytest.raises(RefusedError, match=message) as raised:
                 await append(js, source)
@@ -273,7 +273,7 @@ def test_what_was_begun_is_finished_first(start_server: Callable[..., Any]) -> N
             await check_part(js, replace(part, mark=Mark(10, 31)))
         await finish_part(js, LIMITED, part)
         await append(js, SECOND)
-        with pytest.raises(RefusedError, match="these are 201 to 599"):
+        with pytest.raises(RefusedError, match="these are sequences 201 to 599"):
             await append(js, FakeSource(LONG.items[len(ALL) :]))
         # All from the beginning on contains it.
         await write(js, BOTH)
