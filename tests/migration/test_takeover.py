@@ -102,7 +102,7 @@ def test_what_is_in_the_way(store: Path, tmp_path: Path) -> None:
     renamed = replace(plan.streams[0], name="other")
     assert "the broker holds channel" in obstacles(replace(plan, streams=(renamed, *plan.streams[1:])), source)
     other, _ = planned(store, PlanOptions(for_broker="other"))
-    assert f"that of cluster ID '{ID}'" in obstacles(other, source)
+    assert f"belongs to cluster ID '{ID}'" in obstacles(other, source)
     write_sample(tmp_path / "gaps", SampleOptions(names=["a", "gaps"], messages=200, size=30, gaps=True))
     gaps, of_gaps = planned(tmp_path / "gaps")
     assert "missing, but a broker's streams must not have gaps" in obstacles(gaps, of_gaps)
