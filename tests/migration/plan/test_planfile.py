@@ -463,7 +463,7 @@ def test_an_absurdly_nested_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "LARGEST", 100)
+    monkeypatch.setattr(document, "MAX_BYTES", 100)
     write_plan(tmp_path / "p", EXAMPLE)
     with pytest.raises(UsageError, match="larger than"):
         read_plan(tmp_path / "p")
