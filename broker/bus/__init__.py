@@ -1,1 +1,1 @@
-"""How the streaming server talks to NATS: the embedded server, or an external one."""
+"""The streaming server's connections to NATS: the embedded server, or an external one."""

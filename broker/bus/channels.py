@@ -1,4 +1,4 @@
-"""Channels as streams: clients of JetStream read what clients of NATS Streaming have published."""
+"""Channels as streams: JetStream clients read the messages of NATS Streaming clients."""
 
 from __future__ import annotations
 
@@ -17,41 +17,36 @@ if TYPE_CHECKING:
     from broker.streams.server import StreamsServer
     from broker.streams.stream import Stream
 
-#: Beside the directory of the streams.
+#: beside the directory of streams
 _DIRECTORY: Final = "channel-consumers"
 
 
 class ChannelStreams:
-    """Makes a stream of each channel, and has it follow the channel. A `broker.streaming.ports.Audience`.
+    """Makes a stream of each channel that follows the channel; implements `broker.streaming.ports.Audience`.
 
-    Args:
-        server: The streams.
-        clock: Where the time comes from.
-        store_dir: Where streams are kept, and the consumers of channels beside them; None if channels do not outlive
-            the process.
+    Consumers of channels are kept beside `store_dir`, the directory of streams; with None, channels end with the
+    process.
     """
 
     def __init__(self, server: StreamsServer, clock: Clock, store_dir: Path | None) -> None:
         self._server, self._clock = server, clock
         self._directory = store_dir / _DIRECTORY if store_dir is not None else None
-        #: By name of the channel; None where there can be no stream.
+        #: by channel; None if a stream is impossible
         self._streams: dict[bytes, Stream | None] = {}
 
     def changed(self, channel: ChannelLog) -> None:
-        """A channel is new, or has other messages than before."""
         if channel.name not in self._streams:
             self._streams[channel.name] = self._made(channel)
         elif (stream := self._streams[channel.name]) is not None:
             self._server.changed(stream)
 
     def removed(self, channel: ChannelLog) -> None:
-        """A channel is no more."""
         stream = self._streams.pop(channel.name, None)
         if stream is not None:
             self._server.take_back(stream)
 
     def _made(self, channel: ChannelLog) -> Stream | None:
-        """Makes the stream of a channel, under the names that a migration uses."""
+        """Makes the stream of a channel, with the names of a migration."""
         text = channel.name.decode(errors="surrogateescape")
         name, subject = stream_name(text), subject_name(text)
         store = (

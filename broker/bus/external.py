@@ -1,4 +1,4 @@
-"""The bus to a NATS server somewhere else: connections that come back (streaming-protocol.md section 1.3)."""
+"""The bus to an external NATS server: connections that reconnect (streaming-protocol.md section 1.3)."""
 
 from __future__ import annotations
 
@@ -30,23 +30,18 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Handler, Payloads, Taker
 
 _SECOND: Final = 1_000_000_000
-#: Bytes that wait for the server, beyond which those who send from a store wait.
+#: bytes waiting for the server, beyond which senders from a store wait
 _CONGESTED: Final = 8 << 20
-#: Seconds for which requests are not read at most, when there are too many: then as many as one read takes.
+#: longest pause of reading, in seconds, when there are too many requests; then one read is done
 _PAUSE: Final = 1.0
 _ONE_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s]+:[0-9]{1,5}/?\Z")
 
 
 class BusError(StantoolsError):
-    """There is no connection to NATS; the text is what the original says."""
+    """No connection to NATS; the text is the original's."""
 
 
 def servers(options: ConnectionOptions) -> list[Server]:
-    """Returns the servers that the URLs name.
-
-    Raises:
-        BusError: One of them is malformed.
-    """
     if not ("@" in options.urls or "," in options.urls or _ONE_URL.match(options.urls)):
         raise BusError(f"malformed url: {redacted(options.urls)}")
     return [_server(url) for url in options.url_list]
@@ -63,7 +58,7 @@ def _server(url: str) -> Server:
     return server
 
 
-def _manners(options: ConnectionOptions) -> Manners:
+def _client_settings(options: ConnectionOptions) -> Manners:
     nkey = Path(options.nkey_seed_file) if options.nkey_seed_file else None
     creds = Path(options.credentials) if options.credentials else None
     login = Login.read(user=options.user, password=options.password, token=options.token, nkey=nkey, creds=creds)
@@ -80,19 +75,14 @@ def _context(options: ClientTLSOptions) -> ssl.SSLContext:
 
 
 class Link(Client):
-    """One of the streaming server's connections. What befalls it is in the log."""
+    """One of the streaming server's connections; logs its events."""
 
     def __init__(self, servers: list[Server], manners: Manners) -> None:
         super().__init__(servers, manners)
-        #: Called when the server has announced others that were not known.
+        #: called when the server has announced unknown servers
         self.discovered: Callable[[], None] = lambda: None
 
     async def connect(self) -> None:
-        """Connects.
-
-        Raises:
-            BusError: There is no server, or it refuses us.
-        """
         try:
             await self.open()
         except UnreachableError as unreachable:
@@ -104,41 +94,35 @@ class Link(Client):
             raise BusError(unreachable.message) from problem
 
     async def close(self) -> None:
-        """Sends what waits, and disconnects for good."""
+        """Sends waiting data and disconnects for good."""
         await super().close()
         STREAMING.debug("connection %r has been closed", self.manners.name)
 
     def on_lost(self, reason: str) -> None:
-        """Is called by the client."""
         STREAMING.error('connection "%s" has been disconnected: %s', self.manners.name, reason)
 
     def on_back(self) -> None:
-        """Is called by the client."""
         STREAMING.info('connection "%s" reconnected to NATS Server at "%s"', self.manners.name, self.server)
 
     def on_unreachable(self, failure: Failure) -> None:
-        """Is called by the client."""
         STREAMING.debug("connection %r: no connection to %s: %s", self.manners.name, failure.server, failure.problem)
 
     def on_refused(self, text: str) -> None:
-        """Is called by the client."""
         STREAMING.error('connection "%s": %s', self.manners.name, text)
 
     def on_failed(self, problem: Exception) -> None:
-        """Is called by the client."""
         NATS.error("Error in a handler: %r", problem)
         NATS.debug("Details", exc_info=problem)
 
     def on_discovered(self) -> None:
-        """Is called by the client."""
         self.discovered()
 
     def publish(self, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
-        """Publishes; returns False if it could not be sent."""
+        """Returns False if it could not be sent."""
         return not self._is_too_large(len(payload)) and self.send(encoding.publish(subject, payload, reply))
 
     def publish_block(self, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
-        """Publishes rows of a block; returns False if nothing of it was sent."""
+        """Publishes rows of a block; returns False if none was sent."""
         if begin >= end:
             return self.connected
         largest = int(block.sizes[begin]) if end - begin == 1 else int(block.sizes[begin:end].max())
@@ -146,7 +130,7 @@ class Link(Client):
             return False
         if largest <= self.max_payload:
             return self.send(encode_publishes(block, begin, end, subject))
-        # What fits is not to wait for what does not.
+        # small messages do not wait for one that is too large
         sent = False
         for row in range(begin, end):
             if not self._is_too_large(int(block.sizes[row])):
@@ -166,9 +150,9 @@ class Link(Client):
         return False
 
     def request(self, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]) -> None:
-        """Publishes with a reply subject of its own and reports what comes of it, later than this call.
+        """Publishes with a unique reply subject and reports the answer, or its absence, after this call.
 
-        If it cannot be sent, the time runs out: nobody knows whether somebody is there.
+        If it cannot be sent, it ends with a timeout: whether there is a receiver is unknown.
         """
         loop = asyncio.get_running_loop()
 
@@ -186,31 +170,29 @@ class Link(Client):
 
     @property
     def congested(self) -> bool:
-        """Whether the server has not taken much of what was sent."""
+        """The server has not read much of the sent data."""
         return self._session is not None and self._session.pending > _CONGESTED
 
     def hold_back(self) -> None:
-        """Collects what is published until `let_go` is called, which has to happen in this or the next turn."""
+        """Buffers published data until `let_go`, which must be called in this or the next turn."""
         if self._session:
             self._session.hold_back()
 
     def let_go(self) -> None:
-        """Sends what was collected."""
         if self._session:
             self._session.flush()
 
     def pause(self) -> None:
-        """Takes nothing more from the server until `resume` is called, or the connection is lost."""
+        """Reads no more from the server until `resume`, or until the connection is lost."""
         if self._session:
             self._session.pause_reading()
 
     def resume(self) -> None:
-        """Takes what the server sends."""
         if self._session:
             self._session.resume_reading()
 
     def flush(self, done: Callable[[], None]) -> None:
-        """Calls `done` when the server has everything, and we what it had for us; or when the connection is lost."""
+        """Calls `done` when both ends have received all data sent so far, or when the connection is lost."""
         if self._session:
             self._session.ping(lambda good: done())
         else:
@@ -218,16 +200,9 @@ class Link(Client):
 
 
 class ExternalBus:
-    """A `broker.streaming.ports.Bus` over TCP. Nothing is kept for later while a connection is lost.
+    """A `broker.streaming.ports.Bus` over TCP. Nothing is buffered while a connection is lost.
 
-    Args:
-        options: Where and as whom to connect.
-        cluster_id: Names the connections.
-        roles: The connections, in the order in which they are opened.
-        discover_prefix: Prefix of the subject for connect requests.
-
-    Raises:
-        StantoolsError: A URL is malformed, or a file cannot be read.
+    `roles` are the connections in the order of opening.
     """
 
     def __init__(
@@ -239,24 +214,20 @@ class ExternalBus:
         discover_prefix: bytes = b"",
     ) -> None:
         self._is_inbox: Final = ReservedSubjects(discover_prefix).is_inbox
-        places, manners = servers(options), _manners(options)
+        places, manners = servers(options), _client_settings(options)
         self._links = {role: Link(places, replace(manners, name=client_name(cluster_id, role))) for role in roles}
         self._pause: asyncio.TimerHandle | None = None
-        #: Messages, and what has to be ahead of them, take one link: what is held back on it leaves in one write.
+        #: Messages, and data that must precede them, use one connection: buffered data leaves in one write.
         self.hold_back: Final = self._links[Role.SEND].hold_back
         self.let_go: Final = self._links[Role.SEND].let_go
 
     def on_discovered(self, discovered: Callable[[], None]) -> None:
-        """Calls `discovered` whenever NATS announces servers that were not known, if there are partitions."""
+        """Calls `discovered` when NATS announces unknown servers, if there are partitions."""
         if link := self._links.get(Role.PARTITIONS):
             link.discovered = discovered
 
     async def connect(self) -> None:
-        """Opens the connections, one after the other.
-
-        Raises:
-            BusError: There is no server, or it refuses us; all connections are closed then.
-        """
+        """Opens the connections one after the other; after an error all are closed."""
         try:
             for link in self._links.values():
                 await link.connect()
@@ -265,24 +236,23 @@ class ExternalBus:
             raise
 
     async def close(self) -> None:
-        """Sends what waits, and disconnects."""
         for link in self._links.values():
             await link.close()
 
     @property
     def max_payload(self) -> int:
-        """Bytes that a message may have, whoever sends it."""
+        """Largest message of any sender, in bytes."""
         return self._links[Role.SEND].max_payload
 
     @property
     def deliverable(self) -> int:
-        """Bytes that a message of ours may have."""
+        """Largest message of this server, in bytes."""
         return self._links[Role.SEND].max_payload
 
     def publish(
         self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"", *, to_servers: bool = False
     ) -> bool:
-        """Publishes one message. An inbox that is not a subject is as good as one where nobody listens."""
+        """Publishes one message. An inbox that is not a valid subject counts as one without subscribers."""
         return not (to_servers or self._is_inbox(subject)) or self._links[role].publish(subject, payload, reply)
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
@@ -295,7 +265,7 @@ class ExternalBus:
             self.publish_block(role, subject, block, begin, end)
 
     def publish_each(self, role: Role, messages: Sequence[tuple[bytes, bytes]]) -> Sequence[int]:
-        """Publishes messages, each with its subject, while the NATS server keeps up. Returns the others' places."""
+        """Publishes messages with their subjects while the NATS server keeps up; returns the indices of the others."""
         return [
             place
             for place, (subject, payload) in enumerate(messages)
@@ -303,21 +273,20 @@ class ExternalBus:
         ]
 
     def congested(self, subject: bytes) -> bool:
-        """Returns whether much waits for the NATS server, which looks after its clients itself."""
+        """Returns whether much data waits for the NATS server, which handles slow subscribers itself."""
         return self._links[Role.SEND].congested
 
     def has_receiver(self, subject: bytes) -> bool:
-        """Returns True: only the NATS server knows."""
+        """Returns True: only the NATS server knows the subscribers."""
         return True
 
     def slow_down(self) -> None:
-        """Reads no more requests for a while: who sends them, only the NATS server knows."""
+        """Pauses reading of requests: the sender is unknown, so that no single client can be slowed down."""
         if self._pause is None:
             self._links[Role.GENERAL].pause()
             self._pause = asyncio.get_running_loop().call_later(_PAUSE, self.go_on)
 
     def go_on(self) -> None:
-        """Reads requests again."""
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
@@ -333,7 +302,7 @@ class ExternalBus:
         *,
         to_servers: bool = False,
     ) -> None:
-        """Publishes with a reply subject of its own and reports what comes of it, later than this call."""
+        """Publishes with a unique reply subject and reports the answer, or its absence, after this call."""
         if not (to_servers or self._is_inbox(subject)):
             asyncio.get_running_loop().call_soon(answer, Answer(Outcome.NO_RESPONDERS))
             return
@@ -342,18 +311,13 @@ class ExternalBus:
     def listen(
         self, role: Role, subject: bytes, handler: Handler, *, gathered: bool = False, taker: Taker | None = None
     ) -> object:
-        """Subscribes, now and whenever the connection comes back.
-
-        Raises:
-            ValueError: The subject is not valid.
-        """
+        """Subscribes, and again after each reconnect; raises ValueError for an invalid subject."""
         if not valid_pattern(subject):
             raise ValueError(f"nats: invalid subject {subject!r}")
         link = self._links[role]
         return link, link.subscribe(subject, handler)
 
     def unlisten(self, subscription: object) -> None:
-        """Unsubscribes."""
         assert isinstance(subscription, tuple)
         link, sid = subscription
         link.unsubscribe(sid)

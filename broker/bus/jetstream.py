@@ -21,55 +21,43 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Handler
     from stantools.nats.inbox import Received
 
-#: The oldest servers that were tried.
+#: oldest tested version
 OLDEST: Final = (2, 9, 0)
-#: Seconds for an answer; whoever asks asks again. None comes from a server that has just died, or when nobody leads.
+#: seconds for an answer, which callers request again: a server that has just died, or a group without leader, sends
+#: none
 _TIMEOUT: Final = 2.0
-#: Seconds for a change of a stream, which is asked for again as well.
+#: seconds for a change of a stream, which is requested again as well
 _CHANGE: Final = 10.0
 
 
 class _Connection(Connection):
-    """A connection that is never given up. What befalls it is in the log."""
+    """A connection with endless reconnects; logs its events."""
 
     def __init__(self, options: ConnectOptions, name: str) -> None:
         super().__init__(options, name)
         self.manners = replace(self.manners, attempts=None)
-        self.told: dict[bytes, Callable[[], None]] = {}  #: called when the connection is lost
+        self.told: dict[bytes, Callable[[], None]] = {}  #: by prefix: called when the connection is lost
 
     def on_lost(self, reason: str) -> None:
-        """Is called by the client."""
         super().on_lost(reason)
         STREAMING.error('connection "%s" has been disconnected: %s', self.manners.name, reason)
         for lost in tuple(self.told.values()):
             lost()
 
     def on_back(self) -> None:
-        """Is called by the client."""
         STREAMING.info('connection "%s" reconnected to NATS Server at "%s"', self.manners.name, self.server)
 
     def on_unreachable(self, failure: Failure) -> None:
-        """Is called by the client."""
         super().on_unreachable(failure)
         STREAMING.debug("connection %r: no connection to %s: %s", self.manners.name, failure.server, failure.problem)
 
     def on_refused(self, text: str) -> None:
-        """Is called by the client."""
         super().on_refused(text)
         STREAMING.error('connection "%s": %s', self.manners.name, text)
 
 
 class Link:
-    """JetStream by a connection of its own.
-
-    Args:
-        options: Where and as whom to connect.
-        cluster_id: Names the connection.
-        domain: JetStream domain; empty for none.
-
-    Raises:
-        StantoolsError: The options cannot be.
-    """
+    """JetStream over a separate connection. `domain` is empty for none."""
 
     def __init__(self, options: ConnectionOptions, cluster_id: bytes, domain: str = "") -> None:
         tls = options.tls
@@ -93,7 +81,8 @@ class Link:
             f"_NSS-{cluster_id.decode(errors='replace')}-js",
         )
         self._js = JetStream(self._connection, change=_CHANGE)
-        # What reads makes a consumer, which may be given to a server that has just died: the next one is another's.
+        # A read makes a consumer, which may be assigned to a server that has just died; the next one gets another
+        # server.
         self._reading = JetStream(self._connection, change=_TIMEOUT)
         self._sids: dict[bytes, int] = {}
         self.create_stream = self._js.create_stream
@@ -103,11 +92,7 @@ class Link:
         self.delete_stream: Callable[[str], Any] = self._js.delete_stream
 
     async def connect(self) -> None:
-        """Connects, and checks that the server is new enough.
-
-        Raises:
-            StorageError: There is no server, it refuses us, or it is too old.
-        """
+        """Connects and checks the server's version; raises StorageError."""
         try:
             await self._connection.open()
         except StantoolsError as problem:
@@ -121,41 +106,38 @@ class Link:
             )
 
     async def close(self) -> None:
-        """Sends what waits, and disconnects."""
         await self._connection.close()
 
     @property
     def max_payload(self) -> int:
-        """Bytes that a message may have, headers included."""
+        """Largest message with its headers, in bytes."""
         return self._connection.max_payload
 
     def listen(self, handler: Handler, lost: Callable[[], None]) -> bytes:
-        """Subscribes to all that begins with a new prefix. Returns the prefix."""
+        """Subscribes to a new prefix and returns it."""
         prefix = self._connection.new_inbox() + b"."
         self._connection.told[prefix] = lost
         self._sids[prefix] = self._connection.subscribe(prefix + b">", handler)
         return prefix
 
     def unlisten(self, prefix: bytes) -> None:
-        """Unsubscribes."""
         if (sid := self._sids.pop(prefix, None)) is not None:
             self._connection.unsubscribe(sid)
             del self._connection.told[prefix]
 
     def send(self, frames: bytes) -> bool:
-        """Sends whole frames; returns False if there is no connection."""
+        """Sends complete frames; returns False without a connection."""
         return self._connection.send(frames)
 
     async def purge_stream(self, name: str, *, below: int) -> int:
-        """Removes messages before a sequence. Returns how many."""
+        """Removes messages before a sequence; returns their number."""
         return await self._js.purge_stream(name, below=below)
 
     async def delete_message(self, stream: str, sequence: int) -> None:
-        """Deletes a message."""
         await self._js.delete_message(stream, sequence)
 
     async def read(self, name: str, state: Mapping[str, Any], after: int) -> AsyncIterator[Received]:
-        """Yields what a stream holds behind a sequence."""
+        """Yields the messages of a stream after a sequence."""
         if int(state["last_seq"]) <= after or not int(state["messages"]):
             return
         async for received in Readback(self._reading, name, dict(state), after=after).batches():

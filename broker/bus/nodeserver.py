@@ -1,4 +1,4 @@
-"""The real nats-server of a node: started with the broker, watched, started again when it dies, stopped in the end."""
+"""The nats-server of a node: started with the broker, watched, restarted when it dies, stopped at the end."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ if TYPE_CHECKING:
     from broker.stores.jetstream.node import NodeDirectory
 
 OLDEST: Final = (2, 10, 0)
-#: Seconds between two looks at it, until a first word about a long start, and for which it has to run to count as well.
-_LOOK: Final = 0.05
-_LONG: Final = 10.0
-_WELL: Final = 60.0
-#: Seconds before each attempt to start it again; behind the last one the node ends.
+#: seconds between two checks of the server
+_CHECK_INTERVAL: Final = 0.05
+#: seconds before the first line about a slow start
+_SLOW_START: Final = 10.0
+#: seconds of running after which a start counts as successful
+_STABLE: Final = 60.0
+#: seconds before each attempt to restart it; after the last one the node ends
 _PAUSES: Final = (0.0, 1.0, 2.0, 4.0, 8.0)
 
 
 class NodeServer:
-    """A nats-server.
+    """A nats-server process.
 
-    Args:
-        config: Its configuration, without its name and the place of its streams.
-        directory: The node's directory, which is open.
-        node_id: What the node, and the server, is called.
-        failed: Called with the reason when it cannot be kept running.
+    `config` lacks its name and directory; `directory` is the node's, open; `failed` is called with the reason when
+    the server cannot be kept running.
     """
 
     def __init__(
@@ -47,19 +46,16 @@ class NodeServer:
         self._watching: asyncio.Task[None] | None = None
 
     def _own(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a configuration with what is of this node."""
-        # The server adds a directory `jetstream`.
+        """Adds the node's own settings to a configuration."""
+        # the server adds a directory `jetstream`
         jetstream = {**config.get("jetstream", {}), "store_dir": str(self._directory.path.absolute())}
         return {**config, "server_name": self._node_id, "jetstream": jetstream}
 
     async def start(self, over: asyncio.Future[int]) -> int:
-        """Starts it and waits until clients can connect, or `over` is done.
+        """Starts the server and waits until clients can connect, or `over` is done.
 
-        Returns:
-            The port on which clients connect; 0 if it was over before.
-
-        Raises:
-            StantoolsError: There is none, it is too old, or it ends at once; the message repeats what it said.
+        Returns the port, 0 if `over` was first. Raises StantoolsError if the server is missing, too old, or ends at
+        once; the message has its last output.
         """
         try:
             binary = find_server("name one for all nodes with --nats_server")
@@ -82,7 +78,7 @@ class NodeServer:
             if over.done():
                 return 0
             raise StantoolsError(f"the NATS server of this node ended at once: {process.last_words()}")
-        # Whoever has connected comes back to the same port.
+        # clients reconnect to the same port
         self._config["port"] = process.port
         NATS.info("Starting nats-server version %s", ".".join(map(str, version)))
         NATS.info("  pid %d, log: %s", process.pid, process.log)
@@ -91,16 +87,16 @@ class NodeServer:
         return process.port
 
     async def _ready(self, process: ServerProcess, over: asyncio.Future[int] | None = None) -> bool:
-        """Waits until it is ready; returns whether it is."""
+        """Waits until the server is ready; returns whether it is."""
         loop = asyncio.get_running_loop()
-        say = loop.time() + _LONG
+        say = loop.time() + _SLOW_START
         while not process.ready:
             if process.ended or (over is not None and over.done()):
                 return False
             if loop.time() > say:
                 NATS.warning("The NATS server is not ready yet: %s", process.last_words())
-                say += 6 * _LONG
-            await asyncio.sleep(_LOOK)
+                say += 6 * _SLOW_START
+            await asyncio.sleep(_CHECK_INTERVAL)
         return True
 
     async def _unwatch(self) -> None:
@@ -112,11 +108,11 @@ class NodeServer:
         loop = asyncio.get_running_loop()
         since, failures = loop.time(), 0
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL)
             if not process.ended:
                 continue
             said = process.last_words()
-            failures = 1 if loop.time() - since > _WELL else failures + 1
+            failures = 1 if loop.time() - since > _STABLE else failures + 1
             if failures > len(_PAUSES):
                 self._failed(f"The NATS server of this node does not keep running: {said}")
                 return
@@ -132,19 +128,11 @@ class NodeServer:
                 NATS.info("The NATS server runs again, pid %d", process.pid)
 
     def signal(self, number: int) -> None:
-        """Sends it a signal."""
         if self._process is not None:
             self._process.signal(number)
 
     async def reload(self, config: Mapping[str, Any]) -> None:
-        """Has it take over another configuration.
-
-        Args:
-            config: As before, but for what has changed.
-
-        Raises:
-            StantoolsError: It does not; it goes on with what it has.
-        """
+        """Applies a changed configuration; after an error the old one stays active."""
         if self._process is None or not self._process.port:
             raise StantoolsError("the NATS server of this node is not ready yet")
         wanted = {**self._own(config), "port": self._process.port}
@@ -152,23 +140,22 @@ class NodeServer:
             answer = self._process.reload(wanted)
         except OSError as problem:
             raise StantoolsError(f"the configuration of the NATS server cannot be written: {problem}") from problem
-        until = asyncio.get_running_loop().time() + _LONG
+        until = asyncio.get_running_loop().time() + _SLOW_START
         while (problem_said := answer()) is None:
             if asyncio.get_running_loop().time() > until:
                 raise StantoolsError("the NATS server of this node does not answer; see its log")
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL)
         if problem_said:
             raise StantoolsError(problem_said)
 
     async def lame_duck(self) -> None:
-        """Has it send its clients away, a few at a time, and waits until it has ended."""
+        """Lets the server disconnect its clients gradually, and waits for its end."""
         await self._unwatch()
         self.signal(signal.SIGUSR2)
         while self._process is not None and not self._process.ended:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL)
 
     async def stop(self) -> None:
-        """Ends it in order."""
         await self._unwatch()
         if self._process is not None:
             await asyncio.to_thread(self._process.stop)

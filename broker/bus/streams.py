@@ -1,4 +1,4 @@
-"""The way of streams into the NATS server of this process."""
+"""The bus of streams to the NATS server of this process."""
 
 from __future__ import annotations
 
@@ -15,17 +15,12 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler
 
-#: What is gathered comes after the acknowledgements of channels, which make room.
+#: gathered messages come after the acknowledgements of channels, which make room
 _RANK: Final = 2
 
 
 class StreamsBus:
-    """A `broker.streams.ports.Bus` on a client that is part of the server.
-
-    Args:
-        server: The server; it need not listen yet.
-        discover_prefix: Prefix of the subject for connect requests of streaming clients.
-    """
+    """A `broker.streams.ports.Bus` on a client inside of the server, which need not listen yet."""
 
     def __init__(self, server: NatsServer, discover_prefix: bytes = b"") -> None:
         self._server = server
@@ -36,32 +31,29 @@ class StreamsBus:
 
     @property
     def id(self) -> str:
-        """The id of the server."""
         return self._server.id
 
     @property
     def max_payload(self) -> int:
-        """Bytes that a message of a client may have."""
+        """Largest message of a client, in bytes."""
         return self._server.options.max_payload
 
     def answer(self, to: bytes, message: bytes, header_size: int) -> None:
-        """As `publish`: a message that begins with so many bytes of headers."""
+        """Publishes a message that begins with `header_size` bytes of headers."""
         if to not in self._reserved:
             self._server.router.answer(self._client, to, message, header_size)
 
     def listen(self, subject: bytes, handler: Handler, *, gathered: bool = False, but: bytes = b"") -> object:
-        """Subscribes."""
         return self._client.subscribe(subject, handler, rank=_RANK if gathered else 0, but=but)
 
     def unlisten(self, subscription: object) -> None:
-        """Unsubscribes."""
         assert isinstance(subscription, NatsSubscription)
         self._client.unsubscribe(subscription)
 
     def deliver(
         self, to: bytes, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"", group: bytes = b""
     ) -> None:
-        """Hands a message to those who have subscribed to `to`, or to one of a queue group; it has another subject."""
+        """Delivers a message with another subject to the subscribers of `to`, or to one of a queue group."""
         self._client.send(to, subject, payload, reply, header, group)
 
     def publish_rows(self, buffer: Buffer, frames: Frames) -> None:
@@ -69,25 +61,25 @@ class StreamsBus:
         self._client.publish_rows(buffer, frames)
 
     def deliver_rows(self, to: bytes, buffer: Buffer, frames: Frames) -> None:
-        """Hands the rows of a table to those who have subscribed to `to`, for whom `takes_rows` holds."""
+        """Delivers the rows of a table to the subscribers of `to`, for which `takes_rows` holds."""
         self._client.send_rows(to, buffer, frames)
 
     def takes_rows(self, to: bytes) -> bool:
-        """Returns whether there are subscribers to `to`, and all of them take as many messages as there are."""
+        """Returns whether `to` has subscribers, all without a limit of messages."""
         return to not in self._reserved and self._server.subscriptions.takes_rows(to)
 
     def interested(self, subject: bytes, group: bytes = b"") -> bool:
-        """Returns whether somebody has subscribed to a subject by itself, or in this queue group."""
+        """Returns whether a subject itself has a subscriber, or one in this queue group."""
         return subject not in self._reserved and self._server.subscriptions.interested(subject, group)
 
     def reaches(self, subject: bytes) -> bool:
-        """Returns whether there is anybody, here or on another server, who gets messages of a subject."""
+        """Returns whether a subject has a receiver, here or on another server."""
         return self._server.subscriptions.reaches(subject)
 
     def congested(self, subject: bytes) -> bool:
-        """Returns whether much waits for those who get messages of a subject."""
+        """Returns whether much data waits for subscribers of a subject."""
         return self._server.subscriptions.congested(subject)
 
     def watch(self, changed: Callable[[bytes], None]) -> None:
-        """Calls `changed` with each subject or pattern that somebody subscribes to, or does no more."""
+        """Calls `changed` with each subject or pattern whose subscribers change."""
         self._server.subscriptions.watcher = changed

@@ -1,4 +1,4 @@
-"""Options of the process from settings, with the checks that the original makes when it starts.
+"""The options of the process, built from settings, with the original's checks at the start.
 
 Facts: server-operations.md section 10.
 """
@@ -43,8 +43,8 @@ _CIPHERS: Final = ("", "AES", "CHACHA")
 _SHORTEST: Final = 1_000_000
 _NO_VERIFICATION: Final = "TLS certificate chain and hostname will not be verified. DO NOT USE IN PRODUCTION!"
 _ALONE: Final = (
-    "ft: this server's embedded NATS server is linked to no other: clients of a server on standby reach nobody, and "
-    "servers of the group hear nothing of each other; link them (cluster) or give all one NATS server (--nats_server)"
+    "ft: this server's embedded NATS server is linked to no other: clients of a standby server are isolated, and "
+    "servers of the group do not hear each other; link them (cluster) or use one NATS server for all (--nats_server)"
 )
 _STREAMS: Final = "JetStream is not clustered: consumers deliver to clients of this server, and not over routes"
 _TEMPORARY: Final = (
@@ -55,7 +55,7 @@ _MAX_POLYNOMIAL: Final = 0xFFFFFFFF
 _POLYNOMIAL: Final = "crc polynomial should be between 1 and 4294967295"
 _SLICES: Final = "slice max values must be positive numbers"
 _SECOND: Final = 1e9
-#: Options that switch TLS on, and the settings that they change.
+#: options that enable TLS, and the settings that they change
 _TLS_FLAGS: Final = frozenset(f"nats.tls{each}" for each in ("", ".verify", ".cert", ".key", ".ca")) | frozenset(
     ("tls.client_cert", "tls.client_key", "tls.client_ca")
 )
@@ -64,9 +64,9 @@ _TLS_FLAGS: Final = frozenset(f"nats.tls{each}" for each in ("", ".verify", ".ce
 def build(
     settings: Settings, nats: NatsFile, streaming: StreamingFile, tls: TLSOptions | None, environ: Environment
 ) -> BrokerOptions:
-    """Returns the options; what keeps the server from starting is in `failure`."""
+    """Returns the options; a problem that prevents the start is in `failure`."""
     if tls is not None and settings.switch("tls.skip_verify"):
-        # In the original it is its own connections that refuse an old certificate.
+        # In the original its own connections refuse an old certificate.
         tls = replace(tls, insecure=True)
     options = BrokerOptions(
         streaming=_streaming(settings, streaming),
@@ -113,7 +113,7 @@ def _streaming(settings: Settings, file: StreamingFile) -> StreamingOptions:
     return StreamingOptions(
         cluster_id=_bytes(settings.text("cluster_id")),
         discover_prefix=_bytes(settings.text("discover_prefix")),
-        # A timer of no length would keep the process busy.
+        # a timer of zero length would keep the process busy
         heartbeat_interval=max(settings.number("hb_interval"), _SHORTEST),
         heartbeat_timeout=max(settings.number("hb_timeout"), _SHORTEST),
         heartbeat_fail_count=settings.number("hb_fail_count"),
@@ -129,7 +129,10 @@ def _streaming(settings: Settings, file: StreamingFile) -> StreamingOptions:
 
 def _with_limits(options: BrokerOptions, settings: Settings, file: StreamingFile) -> BrokerOptions:
     channel = ChannelLimits(
-        **{each.to: settings.number(f"limits.{each.to.removesuffix('_ns')}") for each in CHANNEL_LIMITS.options}
+        **{
+            each.setting: settings.number(f"limits.{each.setting.removesuffix('_ns')}")
+            for each in CHANNEL_LIMITS.options
+        }
     )
     return replace(
         options,
@@ -141,7 +144,7 @@ def _with_store(options: BrokerOptions, settings: Settings, nats: NatsFile) -> B
     if settings.text("ft_group") and options.store not in (FILE, SQL):
         raise UsageError("ft: only FILE or SQL stores supported in FT mode")
     if options.store == SQL:
-        # SQL stores are refused before, unless the original does not know the driver either.
+        # SQL stores are refused earlier, unless the original does not know the driver either.
         raise UsageError(f'sql: unknown driver "{settings.text("sql.driver")}" (forgotten import?)')
     if options.store == MEMORY:
         return options
@@ -173,8 +176,8 @@ def _channels(options: BrokerOptions, settings: Settings) -> ChannelsOptions:
     return channels
 
 
-#: Settings of the file store, the least that they may be, and what is wrong if they are less; in the original's order.
-_LEAST: Final = (
+#: settings of the file store: minimum, and the error below it; in the original's order
+_MINIMA: Final = (
     ("buffer_size", 0, "buffer size value must be a positive number"),
     ("read_buffer_size", 0, "read buffer size value must be a positive number"),
     ("compact_interval", 1, "compact interval value must at least be 1 seconds"),
@@ -193,7 +196,7 @@ def _file(settings: Settings) -> FileOptions:
     def number(name: str) -> int:
         return settings.number(f"file.{name}")
 
-    for name, least, problem in _LEAST:
+    for name, least, problem in _MINIMA:
         if number(name) < least:
             raise UsageError(problem)
         if name == "crc_poly" and number(name) > _MAX_POLYNOMIAL:
@@ -226,7 +229,7 @@ def _with_encryption(options: BrokerOptions, settings: Settings, environ: Enviro
 
 
 def streams_options(settings: Settings) -> StreamsOptions | None:
-    """Returns the options of streams; None without."""
+    """Returns the options of streams; None if JetStream is disabled."""
     if not settings.switch("jetstream"):
         return None
     store_dir = settings.text("jetstream.store_dir")
@@ -246,7 +249,7 @@ def _connection(settings: Settings, options: BrokerOptions) -> ConnectionOptions
         from stantools.nats.login import redacted
 
         raise UsageError(f"malformed url: {redacted(urls)}")
-    # What the NATS server asks for comes first, then what was configured for streaming.
+    # the NATS server's requirements come before the streaming configuration
     who = options.nats.authorization
     user, password, token = who.user, who.password, who.token
     if not user and not token:
@@ -288,7 +291,6 @@ def _bytes(text: str) -> bytes:
 
 
 def nats_options(settings: Settings, file: NatsFile, tls: TLSOptions | None) -> NatsOptions:
-    """Returns the options of the embedded server."""
     values = settings.of(NatsOptions, "nats.")
     for name in ("max_connections", "max_subscriptions", "max_traced_msg_len"):
         values[name] = max(values.get(name, 0), 0)
@@ -304,11 +306,7 @@ def nats_options(settings: Settings, file: NatsFile, tls: TLSOptions | None) -> 
 
 
 def cluster_options(settings: Settings, file: NatsFile, values: Mapping[str, Any]) -> ClusterOptions | None:
-    """Returns the options of routes, with what holds for clients as well; None without.
-
-    Raises:
-        ConfigurationError: A URL is wrong.
-    """
+    """Returns the options of routes, with the client settings that also apply to routes; None without routes."""
     host, port = settings.text("routes.host"), settings.number("routes.port")
     user, password = settings.text("routes.user"), settings.text("routes.password")
     if url := settings.text("routes.listen"):
@@ -348,7 +346,7 @@ def _route(url: str, what: str) -> Server:
 
 
 def authorization(settings: Settings, file: NatsFile, tls: TLSOptions | None) -> Authorization:
-    """Returns who may connect: the command line's single user or token, or what the file says."""
+    """Returns the permitted users: the command line's single user or token, else those of the file."""
     found = file.authorization or Authorization(timeout=0.0)
     if settings.text("nats.user") or settings.text("nats.password"):
         found = replace(found, user=settings.text("nats.user"), password=settings.text("nats.password"))
@@ -359,15 +357,10 @@ def authorization(settings: Settings, file: NatsFile, tls: TLSOptions | None) ->
 
 
 def tls_options(flags: Mapping[str, Setting], file: NatsFile) -> TLSOptions | None:
-    """Returns the TLS options: the command line's over the file's.
+    """Returns the TLS options; those of the command line override the file's.
 
-    Args:
-        flags: What was given on the command line. Every option whose name begins with `tls` switches TLS on, even
-            those for the streaming server's own connections.
-        file: What the file says.
-
-    Raises:
-        ConfigurationError: There is no certificate or key, or one of the files is not what it should be.
+    Every option with a name that begins with `tls` enables TLS, even those for the streaming server's own
+    connections. Raises ConfigurationError if certificate or key are missing or unusable.
     """
     given = {name: value for name, value in flags.items() if name in _TLS_FLAGS}
     if not given:
@@ -396,7 +389,6 @@ def tls_options(flags: Mapping[str, Setting], file: NatsFile) -> TLSOptions | No
 
 
 def monitoring_options(settings: Settings, tls: TLSOptions | None) -> MonitoringOptions:
-    """Returns where monitoring is served."""
     http, https = settings.number("nats.http_port"), settings.number("nats.https_port")
     host = settings.text("nats.http_host") or settings.text("nats.host")
     base_path = settings.text("nats.http_base_path")
@@ -409,7 +401,6 @@ def monitoring_options(settings: Settings, tls: TLSOptions | None) -> Monitoring
 
 
 def logging_options(settings: Settings) -> LoggingOptions:
-    """Returns what is logged, and where to."""
     values = settings.of(LoggingOptions, "log.")
     values["size_limit"] = max(values.get("size_limit", 0), 0)
     return LoggingOptions(
@@ -422,7 +413,7 @@ def logging_options(settings: Settings) -> LoggingOptions:
 
 
 def server_problem(options: NatsOptions) -> str:
-    """Returns why a NATS server with these options does not start; an empty text if nothing is wrong."""
+    """Returns why a NATS server with these options does not start, or ""."""
     who = options.authorization
     if user := who.no_auth_user:
         if not who.users:

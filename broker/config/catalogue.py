@@ -1,7 +1,6 @@
-"""Every option of the command line and every key of the configuration file: the one source for all who need it.
+"""All options of the command line and keys of the configuration file, declared once.
 
-Flags and keys are parsed by these tables, defaults come from them, help text and documentation are made from them.
-Facts: server-operations.md sections 3, 4, 7 and 8.
+Parsers, defaults, help text and documentation use these tables. Facts: server-operations.md sections 3, 4, 7 and 8.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from stantools.store.limits import (
     DEFAULT_SLICE_MAX_BYTES,
 )
 
-#: What a setting may be; durations are nanoseconds.
+#: value of a setting; durations are nanoseconds
 Setting = bool | int | str | tuple[str, ...]
 
 _SECOND: Final = 1_000_000_000
@@ -29,21 +28,17 @@ _MB: Final = 1 << 20
 
 
 class Support(enum.StrEnum):
-    """What becomes of an option."""
-
     WORKS = "works"
-    #: The server does not start with it and says why, with exit code 2.
+    #: the server does not start and says why, with exit code 2
     UNAVAILABLE = "not available yet"
-    #: The server starts and logs a warning.
-    WARNED = "accepted, no effect: a warning says so"
-    #: Nothing depends on it here.
+    WARNED = "accepted without effect, with a warning"
+    #: has no meaning here
     NOT_NEEDED = "accepted, not needed"
-    #: As in the original.
     IGNORED = "ignored, as in the original"
 
 
 class Kind(enum.StrEnum):
-    """Types of values, by their names in error texts where they have one."""
+    """Types of values; those with a name in error texts have it as value."""
 
     STRING = "string"
     BOOL = "bool"
@@ -60,18 +55,18 @@ class Kind(enum.StrEnum):
 class Option:
     """An option of the command line, a key of the configuration file, or both."""
 
-    to: str  #: the setting that it changes
-    kind: Kind  #: type of its value; sizes are checked later than other types (server-operations.md section 10)
-    help: str  #: what it is for
-    flags: tuple[str, ...]  #: its names on the command line, without dashes
-    keys: tuple[str, ...]  #: its names in the file, in lower case
-    default: Setting | None = None  #: what the setting is otherwise; None for what is zero, false or empty
-    state: Support = Support.WORKS  #: what becomes of it
-    remark: str = ""  #: what else there is to know
+    setting: str  #: name of the setting
+    kind: Kind  #: type; sizes are checked after other types (server-operations.md section 10)
+    help: str
+    flags: tuple[str, ...]  #: names on the command line, without dashes
+    keys: tuple[str, ...]  #: names in the file, in lower case
+    default: Setting | None = None  #: default; None: zero, false or empty
+    state: Support = Support.WORKS
+    remark: str = ""
 
     @property
     def shown_default(self) -> str:
-        """The default as people write it; empty for none."""
+        """The default for people, "" without one."""
         value = self.default
         match self.kind:
             case Kind.BOOL:
@@ -86,25 +81,18 @@ class Option:
 
 
 class Section:
-    """A group of options.
-
-    Attributes:
-        title: Its title.
-        path: The map in the file that their keys stand in; empty for the top level.
-        options: The options.
-    """
+    """A group of options. `path` is the map of their keys in the file, empty for the top level."""
 
     def __init__(self, title: str, path: str, *options: Option) -> None:
         self.title, self.path, self.options = title, path, options
 
     @property
     def keys(self) -> dict[str, Option]:
-        """Options by the names of their keys."""
         return {name: option for option in self.options for name in option.keys}
 
 
 def _option(
-    to: str,
+    setting: str,
     kind: Kind,
     help: str,
     flags: str = "",
@@ -113,12 +101,12 @@ def _option(
     state: Support = Support.WORKS,
     remark: str = "",
 ) -> Option:
-    return Option(to, kind, help, tuple(flags.split()), tuple(keys.split()), default, state, remark)
+    return Option(setting, kind, help, tuple(flags.split()), tuple(keys.split()), default, state, remark)
 
 
 def _field(option: Option) -> str:
     """Returns the field of `stantools.store.limits.PatternLimits` for a setting."""
-    return option.to.removeprefix("limits.") + ("_ns" if option.kind is Kind.DURATION else "")
+    return option.setting.removeprefix("limits.") + ("_ns" if option.kind is Kind.DURATION else "")
 
 
 _S, _B, _I, _D, _Z = Kind.STRING, Kind.BOOL, Kind.INT, Kind.DURATION, Kind.SIZE
@@ -128,17 +116,17 @@ _LATER, _WARNED, _NOT_NEEDED = Support.UNAVAILABLE, Support.WARNED, Support.NOT_
 # fmt: off
 STREAMING: Final = Section(
     "Streaming server", "streaming",
-    _option("cluster_id", _S, "Cluster id that clients connect to", "cid cluster_id", "id cid cluster_id",
+    _option("cluster_id", _S, "Cluster id for clients", "cid cluster_id", "id cid cluster_id",
             "test-cluster"),
     _option("store", _S, "Store type: MEMORY, FILE, SQL or JETSTREAM", "st store", "st store_type store storetype",
             "MEMORY", remark="SQL: not available yet; JETSTREAM: with an external NATS server"),
-    _option("dir", _S, "Directory of the file store, or of the copy of streams", "dir", "dir datastore"),
-    _option("nats_server", _S, "URL(s) of an external NATS server, instead of the embedded one", "ns nats_server",
+    _option("dir", _S, "Directory of the file store, or of the copies of streams", "dir", "dir datastore"),
+    _option("nats_server", _S, "URLs of an external NATS server, instead of the embedded one", "ns nats_server",
             "ns nats_server nats_server_url"),
     _option("stan_config", _S, "Streaming configuration file", "sc stan_config"),
     _option("hb_interval", _D, "Time between two heartbeats to a client", "hbi hb_interval",
             "hbi hb_interval server_to_client_hb_interval", 30 * _SECOND),
-    _option("hb_timeout", _D, "How long the answer to a heartbeat may take", "hbt hb_timeout",
+    _option("hb_timeout", _D, "Time limit for the answer to a heartbeat", "hbt hb_timeout",
             "hbt hb_timeout server_to_client_hb_timeout", 10 * _SECOND),
     _option("hb_fail_count", _I, "Failed heartbeats before a client is closed", "hbf hb_fail_count",
             "hbf hb_fail_count server_to_client_hb_fail_count", 10),
@@ -146,17 +134,17 @@ STREAMING: Final = Section(
             remark="with a file store, not with clustering"),
     _option("replace_durable", _B, "A new subscription takes over an active durable", "replace_durable",
             "replace_durable replace_durables replace_duplicate_durable replace_duplicate_durables"),
-    _option("any_publish_subject", _B, "A message may name another channel than the subject it is published to",
+    _option("any_publish_subject", _B, "A message may name a channel other than the subject it was published to",
             "any_publish_subject", "any_publish_subject",
-            remark="the original always allows it: permissions for single channels then mean nothing"),
-    _option("io_batch_size", _I, "Messages that are stored before a flush, at most", "io_batch_size", "", 1024),
+            remark="the original always allows it, which defeats permissions for single channels"),
+    _option("io_batch_size", _I, "Limit of messages stored before a flush", "io_batch_size", "", 1024),
     _option("io_sleep_time", _I, "Microseconds to wait for more messages before a flush", "io_sleep_time"),
     _option("encrypt", _B, "Encrypt payloads of messages at rest", "encrypt", "encrypt"),
-    _option("encryption_cipher", _S, "AES or CHACHA; the default suits the machine", "encryption_cipher",
+    _option("encryption_cipher", _S, "AES or CHACHA; the default depends on the machine", "encryption_cipher",
             "encryption_cipher"),
     _option("encryption_key", _S, "Key of the encryption", "encryption_key", "encryption_key",
-            remark="implies --encrypt; the file's key wins over it, NATS_STREAMING_ENCRYPTION_KEY over both"),
-    _option("secure", _B, "The streaming server connects with TLS", "secure", "secure", remark="to an external server"),
+            remark="implies --encrypt; overridden by the key in the file, and both by NATS_STREAMING_ENCRYPTION_KEY"),
+    _option("secure", _B, "Connect with TLS", "secure", "secure", remark="to an external server"),
     _option("discover_prefix", _S, "Prefix of the subject for connect requests", "", "discover_prefix",
             "_STAN.discover"),
     _option("credentials", _S, "Credentials file for the external server", "", "credentials"),
@@ -169,7 +157,7 @@ STREAMING: Final = Section(
     _option("file", _M, "File store", "", "file file_options"),
     _option("sql", _M, "SQL store", "", "sql sql_options", state=_LATER),
     _option("jetstream_options", _M, "JetStream store", "", "jetstream_options"),
-    _option("partitioning", _B, "Serve only the channels that the limits name", "", "partitioning"),
+    _option("partitioning", _B, "Serve only the channels named by the limits", "", "partitioning"),
     _option("cluster", _M, "Run as a node of a cluster", "", "cluster", remark="with a file or JetStream store"),
 )
 
@@ -187,13 +175,13 @@ STREAMING_TLS: Final = Section(
     _option("tls.client_cert", _S, "Client certificate of the streaming server", "tls_client_cert", "client_cert"),
     _option("tls.client_key", _S, "Client key of the streaming server", "tls_client_key", "client_key"),
     _option("tls.client_ca", _S, "CA of the NATS server's certificate", "tls_client_cacert", "client_ca client_cacert"),
-    _option("tls.server_name", _S, "Name that the certificate has to carry", "", "server_name server_hostname"),
+    _option("tls.server_name", _S, "Required name in the certificate", "", "server_name server_hostname"),
     _option("tls.skip_verify", _B, "Trust any certificate", "", "skip_verify insecure"),
 )
 
 LIMITS: Final = Section(
     "Limits of the store", "streaming.limits",
-    _option("limits.max_channels", _I, "Channels (0 for unlimited, as for all limits)", "mc max_channels",
+    _option("limits.max_channels", _I, "Number of channels (0 for unlimited, as for all limits)", "mc max_channels",
             "mc max_channels maxchannels", DEFAULT_MAX_CHANNELS),
     _option("limits.max_subs", _I, "Subscriptions of a channel", "msu max_subs",
             "msu max_subs max_subscriptions maxsubscriptions", DEFAULT_MAX_SUBS),
@@ -202,20 +190,20 @@ LIMITS: Final = Section(
     _option("limits.max_bytes", _Z, "Bytes of a channel's messages", "mb max_bytes", "mb max_bytes maxbytes",
             DEFAULT_MAX_BYTES),
     _option("limits.max_age", _D, "Age of messages", "ma max_age", "ma max_age maxage"),
-    _option("limits.max_inactivity", _D, "How long an unused channel is kept", "mi max_inactivity",
+    _option("limits.max_inactivity", _D, "Time after which an unused channel is removed", "mi max_inactivity",
             "mi max_inactivity maxinactivity"),
-    _option("limits.channels", _M, "Channel or pattern to its limits", "",
+    _option("limits.channels", _M, "Limits by channel or pattern", "",
             "channels channels_limits channelslimits per_channel per_channel_limits"),
 )
 
-#: What a channel or pattern may set of its own.
+#: settings of a channel or pattern
 CHANNEL_LIMITS: Final = Section(
     "Limits of a channel or pattern",
     "streaming.limits.channels",
     *(
-        replace(option, to=_field(option), flags=(), default=None)
+        replace(option, setting=_field(option), flags=(), default=None)
         for option in LIMITS.options
-        if option.flags and option.to != "limits.max_channels"
+        if option.flags and option.setting != "limits.max_channels"
     ),
 )
 
@@ -232,23 +220,23 @@ FILE: Final = Section(
     _option("file.buffer_size", _Z, "Write buffer; 0 writes at once", "file_buffer_size", "buffer_size", 2 * _MB),
     _option("file.read_buffer_size", _Z, "Bytes to read ahead", "file_read_buffer_size",
             "file_read_buffer_size read_buffer_size", 2 * _MB),
-    _option("file.crc", _B, "Check CRCs of what is read", "file_crc", "crc do_crc", True),
+    _option("file.crc", _B, "Check the CRCs of records read", "file_crc", "crc do_crc", True),
     _option("file.crc_poly", _I, "Polynomial of the CRCs", "file_crc_poly", "crc_poly", IEEE),
     _option("file.sync", _B, "Sync files on every flush", "file_sync", "sync do_sync sync_on_flush", True),
-    _option("file.auto_sync", _D, "Sync all files that often; 0 or less for never", "file_auto_sync",
+    _option("file.auto_sync", _D, "Interval of syncing all files; 0 or less for never", "file_auto_sync",
             "file_auto_sync auto_sync", 60 * _SECOND),
     _option("file.slice_max_msgs", _I, "Messages of a slice", "file_slice_max_msgs",
             "slice_max_msgs slice_max_count slice_msgs slice_count"),
     _option("file.slice_max_bytes", _Z, "Bytes of a slice", "file_slice_max_bytes",
             "slice_max_bytes slice_max_size slice_bytes slice_size", DEFAULT_SLICE_MAX_BYTES),
-    _option("file.slice_max_age", _D, "Time for which a slice is written", "file_slice_max_age",
+    _option("file.slice_max_age", _D, "Age at which a slice is closed", "file_slice_max_age",
             "slice_max_age slice_age slice_max_time slice_time_limit"),
-    _option("file.slice_archive_script", _S, "Program that gets removed slices", "file_slice_archive_script",
+    _option("file.slice_archive_script", _S, "Program that receives removed slices", "file_slice_archive_script",
             "slice_archive_script slice_archive slice_script"),
-    _option("file.fds_limit", _I, "Files that may be open", "file_fds_limit", "file_descriptors_limit fds_limit"),
-    _option("file.parallel_recovery", _I, "Channels to recover at a time", "file_parallel_recovery",
+    _option("file.fds_limit", _I, "Limit of open files", "file_fds_limit", "file_descriptors_limit fds_limit"),
+    _option("file.parallel_recovery", _I, "Channels recovered in parallel", "file_parallel_recovery",
             "parallel_recovery", 1),
-    _option("file.truncate_bad_eof", _B, "Cut damaged ends off files at the start", "file_truncate_bad_eof",
+    _option("file.truncate_bad_eof", _B, "Truncate damaged ends of files at the start", "file_truncate_bad_eof",
             remark="not in two consecutive starts; no key in the file"),
 )
 
@@ -259,7 +247,7 @@ SQL: Final = Section(
     _option("sql.no_caching", _B, "Do not cache", "sql_no_caching", "no_caching", state=_LATER),
     _option("sql.max_open_conns", _I, "Connections to the database", "sql_max_open_conns", "max_open_conns max_conns",
             state=_LATER),
-    _option("sql.bulk_insert_limit", _I, "Messages of one insert", "sql_bulk_insert_limit", "bulk_insert_limit",
+    _option("sql.bulk_insert_limit", _I, "Messages in one insert", "sql_bulk_insert_limit", "bulk_insert_limit",
             state=_LATER),
 )
 
@@ -273,42 +261,42 @@ CHANNELS: Final = Section(
 CLUSTER: Final = Section(
     "Streaming cluster", "streaming.cluster",
     _option("cluster.clustered", _B, "Run as a node of a cluster", "clustered",
-            remark="with a file store: streams and a copy in its directory, by a nats-server of the node"),
+            remark="with a file store: streams of the node's nats-server and their copies in its directory"),
     _option("cluster.node_id", _S, "Id of the node", "cluster_node_id", "node_id",
-            remark="with a file store kept in its directory; random if not given"),
+            remark="with a file store, stored in its directory; default: random"),
     _option("cluster.bootstrap", _B, "Start the cluster with this node", "cluster_bootstrap", "bootstrap",
             state=_NOT_NEEDED),
-    _option("cluster.peers", _S, "Ids of the other nodes, with commas between them", "cluster_peers",
+    _option("cluster.peers", _S, "Ids of the other nodes, separated by commas", "cluster_peers",
             remark="with a file store each stream has as many replicas as there are nodes, up to 5"),
     _option("cluster.log_path", _S, "Directory of the replicated log", "cluster_log_path", "log_path",
-            state=_WARNED, remark="a Raft log of the original is looked for there"),
+            state=_WARNED, remark="checked for a Raft log of the original"),
     _option("cluster.log_cache_size", _I, "Log entries in memory", "cluster_log_cache_size", "log_cache_size", 512,
             state=_WARNED),
     _option("cluster.log_snapshots", _I, "Snapshots to keep", "cluster_log_snapshots", "log_snapshots", 2,
             state=_WARNED),
-    _option("cluster.trailing_logs", _I, "Log entries behind a snapshot", "cluster_trailing_logs", "trailing_logs",
+    _option("cluster.trailing_logs", _I, "Log entries after a snapshot", "cluster_trailing_logs", "trailing_logs",
             10240, state=_WARNED),
     _option("cluster.sync", _B, "Sync the log on every write", "cluster_sync", "sync",
-            remark="the copy of the channels is synced before an acknowledgement; the node's own NATS server syncs "
+            remark="the copies of channels are synced before an acknowledgement; the node's own NATS server syncs "
                    "every second"),
-    _option("cluster.raft_logging", _B, "Log what the replication does", "cluster_raft_logging", "raft_logging",
+    _option("cluster.raft_logging", _B, "Log the replication", "cluster_raft_logging", "raft_logging",
             state=_WARNED),
-    _option("cluster.proceed_on_restore_failure", _B, "Go on when messages cannot be restored",
+    _option("cluster.proceed_on_restore_failure", _B, "Continue when messages cannot be restored",
             "cluster_proceed_on_restore_failure", "proceed_on_restore_failure", state=_WARNED),
     _option("cluster.allow_add_remove_node", _B, "Nodes can be added and removed", "cluster_allow_add_remove_node",
             "allow_add_remove_node", state=_WARNED),
     _option("cluster.peers", _L, "Ids of the other nodes", "", "peers",
-            remark="without them three replicas, where there are routes"),
+            remark="default with routes: three replicas"),
     _option("cluster.raft_heartbeat_timeout", _D, "Heartbeat time-out", "", "raft_heartbeat_timeout", state=_WARNED),
     _option("cluster.raft_election_timeout", _D, "Election time-out", "", "raft_election_timeout", state=_WARNED),
     _option("cluster.raft_lease_timeout", _D, "Lease of the leader", "", "raft_lease_timeout", _SECOND,
-            remark="the lease is twice that, and at least a second"),
+            remark="the lease is twice this time, and at least a second"),
     _option("cluster.raft_commit_timeout", _D, "Commit time-out", "", "raft_commit_timeout", state=_WARNED),
-    _option("cluster.bolt_free_list_sync", _B, "Detail of the log's database", "", "bolt_free_list_sync",
+    _option("cluster.bolt_free_list_sync", _B, "Setting of the log's database", "", "bolt_free_list_sync",
             state=_WARNED),
-    _option("cluster.bolt_free_list_map", _B, "Detail of the log's database", "", "bolt_free_list_map",
+    _option("cluster.bolt_free_list_map", _B, "Setting of the log's database", "", "bolt_free_list_map",
             state=_WARNED),
-    _option("cluster.nodes_connections", _B, "A connection for each node", "", "nodes_connections", state=_WARNED),
+    _option("cluster.nodes_connections", _B, "One connection per node", "", "nodes_connections", state=_WARNED),
 )
 
 NATS: Final = Section(
@@ -316,76 +304,76 @@ NATS: Final = Section(
     _option("nats.host", _S, "Address to listen on", "a addr net", "host net", "0.0.0.0"),
     _option("nats.port", _I, "Port for clients; -1 for a free one", "p port", "port", 4222),
     _option("nats.name", _S, "Name of the NATS server; its id by default", "n name server_name", "server_name"),
-    _option("nats.client_advertise", _S, "Address that is announced to clients", "client_advertise",
+    _option("nats.client_advertise", _S, "Address announced to clients", "client_advertise",
             "client_advertise"),
     _option("nats.pid_file", _S, "File for the process id", "P pid", "pidfile pid_file"),
     _option("nats.ports_file_dir", _S, "Directory for a file with the ports", "ports_file_dir", "ports_file_dir"),
     _option("nats.http_port", _I, "Port for monitoring over HTTP", "m http_port", "http_port monitor_port"),
     _option("nats.https_port", _I, "Port for monitoring over HTTPS", "ms https_port", "https_port"),
     _option("config", _S, "Configuration file", "c config"),
-    _option("nats.user", _S, "User that clients have to be", "user"),
-    _option("nats.password", _S, "Password that clients need", "pass"),
-    _option("nats.token", _S, "Token that clients need", "auth"),
-    _option("nats.max_traced_msg_len", _I, "Bytes of a payload in the trace", "max_traced_msg_len",
+    _option("nats.user", _S, "User for clients", "user"),
+    _option("nats.password", _S, "Password for clients", "pass"),
+    _option("nats.token", _S, "Token for clients", "auth"),
+    _option("nats.max_traced_msg_len", _I, "Limit of payload bytes in the trace", "max_traced_msg_len",
             "max_traced_msg_len"),
     _option("nats.profile", _I, "Port for profiling", "profile", "prof_port", state=_WARNED,
-            remark="made for Go programs"),
+            remark="for Go programs only"),
     _option("jetstream", _B, "JetStream: streams in the embedded server", "js jetstream"),
     _option("jetstream.store_dir", _S, "Directory of streams; `jetstream` is added", "sd store_dir",
-            "store_dir storedir", remark="the system's temporary directory without"),
-    _option("jetstream.from_channels", _B, "Each channel is a stream, too, to be read only", "streams_from_channels"),
-    _option("jetstream.preview", _B, "JetStream's preview of 2019 and 2020 is answered, too", "preview_api"),
+            "store_dir storedir", remark="default: the system's temporary directory"),
+    _option("jetstream.from_channels", _B, "Each channel is also a read-only stream", "streams_from_channels"),
+    _option("jetstream.preview", _B, "Support also JetStream's preview of 2019 and 2020", "preview_api"),
     _option("nats.listen", Kind.ADDRESS, "Address and port for clients", "", "listen"),
     _option("nats.http", Kind.ADDRESS, "Address and port for monitoring over HTTP", "", "http"),
     _option("nats.https", Kind.ADDRESS, "Address and port for monitoring over HTTPS", "", "https"),
-    _option("nats.http_base_path", _S, "In front of the paths of NATS monitoring", "", "http_base_path", "/"),
+    _option("nats.http_base_path", _S, "Prefix of the paths of NATS monitoring", "", "http_base_path", "/"),
     _option("nats.max_connections", _I, "Clients at a time", "", "max_connections max_conn", 65536),
     _option("nats.max_subscriptions", _I, "Subscriptions of a client", "", "max_subscriptions max_subs"),
     _option("nats.max_sub_tokens", _I, "Tokens of a subject", "", "max_sub_tokens max_subscription_tokens",
             state=_WARNED),
-    _option("nats.max_control_line", _I, "Bytes of a control line", "", "max_control_line", 4096),
+    _option("nats.max_control_line", _I, "Limit of a control line in bytes", "", "max_control_line", 4096),
     _option("nats.max_payload", _I, "Bytes of a message", "", "max_payload", _MB),
-    _option("nats.max_pending", _I, "Bytes that may wait for a client", "", "max_pending", 64 * _MB),
+    _option("nats.max_pending", _I, "Limit of bytes waiting for a client", "", "max_pending", 64 * _MB),
     _option("nats.ping_interval", _D, "Time between two pings", "", "ping_interval", 120 * _SECOND),
-    _option("nats.ping_max", _I, "Unanswered pings of a stale connection", "", "ping_max", 2),
-    _option("nats.write_deadline", _D, "How long a client may take no data", "", "write_deadline", 10 * _SECOND),
-    _option("nats.no_sublist_cache", _B, "No cache of matches", "", "disable_sublist_cache no_sublist_cache",
+    _option("nats.ping_max", _I, "Unanswered pings until a connection is stale", "", "ping_max", 2),
+    _option("nats.write_deadline", _D, "Time limit for clients that read no data", "", "write_deadline", 10 * _SECOND),
+    _option("nats.no_sublist_cache", _B, "Disable the cache of matches", "", "disable_sublist_cache no_sublist_cache",
             state=_NOT_NEEDED, remark="the cache is bounded"),
-    _option("nats.lame_duck_duration", _D, "Over how long clients are sent away", "", "lame_duck_duration",
+    _option("nats.lame_duck_duration", _D, "Duration of disconnecting all clients", "", "lame_duck_duration",
             120 * _SECOND),
-    _option("nats.lame_duck_grace_period", _D, "How long to wait before the first", "", "lame_duck_grace_period",
+    _option("nats.lame_duck_grace_period", _D, "Delay before the first disconnection", "", "lame_duck_grace_period",
             10 * _SECOND),
     _option("nats.connect_error_reports", _I, "About routes only", "", "connect_error_reports", state=_NOT_NEEDED),
     _option("nats.reconnect_error_reports", _I, "About routes only", "", "reconnect_error_reports", state=_NOT_NEEDED),
-    _option("nats.no_auth_user", _S, "Who clients without credentials are", "", "no_auth_user"),
+    _option("nats.no_auth_user", _S, "User for clients without credentials", "", "no_auth_user"),
     _option("nats.no_header_support", _B, "Do without headers", "", "no_header_support"),
-    _option("nats.allow_non_tls", _B, "Clients may do without TLS", "", "allow_non_tls", state=_LATER),
+    _option("nats.allow_non_tls", _B, "Allow clients without TLS", "", "allow_non_tls", state=_LATER),
     _option("nats.no_system_account", _B, "", "", "no_system_account no_system no_sys_acc", state=_NOT_NEEDED),
     _option("nats.server_tags", _L, "Tags of the server", "", "server_tags", state=_WARNED),
     _option("nats.trace_headers", _B, "Trace headers only", "", "trace_headers", state=_WARNED),
-    _option("nats.log_max_num", _I, "Rotated log files that are kept", "", "logfile_max_num log_max_num",
+    _option("nats.log_max_num", _I, "Number of rotated log files to keep", "", "logfile_max_num log_max_num",
             state=_WARNED),
-    _option("nats.max_closed_clients", _I, "Closed connections that monitoring shows", "", "max_closed_clients",
+    _option("nats.max_closed_clients", _I, "Closed connections shown by monitoring", "", "max_closed_clients",
             state=_WARNED),
     _option("nats.no_fast_producer_stall", _B, "Publishers never wait for slow receivers", "",
             "no_fast_producer_stall", state=_WARNED),
     _option("nats.prof_block_rate", _I, "Detail of profiling", "", "prof_block_rate", state=_WARNED),
-    _option("nats.write_timeout", _S, "What becomes of a client that takes no data", "", "write_timeout",
+    _option("nats.write_timeout", _S, "Treatment of a client that reads no data", "", "write_timeout",
             state=_WARNED),
 )
 
 NATS_LOGS: Final = Section(
     "Logs", "",
     _option("log.file", _S, "Log file", "l log", "logfile log_file"),
-    _option("log.size_limit", _I, "Bytes after which the log file is rotated", "log_size_limit",
+    _option("log.size_limit", _I, "Size of the log file before rotation", "log_size_limit",
             "logfile_size_limit log_size_limit"),
-    _option("log.timestamps", _B, "Date and time in front of each line", "T logtime", "logtime", True),
+    _option("log.timestamps", _B, "Date and time at the start of each line", "T logtime", "logtime", True),
     _option("log.utc", _B, "Date and time in UTC", "logtime_utc", "logtime_utc"),
     _option("log.syslog", _B, "Log to the local syslog", "s syslog", "syslog"),
     _option("log.remote_syslog", _S, "Log to a syslog server (udp://host:514)", "r remote_syslog", "remote_syslog"),
     _option("nats.debug", _B, "Debug lines of the NATS server", "D debug", "debug"),
     _option("nats.trace", _B, "Trace lines of the NATS server", "V trace", "trace"),
-    _option("VV", _B, "-V, with the server's own connections", "VV"),
+    _option("VV", _B, "-V, including the server's own connections", "VV"),
     _option("DV", _B, "-D and -V", "DV"),
     _option("DVV", _B, "-D and -VV", "DVV"),
     _option("nats.trace_verbose", _B, "Trace lines of the server's own connections", "", "trace_verbose"),
@@ -406,11 +394,11 @@ NATS_PARTS: Final = Section(
     _option("system_account", _S, "Account for system events", "", "system_account system", state=_LATER),
     _option("mappings", _M, "Subject mappings", "", "mappings maps", state=_LATER),
     _option("ocsp", _M, "Stapled certificate states", "", "ocsp", state=_LATER),
-    _option("ocsp_cache", _M, "Certificate states that are kept", "", "ocsp_cache", state=_NOT_NEEDED),
-    _option("server_metadata", _M, "What else is said of the server", "", "server_metadata", state=_WARNED),
+    _option("ocsp_cache", _M, "Cache of certificate states", "", "ocsp_cache", state=_NOT_NEEDED),
+    _option("server_metadata", _M, "Other properties of the server", "", "server_metadata", state=_WARNED),
     _option("feature_flags", _M, "Features of nats-server", "", "feature_flags", state=_WARNED),
-    _option("proxies", _M, "Proxies that are trusted", "", "proxies", state=_LATER),
-    _option("default_sentinel", _S, "JWT of clients without one", "", "default_sentinel", state=_LATER),
+    _option("proxies", _M, "Trusted proxies", "", "proxies", state=_LATER),
+    _option("default_sentinel", _S, "Default JWT of clients", "", "default_sentinel", state=_LATER),
     _option("operator", _M, "Operators and their accounts (JWT)", "",
             "operator operators roots root root_operators root_operator trusted trusted_keys resolver "
             "account_resolver account_resolvers resolver_tls resolver_preload resolver_pinned_accounts", state=_LATER),
@@ -418,15 +406,15 @@ NATS_PARTS: Final = Section(
 
 JETSTREAM: Final = Section(
     "JetStream", "jetstream",
-    _option("jetstream", _B, "Switch it on; a map without this does, too", "", "enabled enable"),
+    _option("jetstream", _B, "Enable JetStream; a map without this key also enables it", "", "enabled enable"),
     _option("jetstream.store_dir", _S, "Directory of streams; `jetstream` is added", "", "store_dir storedir store"),
-    _option("jetstream.max_mem", _Z, "Bytes of messages in memory; 0 for three quarters of the machine's", "",
+    _option("jetstream.max_mem", _Z, "Limit of messages in memory, in bytes; 0: three quarters of all memory", "",
             "max_memory_store max_mem_store max_mem"),
-    _option("jetstream.max_file", _Z, "Bytes of messages in files; 0 for three quarters of what is free", "",
+    _option("jetstream.max_file", _Z, "Limit of messages in files, in bytes; 0: three quarters of the free space", "",
             "max_file_store max_file"),
-    _option("jetstream.from_channels", _B, "Each channel is a stream, too, to be read only", "",
+    _option("jetstream.from_channels", _B, "Each channel is also a read-only stream", "",
             "streams_from_channels"),
-    _option("jetstream.preview", _B, "JetStream's preview of 2019 and 2020 is answered, too", "", "preview_api"),
+    _option("jetstream.preview", _B, "Support also JetStream's preview of 2019 and 2020", "", "preview_api"),
     _option("jetstream.domain", _S, "Domain", "", "domain", state=_LATER),
     _option("jetstream.sync_interval", _S, "Time between two syncs of files", "", "sync_interval sync", state=_LATER,
             remark="two minutes"),
@@ -435,9 +423,9 @@ JETSTREAM: Final = Section(
             "key encryption_key ek cipher prev_key prev_encryption_key prev_ek", state=_LATER),
     _option("jetstream.tpm", _M, "Key of the encryption in a TPM", "", "tpm", state=_LATER),
     _option("jetstream.strict", _B, "Refuse requests with unknown members", "", "strict", state=_WARNED),
-    _option("jetstream.request_queue_limit", _I, "Requests that may wait", "", "request_queue_limit",
-            state=_NOT_NEEDED, remark="they are answered as they come"),
-    _option("jetstream.info_queue_limit", _I, "Requests for information that may wait", "", "info_queue_limit",
+    _option("jetstream.request_queue_limit", _I, "Limit of waiting requests", "", "request_queue_limit",
+            state=_NOT_NEEDED, remark="requests are answered on arrival"),
+    _option("jetstream.info_queue_limit", _I, "Limit of waiting requests for information", "", "info_queue_limit",
             state=_NOT_NEEDED),
     _option("jetstream.replication", _I, "About replicas only", "",
             "max_outstanding_catchup max_buffered_msgs max_buffered_size meta_compact meta_compact_size "
@@ -446,15 +434,15 @@ JETSTREAM: Final = Section(
 
 AUTHORIZATION: Final = Section(
     "Who may connect", "authorization",
-    _option("user", _S, "User that clients have to be", "", "user username"),
-    _option("password", _S, "Its password, plain or bcrypt", "", "pass password"),
-    _option("token", _S, "Token that clients need, plain or bcrypt", "", "token"),
-    _option("timeout", Kind.SECONDS, "How long a client may take", "", "timeout"),
+    _option("user", _S, "User for clients", "", "user username"),
+    _option("password", _S, "Password for clients, plain or bcrypt", "", "pass password"),
+    _option("token", _S, "Token for clients, plain or bcrypt", "", "token"),
+    _option("timeout", Kind.SECONDS, "Time limit for authentication", "", "timeout"),
     _option("users", _L, "Several users", "", "users"),
     _option("default_permissions", _M, "Permissions of users without their own", "",
             "default_permission default_permissions permissions"),
-    _option("auth_callout", _M, "A service decides who may connect", "", "auth_callout auth_hook", state=_LATER),
-    _option("proxy_required", _B, "Clients have to come by a proxy", "", "proxy_required", state=_LATER),
+    _option("auth_callout", _M, "Authentication by a service", "", "auth_callout auth_hook", state=_LATER),
+    _option("proxy_required", _B, "Require clients to connect through a proxy", "", "proxy_required", state=_LATER),
 )
 
 USER: Final = Section(
@@ -462,62 +450,62 @@ USER: Final = Section(
     _option("name", _S, "Name", "", "user username"),
     _option("password", _S, "Password, plain or bcrypt", "", "pass password"),
     _option("nkey", _S, "Public nkey, instead of name and password", "", "nkey"),
-    _option("permissions", _M, "What the user may do", "", "permission permissions authorization"),
+    _option("permissions", _M, "Permissions of the user", "", "permission permissions authorization"),
     _option("allowed_connection_types", _L, "Kinds of connections", "",
             "allowed_connection_types connection_types clients",
-            remark="a user without STANDARD among them cannot connect: there are no other kinds yet"),
-    _option("proxy_required", _B, "The user has to come by a proxy", "", "proxy_required", state=_LATER),
+            remark="without STANDARD the user cannot connect: other types are not available yet"),
+    _option("proxy_required", _B, "Require the user to connect through a proxy", "", "proxy_required", state=_LATER),
 )
 
 NATS_TLS: Final = Section(
     "TLS of the embedded NATS server", "tls",
     _option("nats.tls", _B, "TLS for clients", "tls"),
-    _option("nats.tls.verify", _B, "Clients have to show a certificate", "tlsverify", "verify"),
+    _option("nats.tls.verify", _B, "Require client certificates", "tlsverify", "verify"),
     _option("nats.tls.cert", _S, "Certificate", "tlscert", "cert_file"),
     _option("nats.tls.key", _S, "Private key", "tlskey", "key_file"),
     _option("nats.tls.ca", _S, "CA of client certificates", "tlscacert", "ca_file"),
-    _option("verify_and_map", _B, "Clients are the users that their certificates name", "", "verify_and_map"),
-    _option("insecure", _B, "Accept a certificate of the server with an old signature or a short key", "", "insecure"),
-    _option("timeout", Kind.SECONDS, "How long the handshake may take", "", "timeout"),
+    _option("verify_and_map", _B, "Map client certificates to users", "", "verify_and_map"),
+    _option("insecure", _B, "Accept a server certificate with an old signature or a short key", "", "insecure"),
+    _option("timeout", Kind.SECONDS, "Time limit for the handshake", "", "timeout"),
     _option("cipher_suites", _L, "Cipher suites", "", "cipher_suites"),
     _option("curve_preferences", _L, "Curves", "", "curve_preferences"),
     _option("pinned_certs", _L, "Accepted client certificates", "", "pinned_certs", state=_LATER),
     _option("connection_rate_limit", _I, "Handshakes per second", "", "connection_rate_limit", state=_WARNED),
     _option("handshake_first", _B, "TLS before anything else", "", "handshake_first first immediate", state=_LATER),
-    _option("min_version", _S, "Oldest version of TLS; 1.2 without", "", "min_version", state=_LATER),
+    _option("min_version", _S, "Oldest version of TLS; default: 1.2", "", "min_version", state=_LATER),
     _option("certs", _L, "Several certificates", "", "certs certificates", state=_LATER),
     _option("cert_store", _S, "Certificates of Windows", "",
             "cert_store cert_match_by cert_match cert_match_skip_invalid ca_certs_match", state=_LATER),
-    _option("ocsp_peer", _M, "Certificate states of clients", "", "ocsp_peer", state=_LATER),
+    _option("ocsp_peer", _M, "Check the revocation of client certificates", "", "ocsp_peer", state=_LATER),
     _option("allow_insecure_cipher_suites", _B, "Weak cipher suites", "", "allow_insecure_cipher_suites",
             state=_WARNED),
 )
 
 ROUTES: Final = Section(
     "Routes of the embedded NATS server", "cluster",
-    _option("routes.listen", _S, "Address and port to accept routes on; on the command line a URL",
-            "cluster cluster_listen", "listen", remark="user and password in the URL are what others have to be"),
-    _option("routes.host", _S, "Address to accept routes on", "", "host net", "0.0.0.0"),
-    _option("routes.port", _I, "Port to accept routes on; -1 for a free one", "", "port"),
-    _option("routes", _S, "URLs of other servers, in the file a list; one that is there is enough", "routes",
+    _option("routes.listen", _S, "Address and port for routes; on the command line a URL",
+            "cluster cluster_listen", "listen", remark="other servers need user and password of the URL"),
+    _option("routes.host", _S, "Address for routes", "", "host net", "0.0.0.0"),
+    _option("routes.port", _I, "Port for routes; -1 for a free one", "", "port"),
+    _option("routes", _S, "Routes to other servers; one reachable server suffices", "routes",
             "routes"),
-    _option("routes.name", _S, "Name of the cluster, the same for all", "cluster_name", "name"),
+    _option("routes.name", _S, "Name of the cluster, equal on all servers", "cluster_name", "name"),
     _option("routes.authorization", _M, "User and password of routes", "", "authorization"),
-    _option("routes.tls", _M, "TLS of routes; both ends show certificates", "", "tls"),
+    _option("routes.tls", _M, "TLS of routes; certificates are required at both ends", "", "tls"),
     _option("routes.advertise", _S, "Address announced to other servers", "cluster_advertise",
             "cluster_advertise advertise"),
-    _option("routes.no_advertise", _B, "Do not tell clients about the other servers", "no_advertise", "no_advertise"),
-    _option("routes.connect_retries", _I, "Further attempts to reach a server that another one has announced",
+    _option("routes.no_advertise", _B, "Do not announce the other servers to clients", "no_advertise", "no_advertise"),
+    _option("routes.connect_retries", _I, "Retries for a server announced by another one",
             "connect_retries", "connect_retries"),
-    _option("routes.permissions", _M, "Subjects that routes may carry", "", "permissions", state=_LATER),
+    _option("routes.permissions", _M, "Permitted subjects of routes", "", "permissions", state=_LATER),
     _option("routes.accounts", _L, "Routes for single accounts", "", "accounts", state=_LATER),
     _option("routes.pool_size", _I, "Connections of a route", "", "pool_size", state=_NOT_NEEDED),
     _option("routes.compression", _S, "Compression of routes", "", "compression", state=_NOT_NEEDED),
     _option("routes.ping_interval", _D, "Time between two pings", "", "ping_interval", state=_NOT_NEEDED),
-    _option("routes.ping_max", _I, "Unanswered pings of a stale route", "", "ping_max", state=_NOT_NEEDED),
-    _option("routes.write_deadline", _D, "How long a server may take no data", "", "write_deadline write_timeout",
+    _option("routes.ping_max", _I, "Unanswered pings until a route is stale", "", "ping_max", state=_NOT_NEEDED),
+    _option("routes.write_deadline", _D, "Time limit for servers that read no data", "", "write_deadline write_timeout",
             state=_NOT_NEEDED),
-    _option("routes.connect_backoff", _B, "Longer and longer pauses between attempts", "", "connect_backoff",
+    _option("routes.connect_backoff", _B, "Increase the pause between attempts", "", "connect_backoff",
             state=_NOT_NEEDED),
 )
 
@@ -528,23 +516,23 @@ COMMON: Final = Section(
             remark="the original checks the syntax and then starts nevertheless"),
     _option("help", _B, "Show this", "h help"),
     _option("version", _B, "Show the version", "v version"),
-    _option("help_tls", _B, "Show what there is for TLS", "help_tls"),
+    _option("help_tls", _B, "Show the options of TLS", "help_tls"),
 )
 # fmt: on
 
-#: In the order of the help text.
+#: in the order of the help text
 SECTIONS: Final = (
     STREAMING, LIMITS, CHANNEL_LIMITS, FILE, SQL, CHANNELS, CLUSTER, STREAMING_TLS, STREAMING_LOGS,
     NATS, NATS_LOGS, NATS_TLS, NATS_PARTS, JETSTREAM, AUTHORIZATION, USER, ROUTES, COMMON,
 )  # fmt: skip
-#: Keys by name, for each map of a file.
+#: keys by name, for each map of a file
 KEYS: Final = {
     path: {name: key for section in SECTIONS if section.path == path for name, key in section.keys.items()}
     for path in dict.fromkeys(section.path for section in SECTIONS)
 }
-#: Options by their names on the command line.
+#: options by their names on the command line
 FLAGS: Final = {name: option for section in SECTIONS for option in section.options for name in option.flags}
-#: Settings whose default is not zero, false or empty.
+#: settings whose default is not zero, false or empty
 DEFAULTS: Final[Mapping[str, Setting]] = {
-    option.to: option.default for section in SECTIONS for option in section.options if option.default is not None
+    option.setting: option.default for section in SECTIONS for option in section.options if option.default is not None
 }

@@ -1,8 +1,8 @@
-"""A node of a cluster, and the configuration of the real nats-server that it brings along.
+"""A node of a cluster, and the configuration of its own nats-server.
 
-Facts: high-availability.md section D. What the original replicates by itself is in streams of JetStream here, with a
-copy in files. A nats-server takes the same keys as the embedded one; so what is plain comes from the merged settings,
-and whole parts as they are in the file. The broker keeps what is its own: monitoring, the log, files about the process.
+Facts: high-availability.md section D. Data that the original replicates by itself is in JetStream streams here, with
+copies in files. The nats-server accepts the keys of the embedded server: plain values come from the merged settings,
+and whole parts unchanged from the file. The broker handles monitoring, the log, and process files itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from broker.config.values import Node
     from broker.nats.options import ClusterOptions
 
-#: Settings of the original's nodes that mean nothing to streams.
+#: settings of the original's nodes without meaning for streams
 _RAFT: Final = (
     *("raft_heartbeat_timeout", "raft_election_timeout", "raft_commit_timeout", "log_path", "log_cache_size"),
     *("log_snapshots", "trailing_logs", "raft_logging", "proceed_on_restore_failure", "allow_add_remove_node"),
@@ -32,45 +32,37 @@ _NO_EFFECT: Final = "cluster: %s: no effect; elections and replication are those
 _COMMA: Final = (
     "Peer name contains ',' make sure you provided an array of peer names, not a string with commas: taken for %d peers"
 )
-#: With durable copies: what these do not have, registrations and new subscriptions, is lost with power of that time.
+#: sync interval with durable copies; a power failure loses at most the data without such copies, registrations and new
+#: subscriptions, of this time
 _SYNC_INTERVAL: Final = "1s"
 _SECOND: Final = 1e9
 _SHORTEST_LEASE: Final = 1.0
-#: Servers that hold a stream: at most, and where nobody said how many nodes there are.
-_MOST: Final = 5
+#: limit of servers that hold a stream, and the default for an unknown number of nodes
+_MAX_REPLICAS: Final = 5
 _USUAL: Final = 3
 _OURS: Final = frozenset(
     f"nats.{each}"
     for each in ("name", "pid_file", "ports_file_dir", "http_port", "https_port", "http_base_path", "profile")
 ) | {"jetstream.store_dir"}
 _PLAIN: Final = (Kind.BOOL, Kind.INT, Kind.STRING, Kind.DURATION)
-#: Of the part `cluster`, what is taken as it is in the file.
-_OF_ROUTES: Final = ("tls", "permissions", "accounts", "pool_size", "compression", "ping_interval", "ping_max")
+#: keys of the part `cluster` that are passed unchanged
+_ROUTE_KEYS: Final = ("tls", "permissions", "accounts", "pool_size", "compression", "ping_interval", "ping_max")
 _OF_JETSTREAM_NOT: Final = ("enabled", "enable", "store_dir", "storedir", "streams_from_channels", "preview_api")
-#: Options of the command line that change the part `tls`.
+#: command line options that change the part `tls`
 _TLS: Final = {"verify": "verify", "cert": "cert_file", "key": "key_file", "ca": "ca_file"}
-#: What there may be in a map. Everything else in it that a variable refers to is there for the variable only.
+#: keys of maps; other keys that a variable refers to only define that variable
 _KNOWN: Final = {name for section in SECTIONS for name in section.keys} | {
     *("publish", "pub", "import", "subscribe", "sub", "export", "allow", "deny", "allow_responses", "max", "expires"),
 }
 _LOG_SIZE: Final = 16 << 20
 _LOGS: Final = 2
-#: Attempts, a second each, between two lines about a node that is gone.
+#: attempts, one per second, between two lines about a lost node
 _REPORTS: Final = 60
 _BLANK: Final = re.compile(r"\s")
 
 
 def as_node(options: BrokerOptions, settings: Settings, file: NatsFile) -> BrokerOptions:
-    """Returns the options of a node of a cluster.
-
-    Args:
-        options: What is known so far, with those of the file store.
-        settings: What holds.
-        file: What the file says about the NATS server.
-
-    Raises:
-        UsageError: It could not reach the other nodes.
-    """
+    """Returns the options of a node, from those of its file store; UsageError if it could not reach the other nodes."""
     lease = 2 * settings.number("cluster.raft_lease_timeout") / _SECOND
     node_id, peers = settings.text("cluster.node_id"), settings.given.get("cluster.peers", ())
     listed = peers if isinstance(peers, tuple) else ()
@@ -100,7 +92,9 @@ def _on_files(
             "(--nats_server)"
         )
     # On all nodes, as in the original. Nodes that join are not listed anywhere.
-    replicas = min(1 + len(node.peers), _MOST) if node.peers else 1 if routes is None and not external else _USUAL
+    replicas = (
+        min(1 + len(node.peers), _MAX_REPLICAS) if node.peers else 1 if routes is None and not external else _USUAL
+    )
     assert options.file is not None
     directory = options.file.directory
     log_path = settings.text("cluster.log_path") or f"{settings.text('cluster_id')}/{node.node_id}"
@@ -115,19 +109,13 @@ def _on_files(
 
 
 def server_config(settings: Settings, file: NatsFile, cluster: ClusterOptions | None) -> dict[str, Any]:
-    """Returns the configuration of a node's nats-server, without its name and the place of its streams.
-
-    Args:
-        settings: What holds.
-        file: What the file says about the NATS server.
-        cluster: Options of routes.
-    """
+    """Returns the configuration of a node's nats-server, without its name and directory."""
     config: dict[str, Any] = {"reconnect_error_reports": _REPORTS}
     config |= {
         each.keys[0]: f"{value}ns" if each.kind is Kind.DURATION else value
-        for each in (*NATS.options, *(each for each in NATS_LOGS.options if each.to.startswith("nats.")))
-        if each.keys and each.kind in _PLAIN and each.to not in _OURS
-        if (value := settings.given.get(each.to)) is not None
+        for each in (*NATS.options, *(each for each in NATS_LOGS.options if each.setting.startswith("nats.")))
+        if each.keys and each.kind in _PLAIN and each.setting not in _OURS
+        if (value := settings.given.get(each.setting)) is not None
     }
     config |= {"host": settings.text("nats.host"), "port": settings.number("nats.port")}
     config |= {"logfile_size_limit": _LOG_SIZE, "logfile_max_num": _LOGS}
@@ -152,7 +140,7 @@ def server_config(settings: Settings, file: NatsFile, cluster: ClusterOptions | 
 
 
 def _routes(cluster: ClusterOptions, given: Mapping[str, Any], cluster_id: str) -> dict[str, Any]:
-    known = {name for name, option in ROUTES.keys.items() if option.to.removeprefix("routes.") in _OF_ROUTES}
+    known = {name for name, option in ROUTES.keys.items() if option.setting.removeprefix("routes.") in _ROUTE_KEYS}
     block: dict[str, Any] = {name: value for name, value in given.items() if name in known}
     block |= {
         "name": _BLANK.sub("_", cluster.name or cluster_id),

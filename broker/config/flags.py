@@ -1,4 +1,4 @@
-"""The command line: which options were given, with which values (server-operations.md sections 2 to 4 and 10)."""
+"""The command line: given options and their values (server-operations.md sections 2 to 4 and 10)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stantools.format.quoting import quote
 
 _TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
-#: An underscore is allowed between two digits, or behind the base.
+#: an underscore may stand between two digits, or after the base
 _INTEGER: Final = re.compile(r"[+-]?(0[xX](_?[0-9a-fA-F])+|0[bB](_?[01])+|0[oO](_?[0-7])+|0(_?[0-7])*|[1-9](_?[0-9])*)")
 _MAX_DIGITS: Final = 80
-#: Options that stand for several others.
-_TOGETHER: Final[Mapping[str, tuple[str, ...]]] = {
+#: options that stand for several others
+_COMBINED: Final[Mapping[str, tuple[str, ...]]] = {
     "SDV": ("stan_debug", "stan_trace"),
     "VV": ("nats.trace", "nats.trace_verbose"),
     "DV": ("nats.debug", "nats.trace"),
@@ -27,35 +27,24 @@ _TOGETHER: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class FlagError(StantoolsError):
-    """An option does not exist or has a bad value: the text, the overview, and exit code 0."""
+    """An unknown option or a bad value: answered by the text and the overview, with exit code 0."""
 
 
 @dataclass(slots=True)
 class CommandLine:
-    """What was given."""
-
-    #: Setting to value, for the options that were given. Sizes are texts, see `sizes`.
+    #: setting -> value of the given options; sizes are texts until `sizes`
     settings: dict[str, Setting] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)  #: setting to the name of the option that set it
-    rest: tuple[str, ...] = ()  #: what follows the options
+    names: dict[str, str] = field(default_factory=dict)  #: setting -> name of the option that set it
+    rest: tuple[str, ...] = ()  #: arguments after the options
 
     def sizes(self) -> None:
-        """Turns the texts of sizes into numbers.
-
-        Raises:
-            ConfigurationError: One is no size.
-        """
         for to, name in sorted(self.names.items(), key=lambda item: item[1]):
             if FLAGS[name].kind is Kind.SIZE:
                 self.settings[to] = parse_size(name, str(self.settings[to]))
 
 
 def parse_flags(argv: Sequence[str]) -> CommandLine:
-    """Parses the arguments behind the program's name.
-
-    Raises:
-        FlagError: An option does not exist, or has no value or a bad one.
-    """
+    """Parses the arguments after the program's name."""
     found = CommandLine()
     arguments = list(argv)
     position = 0
@@ -86,11 +75,7 @@ def parse_flags(argv: Sequence[str]) -> CommandLine:
 
 
 def parse_size(name: str, value: str) -> int:
-    """Parses a size: an integer, maybe with a suffix (`10MB`).
-
-    Raises:
-        ConfigurationError: It is something else.
-    """
+    """Parses a size: an integer, optionally with a suffix (`10MB`)."""
     from broker.config import grammar
 
     parsed: object = ""
@@ -106,9 +91,9 @@ _SIZE: Final = "size"
 
 
 def _set(found: CommandLine, flag: Option, name: str, value: Setting) -> None:
-    found.names[flag.to] = name
-    found.settings[flag.to] = value
-    for each in _TOGETHER.get(flag.to, ()):
+    found.names[flag.setting] = name
+    found.settings[flag.setting] = value
+    for each in _COMBINED.get(flag.setting, ()):
         found.settings[each] = value
         found.names.setdefault(each, name)
 

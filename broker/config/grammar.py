@@ -1,12 +1,11 @@
 """The grammar of configuration files (server-operations.md section 6).
 
-A file is a map without braces around it (or with them). The scanner follows the text once, from left to right, and
-keeps to the oddities that files in use rely on, and to those whose error texts people search for:
+A file is a map, without or with braces around it. The scanner reads the text once and preserves the oddities that
+existing files rely on, and those with well-known error texts:
 
-- what begins with digits and goes on with something else is a word (`24h`), unless a size letter comes first: `10m`
-  is ten million;
-- an integer swallows the `]` right behind it: `[1,2]` fails, `[1, 2 ]` does not;
-- a word may contain `#`, `=`, `:`, `{`, `[` and `"`, but ends with a `'`, which vanishes.
+- digits followed by other characters are a word (`24h`), unless a size letter comes first: `10m` is ten million;
+- an integer swallows a `]` directly after it: `[1,2]` fails, `[1, 2 ]` does not;
+- a word may contain `#`, `=`, `:`, `{`, `[` and `"`, but ends with a `'`, which is dropped.
 
 Depth, number of included files and their size are bounded.
 """
@@ -45,36 +44,26 @@ _BOOLS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": Fa
 
 
 def parse(text: str, source: str = "", *, directory: Path | None = None, environ: Mapping[str, str]) -> dict[str, Node]:
-    """Parses a configuration.
+    """Parses a configuration and returns its top-level map.
 
-    Args:
-        text: The configuration; bytes that are no UTF-8 as `surrogateescape` has them.
-        source: What error texts call the file.
-        directory: Where included files are looked for; the working directory if None.
-        environ: Where variables are looked up that the text does not define.
-
-    Returns:
-        The top-level map.
-
-    Raises:
-        ConfigurationError: The text is no configuration, a variable is not defined, or an included file is wrong.
+    Bytes that are not UTF-8 are surrogate escapes. `source` is the file's name in error texts; includes are relative
+    to `directory`, by default the working directory; `environ` has variables that the text does not define.
     """
     return _Scanner(text, source, directory or Path(), _Surroundings(environ)).document()
 
 
 def parse_file(path: str, environ: Mapping[str, str]) -> dict[str, Node]:
-    """Parses a file; see `parse`."""
     return _parse_file(path, path, _Surroundings(environ))
 
 
 @dataclass(slots=True)
 class _Surroundings:
-    """What a file shares with those that it includes."""
+    """State shared by a file and its includes."""
 
-    environ: Mapping[str, str]  #: variables of the environment
-    including: list[str] = field(default_factory=list)  #: files that are being read, outermost first
-    included: int = 0  #: how many have been
-    resolving: list[str] = field(default_factory=list)  #: variables of the environment that are being parsed
+    environ: Mapping[str, str]
+    including: list[str] = field(default_factory=list)  #: open files, outermost first
+    included: int = 0  #: number of included files
+    resolving: list[str] = field(default_factory=list)  #: environment variables that are being parsed
 
 
 def _parse_file(path: str, source: str, surroundings: _Surroundings) -> dict[str, Node]:
@@ -91,7 +80,7 @@ def _parse_file(path: str, source: str, surroundings: _Surroundings) -> dict[str
     try:
         if content.startswith(_OTHER_ENCODINGS):
             raise ConfigurationError(f"{source} is written in UTF-16; save it in UTF-8")
-        # Editors of Windows begin files so. It would become part of the first key.
+        # byte order mark of Windows editors, which would become part of the first key
         text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
         return _Scanner(text, source, Path(path).parent, surroundings).document()
     finally:
@@ -99,12 +88,10 @@ def _parse_file(path: str, source: str, surroundings: _Surroundings) -> dict[str
 
 
 class _Scanner:
-    """Reads one text."""
-
     __slots__ = ("directory", "newlines", "position", "scopes", "source", "surroundings", "text")
 
     def __init__(self, text: str, source: str, directory: Path, surroundings: _Surroundings) -> None:
-        # A zero byte ends the text, as in the original.
+        # As in the original, a zero byte ends the text.
         self.text = text.partition("\0")[0]
         self.source = source
         self.directory = directory
@@ -113,10 +100,7 @@ class _Scanner:
         self.newlines = [at for at, character in enumerate(self.text) if character == "\n"]
         self.scopes: list[dict[str, Node]] = []
 
-    # Entries
-
     def document(self) -> dict[str, Node]:
-        """Reads the whole text."""
         top: dict[str, Node] = {}
         self.scopes.append(top)
         self._skip_blank_lines()
@@ -207,7 +191,7 @@ class _Scanner:
         return self.text[begin : self.position], begin
 
     def _end_of_entry(self) -> None:
-        """What may follow a value of the top level."""
+        """Checks the end of a top-level value."""
         self._skip(_BLANKS)
         if self._comment():
             return
@@ -216,8 +200,6 @@ class _Scanner:
             found_instead = f"but got {shown(character)} instead."
             raise self._error(f"Expected a top-level value to end with a new line, comment or EOF, {found_instead}")
         self.position += 1
-
-    # Values
 
     def _value(self, node: Node) -> str | bool | int | float | datetime | list[Node] | dict[str, Node]:
         character = self._peek()
@@ -253,7 +235,7 @@ class _Scanner:
 
     def _array(self) -> list[Node]:
         found: list[Node] = []
-        # Arrays are no scope for variables, but they count for the depth.
+        # Arrays are no scope for variables, but count for the depth.
         self.scopes.append({})
         if len(self.scopes) > MAX_DEPTH:
             raise self._error(f"Maps and arrays are nested deeper than {MAX_DEPTH} levels")
@@ -334,7 +316,7 @@ class _Scanner:
         return _ESCAPES[character]
 
     def _block(self) -> str:
-        """Reads `(` … `)`: the closing one is alone on its line."""
+        """Reads `(` … `)`; the closing parenthesis is alone on its line."""
         begin = self.position + 1
         end = self.text.find("\n)", begin - 1)
         while end >= 0 and end + 2 < len(self.text) and self.text[end + 2] not in _LINE_ENDS:
@@ -346,20 +328,18 @@ class _Scanner:
         return self.text[begin : end + 1]
 
     def _number(self, begin: int) -> int | float | str | datetime:
-        """Reads what begins with a digit, or with `-` and one."""
+        """Reads a value that begins with a digit, or with `-` and a digit."""
         try:
             value, self.position = scan_number(self.text, begin)
         except NumberError as problem:
             self.position = problem.position
             raise self._error(problem.text) from None
-        # Digits and something else are a word, of which the first other character is part whatever it is.
+        # Digits with other characters are a word, which includes the first other character in any case.
         return self.text[begin : self.position] + self._word() if value is None else value
-
-    # Variables and includes
 
     def _variable(self, name: str) -> str | bool | int | float | datetime | list[Node] | dict[str, Node]:
         if name.startswith("2a$"):
-            return f"${name}"  # a bcrypt hash
+            return f"${name}"
         for scope in reversed(self.scopes):
             if (found := scope.get(name)) is not None:
                 found.used = True
@@ -415,8 +395,6 @@ class _Scanner:
             raise ConfigurationError(f"error parsing include file '{name}', {problem.message}") from None
         into.update(found)
 
-    # The text
-
     def _peek(self) -> str:
         return self.text[self.position : self.position + 1]
 
@@ -427,7 +405,7 @@ class _Scanner:
         self.position = position
 
     def _comment(self) -> bool:
-        """Skips a comment, up to the end of its line."""
+        """Skips a comment to the end of its line."""
         if not (self._peek() == "#" or self.text.startswith("//", self.position)):
             return False
         match = _COMMENT.match(self.text, self.position)
@@ -443,7 +421,6 @@ class _Scanner:
         return bisect.bisect_left(self.newlines, self.position) + 1
 
     def _node(self, position: int) -> Node:
-        """Makes a node for what begins at a position."""
         line = bisect.bisect_left(self.newlines, position)
         begin = self.newlines[line - 1] if line else 0
         column = len(self.text[begin:position].encode("utf-8", "surrogateescape"))

@@ -1,10 +1,10 @@
-"""Where log lines go and how they look (server-operations.md section 13).
+"""Destinations and format of log lines (server-operations.md section 13).
 
-A line is `[<pid>] YYYY/MM/DD HH:MM:SS.uuuuuu [LVL] text`; the text of streaming lines begins with `STREAM: `. Lines go
-to a file, a remote syslog, the local one, or stderr: the first of these that is configured. Whatever goes wrong while
-a line is written is swallowed: logging never stops the server. Lines that cannot be sent to syslog at once wait in a
-bounded buffer (TCP) or are lost: the server never waits for a log, but for a moment now and then, as a start has more
-lines than the queue of a local socket.
+A line is `[<pid>] YYYY/MM/DD HH:MM:SS.uuuuuu [LVL] text`; the text of streaming lines begins with `STREAM: `. Lines
+go to the first configured one of: a file, a remote syslog, the local syslog, stderr. Errors while writing a line are
+ignored: logging never stops the server. Lines that syslog does not accept at once wait in a bounded buffer (TCP) or
+are lost: the server never waits for a log, except briefly for a local socket, whose queue is shorter than a start's
+lines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from broker.config.values import ConfigurationError, reason
 from broker.log import NATS, STREAMING, TRACE
 from stantools.format.quoting import quote
 
-#: From which level on: what it is called in a line, and its severity in syslog.
+#: lowest level, its label, its severity in syslog
 _LEVELS: Final = (
     (logging.CRITICAL, "FTL", 2),
     (logging.ERROR, "ERR", 3),
@@ -39,17 +39,17 @@ _LEVELS: Final = (
 )
 _COLOURS: Final = {"INF": "32", "DBG": "36", "WRN": "0;93", "ERR": "31", "FTL": "31", "TRC": "33"}
 PREFIX: Final = "STREAM: "
-#: What replaces characters that end lines, steer terminals, or turn the direction of what follows them.
+#: replacements of characters that end lines, control terminals, or reverse the direction of text
 _ESCAPED: Final = (
     {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
     | {n: f"\\u{n:04x}" for n in (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))}
     | {0x0A: "\\n", 0x0D: "\\r"}
 )
-#: Characters of a line; clients may send names of a megabyte.
+#: limit of a line in characters; clients may send names of a megabyte
 LONGEST: Final = 16384
 _MODE: Final = 0o660
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-#: What syslog calls this program.
+#: name of this program in syslog
 TAG: Final = "nats-streaming-server"
 
 _DAEMON: Final = 3 << 3
@@ -67,7 +67,7 @@ def label(level: int) -> str:
 
 
 def plain_text(record: logging.LogRecord) -> str:
-    """Returns the text of a record as one line, with the prefix of the streaming server."""
+    """Returns a record as one line, with the prefix of the streaming server."""
     try:
         text = record.getMessage()
     except (TypeError, ValueError, KeyError):
@@ -76,19 +76,11 @@ def plain_text(record: logging.LogRecord) -> str:
         text = PREFIX + text
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
-    # Nothing that a client sends may look like a line of its own, or steer a terminal.
+    # Text from a client must neither look like a line of its own nor control a terminal.
     return text if text.isprintable() else text.translate(_ESCAPED)
 
 
 class LineFormatter(logging.Formatter):
-    """Formats lines for files and terminals.
-
-    Args:
-        timestamps: With date and time.
-        utc: In UTC instead of local time.
-        colours: With colours for a terminal.
-    """
-
     def __init__(self, *, timestamps: bool = True, utc: bool = False, colours: bool = False) -> None:
         super().__init__()
         self._timestamps = timestamps
@@ -96,7 +88,6 @@ class LineFormatter(logging.Formatter):
         self._colours = colours
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the line, without an end."""
         level = label(record.levelno)
         if self._colours:
             level = f"\x1b[{_COLOURS[level]}m{level}\x1b[0m"
@@ -115,7 +106,7 @@ class _SyslogFormatter(logging.Formatter):
 
 
 class _StderrHandler(logging.Handler):
-    """Writes to stderr; what cannot be written is lost."""
+    """Writes to stderr; failed lines are lost."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -124,25 +115,17 @@ class _StderrHandler(logging.Handler):
 
 
 class _Levels:
-    """A filter: tracing does not switch debug lines on."""
+    """A filter: tracing does not enable debug lines."""
 
     def __init__(self, *, debug: bool) -> None:
         self._debug = debug
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether a line is wanted."""
         return self._debug or record.levelno < logging.DEBUG or record.levelno >= logging.INFO
 
 
 class LogFiles:
-    """The log of a process.
-
-    Args:
-        options: What is logged, and where to.
-
-    Raises:
-        ConfigurationError: The file cannot be opened, or syslog not be reached; the text is for stderr.
-    """
+    """The log of a process. Raises ConfigurationError, with a text for stderr, if file or syslog are not available."""
 
     def __init__(self, options: LoggingOptions) -> None:
         self._filters: dict[logging.Logger, _Levels] = {}
@@ -151,7 +134,7 @@ class LogFiles:
         self._attach(options)
 
     def reopen(self) -> None:
-        """Opens the log file again, for a program that has moved it away."""
+        """Opens the log file again after a program has moved it."""
         if not isinstance(self._handler, LogFile):
             NATS.info("File log re-open ignored, not a file logger")
             return
@@ -162,11 +145,7 @@ class LogFiles:
             NATS.info("File log re-opened")
 
     def apply(self, options: LoggingOptions) -> None:
-        """Takes over other options, at a reload.
-
-        Raises:
-            ConfigurationError: As when it was opened; nothing has changed.
-        """
+        """Applies other options at a reload; an error changes nothing."""
         if options == self._options:
             return
         handler = _handler(options)
@@ -175,7 +154,6 @@ class LogFiles:
         self._attach(options)
 
     def close(self) -> None:
-        """Logs nothing any more."""
         for logger in (NATS, STREAMING):
             logger.removeHandler(self._handler)
             if (levels := self._filters.pop(logger, None)) is not None:
@@ -200,11 +178,7 @@ class LogFiles:
 
 @contextlib.contextmanager
 def configured(options: LoggingOptions) -> Iterator[LogFiles]:
-    """Logs as configured, as long as the context lasts.
-
-    Raises:
-        ConfigurationError: The file cannot be opened, or syslog not be reached; the text is for stderr.
-    """
+    """Logs by these options within the context; raises as `LogFiles`."""
     files = LogFiles(options)
     try:
         yield files
@@ -213,7 +187,7 @@ def configured(options: LoggingOptions) -> Iterator[LogFiles]:
 
 
 def startup_problem(text: str) -> str:
-    """Returns the line for stderr about a log that cannot be opened: with date and time, as the original's."""
+    """Returns the line for stderr about a log that cannot be opened: with date and time, as in the original."""
     return f"{time.strftime('%Y/%m/%d %H:%M:%S')} {text}"
 
 
@@ -234,23 +208,14 @@ def _handler(options: LoggingOptions) -> logging.Handler:
 
 
 class LogFile(logging.Handler):
-    """Writes lines to a file.
-
-    Args:
-        path: The file.
-        size_limit: Bytes after which it is renamed and a new one is begun; 0 for never.
-        formatter: How lines look.
-
-    Raises:
-        ConfigurationError: It cannot be opened.
-    """
+    """Writes lines to a file, which is rotated at `size_limit` bytes; 0 for never."""
 
     def __init__(self, path: str, size_limit: int, formatter: logging.Formatter) -> None:
         super().__init__()
         self.setFormatter(formatter)
         self._path = path
         self._limit = size_limit
-        # A limit that grows while renaming does not work.
+        # grows if rotation fails
         self._next_limit = size_limit
         self._file = -1
         self._size = 0
@@ -260,13 +225,12 @@ class LogFile(logging.Handler):
             self._rotate()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes a line; what cannot be written is lost."""
         self._write(f"{self.format(record)}\n".encode("utf-8", "backslashreplace"))
         if self._limit and self._size > self._next_limit:
             self._rotate()
 
     def reopen(self) -> str:
-        """Opens the file again. Returns what went wrong, or nothing; the old one is used on then."""
+        """Opens the file again; returns an error, "" for success. After an error the old file stays open."""
         before = self._file
         try:
             self._open()
@@ -276,7 +240,6 @@ class LogFile(logging.Handler):
         return ""
 
     def close(self) -> None:
-        """Closes the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -295,7 +258,7 @@ class LogFile(logging.Handler):
         try:
             self._size += os.write(self._file, line)
         except OSError:
-            # A full disk must not stop the server, and there is nowhere left to say so.
+            # A full disk must not stop the server, and no other place for the error exists.
             return
 
     def _rotate(self) -> None:
@@ -326,17 +289,10 @@ def priority(level: int) -> int:
 
 
 class SyslogHandler(logging.Handler):
-    """Sends lines to syslog.
-
-    Args:
-        url: `udp://host:514`, `tcp://host:514` or `unix:///path`; empty for this machine's.
-
-    Raises:
-        ConfigurationError: The URL is wrong, or there is nobody.
-    """
+    """Sends lines to syslog: `udp://host:514`, `tcp://host:514` or `unix:///path`; empty for this machine's."""
 
     def __init__(self, url: str) -> None:
-        # First of all: what is not connected is not registered for closing either.
+        # First of all: without a connection the handler must not be registered for closing.
         self._socket: socket.socket | None = _connect(url)
         super().__init__()
         self._url = url
@@ -345,7 +301,6 @@ class SyslogHandler(logging.Handler):
         self._patient_at = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Sends a line, or loses it."""
         line = self._line(record)
         if self._socket is None:
             self._reconnect()
@@ -353,7 +308,9 @@ class SyslogHandler(logging.Handler):
             return
         try:
             if self._socket.type == socket.SOCK_STREAM:
-                self._send_stream(line)
+                if len(self._waiting) + len(line) <= _MAX_WAITING:
+                    self._waiting += line
+                    del self._waiting[: self._socket.send(self._waiting)]
             else:
                 self._send_datagram(self._socket, line)
         except BlockingIOError:
@@ -363,7 +320,6 @@ class SyslogHandler(logging.Handler):
                 self._drop()
 
     def close(self) -> None:
-        """Closes the connection."""
         self._drop()
         super().close()
 
@@ -389,11 +345,6 @@ class SyslogHandler(logging.Handler):
                 receiver.send(line)
             else:
                 self._patient_at = now + _RETRY_SECONDS
-
-    def _send_stream(self, line: bytes) -> None:
-        if self._socket is not None and len(self._waiting) + len(line) <= _MAX_WAITING:
-            self._waiting += line
-            del self._waiting[: self._socket.send(self._waiting)]
 
     def _reconnect(self) -> None:
         now = time.monotonic()

@@ -1,7 +1,7 @@
-"""Keys of a configuration file that have no effect where they stand: misspelled, or in a map of another level.
+"""Keys of a configuration file that have no effect in their place: misspelled, or in a map of another level.
 
-The original ignores them without a word, and so a file store becomes one in memory. Here a start logs each with its
-place and what is probably meant; `-t` takes them for errors.
+The original ignores them silently, so that a file store becomes one in memory. Here a start logs each with its place
+and the probable meaning; `-t` reports them as errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STREAMING: Final = "streaming"
 _NATS: Final = NATS.keys | NATS_LOGS.keys | NATS_PARTS.keys
-#: Maps in which a key may belong, in the order in which they are searched, and how people find them.
+#: maps that may contain a key, in the order of search, with their description
 _PLACES: Final = {
     STREAMING: "into `streaming { }`",
     "streaming.limits": "into `store_limits { }` of streaming",
@@ -31,20 +31,16 @@ _PLACES: Final = {
     "tls": "into `tls { }` at the top level",
     "authorization": "into `authorization { }`",
 }
-#: How similar names are.
-_ALIKE: Final = 0.7
-#: Of the keys of a map with another name, so many have to be those of streaming for it to be meant.
-_MEANT: Final = 0.5
+#: least similarity of names
+_MIN_SIMILARITY: Final = 0.7
+#: share of a map's keys that must belong to streaming for the map to be recognised under another name
+_MIN_SHARE: Final = 0.5
 
 
 def misplaced_keys(top: Mapping[str, Node], *, nats_file: str, streaming_file: str, path: str) -> Iterator[str]:
-    """Iterates over the keys of a file that have no effect, each as a line that begins with its place.
+    """Yields a line for each key without effect, which begins with its place.
 
-    Args:
-        top: The file.
-        nats_file: The file that configures the NATS server; empty without one.
-        streaming_file: The file that configures streaming; empty without one.
-        path: Which of the two this is.
+    `nats_file` and `streaming_file` configure the two servers, "" without one; `path` is the one being checked.
     """
     section = next((node for name, node in top.items() if name.lower() == STREAMING), None)
     flat = section is None and path == streaming_file
@@ -56,13 +52,13 @@ def misplaced_keys(top: Mapping[str, Node], *, nats_file: str, streaming_file: s
             if path != streaming_file:
                 yield _line(node, name, f"streaming is configured by {streaming_file}")
         elif lower in _NATS:
-            # Without a section some belong to both; what is in them is looked at by the reader of NATS.
+            # Without a section, some keys belong to both servers; the NATS reader checks their values.
             if path != nats_file and not (flat and lower in KEYS[STREAMING]):
                 yield _line(node, name, f"the NATS server is configured by {nats_file}")
         elif not flat or lower not in KEYS[STREAMING]:
             yield _line(node, name, _meaning(lower, node, "", flat=flat))
         else:
-            yield from _inside(node, KEYS[STREAMING][lower].to)
+            yield from _inside(node, KEYS[STREAMING][lower].setting)
     if section is not None and path == streaming_file and isinstance(section.value, dict):
         yield from _in_map(section.value, STREAMING)
 
@@ -71,7 +67,7 @@ def _in_map(entries: Mapping[str, Node], where: str) -> Iterator[str]:
     for name, node in entries.items():
         lower = name.lower()
         if lower in KEYS[where]:
-            yield from _inside(node, KEYS[where][lower].to)
+            yield from _inside(node, KEYS[where][lower].setting)
         elif not node.used:
             yield _line(node, name, _meaning(lower, node, where, flat=False))
 
@@ -92,15 +88,15 @@ def _line(node: Node, name: str, why: str) -> str:
 
 
 def _meaning(name: str, node: Node, where: str, *, flat: bool) -> str:
-    """Says what is probably meant by a key that is not known in a map."""
+    """Returns the probable meaning of an unknown key."""
     here = KEYS[where] | (KEYS[STREAMING] if flat else {}) if where else _NATS | (KEYS[STREAMING] if flat else {})
     if not where and not flat and name in KEYS[STREAMING]:
         return f"it belongs {_PLACES[STREAMING]}"
     if isinstance(node.value, dict) and node.value and not where:
         known = sum(each.lower() in KEYS[STREAMING] for each in node.value)
-        if known >= _MEANT * len(node.value):
+        if known >= _MIN_SHARE * len(node.value):
             return f"did you mean {quote(STREAMING)}?"
-    # A map belongs where there is one of that name.
+    # A map belongs to the place of a map with its name.
     elsewhere = [
         place
         for path, place in _PLACES.items()
@@ -109,5 +105,5 @@ def _meaning(name: str, node: Node, where: str, *, flat: bool) -> str:
     if elsewhere:
         return f"it belongs {elsewhere[0]}"
     candidates = [*here, STREAMING] if not where else [*here]
-    alike = difflib.get_close_matches(name, candidates, 1, _ALIKE)
-    return f"did you mean {quote(alike[0])}?" if alike else "there is no such key"
+    alike = difflib.get_close_matches(name, candidates, 1, _MIN_SIMILARITY)
+    return f"did you mean {quote(alike[0])}?" if alike else "unknown key"

@@ -1,7 +1,7 @@
 """The NATS part of a configuration file (server-operations.md sections 5 and 8).
 
-All errors of a file are collected; each begins with the place in the file. Unknown keys are errors inside of blocks
-only. What the embedded server cannot do yet ends up in `NatsFile.unavailable`.
+All errors of a file are collected, each with its place. Unknown keys are errors inside of blocks only. Features that
+the embedded server lacks are in `NatsFile.unavailable`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ADDRESSES: Final = {
     "nats.http": ("nats.http_host", "nats.http_port"),
     "nats.https": ("nats.http_host", "nats.https_port"),
 }
-#: Durations that may be given as seconds, with a warning.
-_SECONDS_TOO: Final = frozenset(("nats.ping_interval", "nats.write_deadline"))
+#: durations that may be seconds, with a warning
+_SECONDS_ALLOWED: Final = frozenset(("nats.ping_interval", "nats.write_deadline"))
 _MAX_INT32: Final = (1 << 31) - 1
 _INT32: Final = frozenset(("nats.max_payload", "nats.max_control_line"))
 _SWITCHES: Final = {"enabled": True, "enable": True, "true": True, "disabled": False, "disable": False, "false": False}
@@ -38,18 +38,14 @@ _TLS: Final = NATS_TLS.keys
 _TEXTS: Final = frozenset(("cert_file", "key_file", "ca_file"))
 _BOOLS: Final = frozenset(("verify", "verify_and_map", "insecure"))
 _TOO_WEAK: Final = (
-    ": OpenSSL takes no such signature (SHA-1) or key any more; renew the certificate, or accept it with "
+    ": OpenSSL no longer accepts such a signature (SHA-1) or key; renew the certificate, or accept it with "
     "`tls { insecure: true }`"
 )
 _PIN: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def read_nats(top: Mapping[str, Node]) -> NatsFile:
-    """Reads the NATS keys of a file.
-
-    Raises:
-        ConfigurationError: Everything that is wrong, one a line, warnings first.
-    """
+    """Reads the NATS keys of a file; the error has one line per problem, warnings first."""
     found, problems = NatsFile(top=top), Problems()
     for name, node in top.items():
         lower = name.lower()
@@ -65,11 +61,7 @@ def read_nats(top: Mapping[str, Node]) -> NatsFile:
 
 
 def parse_address(value: str | bool | int | float | object) -> tuple[str | None, int]:
-    """Splits `host:port`; the host is None if there is only a port.
-
-    Raises:
-        ConfigurationError: It is neither an address nor a port.
-    """
+    """Splits `host:port`; the host is None if there is only a port."""
     if isinstance(value, int) and not isinstance(value, bool):
         return None, value
     if not isinstance(value, str):
@@ -88,7 +80,7 @@ def parse_address(value: str | bool | int | float | object) -> tuple[str | None,
 
 def _plain(found: NatsFile, problems: Problems, name: str, node: Node, key: Option) -> None:
     if key.kind is Kind.ADDRESS:
-        host_setting, port_setting = _ADDRESSES[key.to]
+        host_setting, port_setting = _ADDRESSES[key.setting]
         try:
             host, found.settings[port_setting] = parse_address(node.value)
         except ConfigurationError as problem:
@@ -97,29 +89,29 @@ def _plain(found: NatsFile, problems: Problems, name: str, node: Node, key: Opti
         if host is not None:
             found.settings[host_setting] = host
     elif key.kind is Kind.DURATION:
-        duration = _duration(problems, name, node, seconds_too=key.to in _SECONDS_TOO)
+        duration = _duration(problems, name, node, seconds_allowed=key.setting in _SECONDS_ALLOWED)
         if duration is not None:
-            found.settings[key.to] = duration
+            found.settings[key.setting] = duration
     elif key.kind is Kind.LIST:
         problems.words(node)
     elif (value := problems.value(node, key.kind)) is not None:
-        if key.to in _INT32 and isinstance(value, int) and value > _MAX_INT32:
+        if key.setting in _INT32 and isinstance(value, int) and value > _MAX_INT32:
             problems.error(node, f"{name} value is too big")
-        found.settings[key.to] = value
+        found.settings[key.setting] = value
     if key.state in (Support.WARNED, Support.NOT_NEEDED):
         problems.without_effect(node, name, key.state)
     elif key.state is Support.UNAVAILABLE and node.value is True:
         problems.unavailable.append(f"{node.place}: {name}")
 
 
-def _duration(problems: Problems, name: str, node: Node, *, seconds_too: bool) -> int | None:
+def _duration(problems: Problems, name: str, node: Node, *, seconds_allowed: bool) -> int | None:
     if isinstance(node.value, str):
         try:
             duration = parse_go_duration(node.value)
         except ConfigurationError as problem:
             problems.error(node, f"error parsing {name}: {problem.message}")
             return None
-    elif not seconds_too:
+    elif not seconds_allowed:
         problems.value(node, Kind.STRING)
         return None
     else:
@@ -136,17 +128,17 @@ def _duration(problems: Problems, name: str, node: Node, *, seconds_too: bool) -
 
 
 def _block(found: NatsFile, problems: Problems, name: str, node: Node, key: Option) -> None:
-    if key.to == "authorization":
+    if key.setting == "authorization":
         found.authorization = read_authorization(problems, node)
-    elif key.to == "tls":
+    elif key.setting == "tls":
         found.tls = read_tls(problems, node)
-    elif key.to == "cluster":
+    elif key.setting == "cluster":
         _cluster(found, problems, node)
-    elif key.to == "jetstream":
+    elif key.setting == "jetstream":
         _jetstream(found, problems, node)
     elif key.state in (Support.WARNED, Support.NOT_NEEDED):
         problems.without_effect(node, name, key.state)
-    elif _asks_for_something(node):
+    elif _requests_feature(node):
         problems.unavailable.append(f"{node.place}: {name}")
 
 
@@ -159,7 +151,7 @@ def _cluster(found: NatsFile, problems: Problems, node: Node) -> None:
         key = ROUTES.keys[name]
         if key.state is Support.UNAVAILABLE:
             problems.unavailable.append(f"{entry.place}: {name} of cluster")
-        elif key.to == "routes.listen":
+        elif key.setting == "routes.listen":
             try:
                 host, settings["routes.port"] = parse_address(entry.value)
             except ConfigurationError as problem:
@@ -167,21 +159,21 @@ def _cluster(found: NatsFile, problems: Problems, node: Node) -> None:
                 continue
             if host is not None:
                 settings["routes.host"] = host
-        elif key.to == "routes":
+        elif key.setting == "routes":
             settings["routes"] = ",".join(problems.words(entry))
-        elif key.to == "routes.authorization":
+        elif key.setting == "routes.authorization":
             who = read_authorization(problems, entry)
             if who.users or who.token:
                 problems.error(entry, "Cluster authorization does not allow multiple users or tokens")
             settings |= {"routes.user": who.user, "routes.password": who.password}
             if who.timeout:
                 settings["routes.timeout"] = round(who.timeout * _SECOND)
-        elif key.to == "routes.tls":
+        elif key.setting == "routes.tls":
             found.cluster_tls = read_tls(problems, entry)
         elif key.state is Support.NOT_NEEDED:
             problems.without_effect(entry, f"{name} of cluster", key.state)
         elif (value := problems.value(entry, key.kind)) is not None:
-            settings[key.to] = value
+            settings[key.setting] = value
 
 
 def _jetstream(found: NatsFile, problems: Problems, node: Node) -> None:
@@ -201,9 +193,9 @@ def _jetstream(found: NatsFile, problems: Problems, node: Node) -> None:
             problems.without_effect(entry, f"{name} of jetstream", key.state)
         elif key.kind is Kind.SIZE:
             if (size := _size(problems, name, entry)) is not None:
-                found.settings[key.to] = size
+                found.settings[key.setting] = size
         elif (said := problems.value(entry, key.kind)) is not None:
-            found.settings[key.to] = said
+            found.settings[key.setting] = said
 
 
 def _size(problems: Problems, name: str, node: Node) -> int | None:
@@ -221,18 +213,17 @@ def _size(problems: Problems, name: str, node: Node) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _asks_for_something(node: Node) -> bool:
-    """Returns whether a block of a part that is not there would switch it on."""
+def _requests_feature(node: Node) -> bool:
+    """Returns whether a block would enable a feature that this server lacks."""
     if isinstance(node.value, dict | list | str):
         return bool(node.value) and str(text(node)).lower() not in ("disabled", "disable", "false")
     return node.value is not False
 
 
 def read_tls(problems: Problems, node: Node) -> TLSOptions | None:
-    """Reads the map `tls`."""
     if problems.map(node) is None:
         return None
-    # Loaded only where there is TLS: most command lines are answered, or start, without.
+    # heavy import: most command lines are answered, or start, without TLS
     from broker.nats.tls import CIPHERS, CURVES
 
     texts: dict[str, str] = {}
@@ -294,15 +285,7 @@ def read_tls(problems: Problems, node: Node) -> TLSOptions | None:
 
 
 def check_files(options: TLSOptions, *, weak: bool = True) -> None:
-    """Loads the certificates.
-
-    Args:
-        options: With their names.
-        weak: Leave it open whether the server's is too weak: that depends on options that are not known yet.
-
-    Raises:
-        ConfigurationError: A file is missing, or is not what it should be.
-    """
+    """Loads the certificates; `weak` accepts a weak one of the server, as later options may permit it."""
     import ssl
 
     from broker.nats.tls import load_certificate, too_weak
@@ -337,7 +320,7 @@ def _check_readable(path: Path, prefix: str) -> None:
 
 
 def _ssl_reason(problem: Exception) -> str:
-    named = getattr(problem, "reason", None)  # of ssl.SSLError
+    named = getattr(problem, "reason", None)  # attribute of ssl.SSLError
     if isinstance(named, str) and named:
         return named.lower().replace("_", " ")
     return str(problem) or "no certificate found"

@@ -1,4 +1,4 @@
-"""Who may connect to the NATS server, from a configuration file (server-operations.md section 8)."""
+"""Users and permissions of the NATS server, from a configuration file (server-operations.md section 8)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SECOND: Final = 1e9
 
 
 def read_authorization(problems: Problems, node: Node) -> Authorization:
-    """Reads the map `authorization`; the time-out is 0 if it says nothing about it."""
+    """Reads the map `authorization`; the timeout is 0 if it is missing."""
     values: dict[str, Any] = {"timeout": 0.0}
     if problems.map(node) is None:
         return Authorization(**values)
     for name, entry in problems.known(node, AUTHORIZATION.keys):
-        to = AUTHORIZATION.keys[name].to
+        to = AUTHORIZATION.keys[name].setting
         if AUTHORIZATION.keys[name].state is Support.UNAVAILABLE:
             if entry.value is not False:
                 problems.unavailable.append(f"{entry.place}: {name} of authorization")
@@ -53,7 +53,7 @@ def read_authorization(problems: Problems, node: Node) -> Authorization:
 
 
 def _seconds(problems: Problems, node: Node) -> float:
-    """Reads a number of seconds; 0 stands for the default."""
+    """Reads a number of seconds; 0 for the default."""
     try:
         return seconds(node.value)
     except ConfigurationError:
@@ -75,14 +75,14 @@ def _users(problems: Problems, node: Node) -> tuple[User, ...]:
 
 
 def _user(problems: Problems, node: Node) -> User:
-    # Loads asyncio: not before there are users.
+    # heavy import (asyncio), only needed with users
     from broker.nats.auth import user_key
 
     values: dict[str, Any] = {}
     place = node
     for name, entry in problems.known(node, USER.keys):
         place = entry
-        to = USER.keys[name].to
+        to = USER.keys[name].setting
         if USER.keys[name].state is Support.UNAVAILABLE:
             if entry.value is not False:
                 problems.unavailable.append(f"{entry.place}: {name} of a user")
@@ -127,7 +127,7 @@ def _permissions(problems: Problems, node: Node) -> Permissions:
         elif not entry.used:
             problems.error(entry, f"Unknown field {quote(name)} parsing permissions")
     if found.responses is not None and found.publish.allow is None:
-        # Whoever may answer may not publish anything else that is not allowed expressly.
+        # A user that may answer may publish nothing else unless allowed explicitly.
         found = replace(found, publish=replace(found.publish, allow=()))
     return found
 
@@ -197,7 +197,7 @@ def _responses(problems: Problems, node: Node) -> ResponsePermission | None:
 
 
 def is_permission_subject(text: str) -> bool:
-    """Returns whether a text is a subject with wildcards, maybe with a queue behind a blank."""
+    """Returns whether a text is a subject with wildcards, optionally followed by a blank and a queue."""
     parts = text.split()
     fits = all(valid_pattern(part.encode("utf-8", "surrogateescape")) for part in parts)
     return 1 <= len(parts) <= 2 and fits and text == text.strip()

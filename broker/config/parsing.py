@@ -1,6 +1,6 @@
 """From a command line to the options of a broker, or to an answer (server-operations.md sections 2, 5 and 10).
 
-The port of clients opens when this is over. So what reads files, or says something, is loaded when there is a need.
+The client port opens after this step, so modules that read files or print texts are loaded on demand.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from stantools import __version__
 from stantools.format.quoting import quote
 from stantools.store.limits import PatternLimits, is_channel_name
 
-#: Exit code for what the original can do and this broker cannot yet.
+#: exit code for features of the original that this broker lacks
 EXIT_UNAVAILABLE: Final = 2
 _EXIT_ERROR: Final = 1
 _SQL_DRIVERS: Final = ("mysql", "postgres")
 _COLUMN = 42
 _KINDS = {Kind.STRING: " <string>", Kind.INT: " <int>", Kind.DURATION: " <duration>", Kind.SIZE: " <size>"}
 
-#: How durations and sizes are written in a file.
+#: types of durations and sizes in a file
 _WRITTEN: Final = {Kind.DURATION: Kind.STRING, Kind.SIZE: Kind.INT}
 _EXPECTED: Final = {
     "tls": "TLS",
@@ -43,25 +43,21 @@ _EXPECTED: Final = {
 
 @dataclass(slots=True)
 class Configured:
-    """What the command line and the files say, before options are made from it."""
+    """Content of command line and files, before options are built."""
 
-    flags: CommandLine  #: the command line
-    nats: NatsFile = field(default_factory=NatsFile)  #: the NATS part of the files
-    streaming: StreamingFile = field(default_factory=StreamingFile)  #: their streaming part
-    settings: Settings = field(default_factory=lambda: Settings({}, {}, {}))  #: everything merged
-    nats_path: str = ""  #: file that configures NATS, as given; empty without
-    misplaced: list[str] = field(default_factory=list)  #: keys of the files without an effect, each with its place
+    flags: CommandLine
+    nats: NatsFile = field(default_factory=NatsFile)
+    streaming: StreamingFile = field(default_factory=StreamingFile)
+    settings: Settings = field(default_factory=lambda: Settings({}, {}, {}))  #: merged settings
+    nats_path: str = ""  #: file that configures NATS, as given, or empty
+    misplaced: list[str] = field(default_factory=list)  #: keys without effect, each with its place
 
 
 def parse(argv: Sequence[str], environ: Environment | None = None) -> Parsed:
-    """Parses a command line.
+    """Parses the arguments after the program's name; never raises.
 
-    Args:
-        argv: The arguments behind the program's name.
-        environ: The environment; the process's if None.
-
-    Returns:
-        Options to start a broker with; or an `Answer` (help, version, errors); or a signal to send. It never raises.
+    Returns options for a broker, an `Answer` (help, version, errors), or a signal to send. The default environment
+    is that of the process.
     """
     environ = os.environ if environ is None else environ
     try:
@@ -69,17 +65,13 @@ def parse(argv: Sequence[str], environ: Environment | None = None) -> Parsed:
     except FlagError as problem:
         return Answer(0, stdout=overview(), stderr=f"{problem.message}\n")
     try:
-        return _asked(flags) or _checked(configure(flags, environ), environ)
+        return _early_answer(flags) or _checked(configure(flags, environ), environ)
     except ConfigurationError as problem:
         return Answer(_EXIT_ERROR, stderr=f"{problem.message}\n")
 
 
 def configure(flags: CommandLine, environ: Environment) -> Configured:
-    """Reads the files that a command line names, and merges.
-
-    Raises:
-        ConfigurationError: Something is wrong with them, or with a size on the command line.
-    """
+    """Reads the files of a command line and merges all settings."""
     flags.sizes()
     found = Configured(flags)
     config, stan_config = str(flags.settings.get("config", "")), str(flags.settings.get("stan_config", ""))
@@ -118,8 +110,8 @@ def _streaming_file(path: str, environ: Environment) -> dict[str, Node]:
         raise
 
 
-def _asked(flags: CommandLine) -> Answer | SignalRequest | None:
-    """Answers what needs no configuration."""
+def _early_answer(flags: CommandLine) -> Answer | SignalRequest | None:
+    """Answers command lines that need no configuration."""
     given: Mapping[str, Setting] = flags.settings
     if not (flags.rest or any(given.get(each) for each in ("version", "help", "help_tls", "signal", "check"))):
         return None
@@ -144,7 +136,7 @@ def _asked(flags: CommandLine) -> Answer | SignalRequest | None:
 
 def _checked(found: Configured, environ: Environment) -> BrokerOptions | Answer:
     settings = found.settings
-    if settings.text("routes") and not _listens_for_routes(settings):
+    if settings.text("routes") and not (settings.text("routes.listen") or settings.number("routes.port")):
         raise ConfigurationError("solicited routes require cluster capabilities, e.g. --cluster")
     tls = tls_options(found.flags.settings, found.nats)
     if settings.switch("cluster.clustered"):
@@ -172,29 +164,24 @@ def _checked(found: Configured, environ: Environment) -> BrokerOptions | Answer:
     return replace(options, warnings=(*found.misplaced, *options.warnings))
 
 
-def _listens_for_routes(settings: Settings) -> bool:
-    return bool(settings.text("routes.listen") or settings.number("routes.port"))
-
-
 def _unavailable(found: Configured) -> list[str]:
-    """Returns what was asked for that this broker does not have yet."""
+    """Returns requested features that this broker lacks."""
     settings = found.settings
     listed = []
     if settings.text("store").upper() == SQL and settings.text("sql.driver") in _SQL_DRIVERS:
         listed.append("SQL stores (--store SQL)")
-    # A node brings a real nats-server along, which has all of it.
+    # a node's own nats-server has all of it
     if not settings.text("nats_server") and not settings.switch("cluster.clustered"):
         listed += found.nats.unavailable
     return listed
 
 
 def version_line() -> str:
-    """Returns the answer to `--version`: what it stands for, as scripts expect it, and what it is."""
+    """Returns the answer to `--version`: the original's line, expected by scripts, and this program's."""
     return f"nats-streaming-server version {VERSION}, nats-server: v{NATS_VERSION}\nstan-broker {__version__}"
 
 
 def overview() -> str:
-    """Returns the overview of all options."""
     lines = ["", "Usage: nats-streaming-server [options]"]
     for section in SECTIONS:
         flags = [option for option in section.options if option.flags]
@@ -203,14 +190,13 @@ def overview() -> str:
         for option in flags:
             names = ", ".join(f"-{name}" if len(name) < 4 else f"--{name}" for name in option.flags)
             left = f"    {names}{_KINDS.get(option.kind, '')}"
-            # At least two blanks, in the next line if there is no room for them.
+            # at least two blanks, on the next line if necessary
             gap = " " * (_COLUMN - len(left)) if len(left) < _COLUMN - 1 else f"\n{' ' * _COLUMN}"
             lines.append(f"{left}{gap}{option.help}{_notes(option)}")
     return "\n".join((*lines, ""))
 
 
 def tls_help() -> str:
-    """Returns the answer to `--help_tls`."""
     from broker.nats.tls import CIPHERS, CURVES
 
     lines = [
@@ -242,13 +228,9 @@ def _notes(entry: Option) -> str:
 
 
 def read_streaming(top: Mapping[str, Node]) -> StreamingFile:
-    """Reads the streaming keys of a file.
+    """Reads the streaming keys of a file: those of the section `streaming` (in any case) if there is one.
 
-    Args:
-        top: Its top-level map. If it has a key `streaming` (in any case) only that counts.
-
-    Raises:
-        ConfigurationError: The first value that is wrong; unknown keys are not.
+    Raises ConfigurationError for the first wrong value; unknown keys are no error.
     """
     entries = top
     for name, node in top.items():
@@ -264,15 +246,15 @@ def read_streaming(top: Mapping[str, Node]) -> StreamingFile:
 def _read(found: StreamingFile, path: str, entries: Mapping[str, Node]) -> None:
     for name, node, key in _known(entries, KEYS[path]):
         if key.kind is not Kind.MAP:
-            found.settings[key.to] = _value(name, node, key)
-        elif key.to == "limits.channels":
+            found.settings[key.setting] = _value(name, node, key)
+        elif key.setting == "limits.channels":
             _read_channels(found, node)
         else:
             if not isinstance(node.value, dict):
-                raise ConfigurationError(f"expected {_EXPECTED[key.to]} to be a map/struct, got {text(node)}")
-            if key.to == "cluster":
+                raise ConfigurationError(f"expected {_EXPECTED[key.setting]} to be a map/struct, got {text(node)}")
+            if key.setting == "cluster":
                 found.settings["cluster.clustered"] = True
-            _read(found, f"streaming.{key.to}", node.value)
+            _read(found, f"streaming.{key.setting}", node.value)
 
 
 def _read_channels(found: StreamingFile, node: Node) -> None:
@@ -284,7 +266,7 @@ def _read_channels(found: StreamingFile, node: Node) -> None:
         if not isinstance(limits.value, dict):
             raise ConfigurationError(f"expected channel limits to be a map/struct, got {text(limits)}")
         found.channels[channel] = PatternLimits(
-            **{key.to: _value(name, each, key) for name, each, key in _known(limits.value, CHANNEL_LIMITS.keys)}
+            **{key.setting: _value(name, each, key) for name, each, key in _known(limits.value, CHANNEL_LIMITS.keys)}
         )
 
 
@@ -298,16 +280,16 @@ def _value(name: str, node: Node, key: Option) -> Any:
     value = node.value
     expected = _WRITTEN.get(key.kind, key.kind).value
     if kind(value) != expected:
-        raise _wrong_type(name, expected, value)
+        raise ConfigurationError(f"parameter {quote(name)} value is expected to be {expected}, got {kind(value)}")
     if isinstance(value, list):
         for each in value:
-            # The original crashes here.
+            # the original crashes here
             if not isinstance(each.value, str):
                 raise ConfigurationError(
                     f"parameter {quote(name)} value is expected to be slice of string, got {kind(each.value)}"
                 )
         return tuple(str(each.value) for each in value)
-    if key.to == "store":
+    if key.setting == "store":
         store = str(value).upper()
         if store not in ("MEMORY", "FILE", "SQL", "JETSTREAM"):
             raise ConfigurationError(f"unknown store type: {value}")
@@ -315,7 +297,3 @@ def _value(name: str, node: Node, key: Option) -> Any:
     if key.kind is Kind.DURATION:
         return parse_go_duration(str(value))
     return value
-
-
-def _wrong_type(name: str, expected: str, value: object) -> ConfigurationError:
-    return ConfigurationError(f"parameter {quote(name)} value is expected to be {expected}, got {kind(value)}")

@@ -1,4 +1,4 @@
-"""How others find a running server, and signal it: files with its process id and its ports, `-sl`.
+"""Files with process id and ports of a server, and signals to it (`-sl`).
 
 Facts: server-operations.md sections 2 and 4.
 """
@@ -25,17 +25,13 @@ SIGNALS: Final = {
     "reload": signal.SIGHUP,
     "ldm": signal.SIGUSR2,
 }
-#: Names of programs that are looked for when no process is given: the original's, and this one's.
+#: program names of servers: the original's, and this one's
 PROGRAMS: Final = (TAG, "stan-broker")
 _MAX_PID_FILE: Final = 64
 
 
 def write_pid_file(path: str) -> None:
-    """Writes this process's id to a file, which stays there.
-
-    Raises:
-        ConfigurationError: It cannot be written. The text is that of the fatal line.
-    """
+    """Writes this process's id to a file, which stays; the error has the text of the fatal line."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660)
         try:
@@ -47,13 +43,7 @@ def write_pid_file(path: str) -> None:
 
 
 class PortsFile:
-    """A file `<program>_<pid>.ports` with the URLs of a server; what fails is logged.
-
-    Args:
-        directory: Where it is written.
-        nats: URLs for clients.
-        monitoring: URLs of monitoring.
-    """
+    """A file `<program>_<pid>.ports` with the URLs of a server; failures are logged."""
 
     def __init__(self, directory: str, nats: Sequence[str], monitoring: Sequence[str] = ()) -> None:
         self.path = Path(directory) / f"{TAG}_{os.getpid()}.ports"
@@ -62,8 +52,7 @@ class PortsFile:
             urls["monitoring"] = list(monitoring)
         temporary = self.path.with_suffix(".ports.tmp")
         try:
-            # Whoever waits for the file never sees half of it.
-            # What somebody has put there is not written through.
+            # Atomic for readers, and an existing file or link of that name is not written through.
             temporary.unlink(missing_ok=True)
             with temporary.open("x") as file:
                 file.write(json.dumps(urls, separators=(",", ":")))
@@ -72,7 +61,6 @@ class PortsFile:
             NATS.error("Error writing ports file (%s): open %s: %s", self.path, self.path, reason(problem))
 
     def remove(self) -> None:
-        """Removes the file, at a clean end."""
         try:
             self.path.unlink()
         except (OSError, ValueError) as problem:
@@ -80,18 +68,14 @@ class PortsFile:
 
 
 def send(request: str) -> None:
-    """Sends a signal: `<signal>`, `<signal>=<pid>` or `<signal>=<pid file>`.
-
-    Raises:
-        ConfigurationError: The request is wrong, or there is no such process, or more than one.
-    """
+    """Sends a signal: `<signal>=<pid>`, `<signal>=<pid file>`, or `<signal>` to the only running server."""
     parts = request.split("=")
     if len(parts) > 2:
         raise ConfigurationError(f"invalid signal parameters: [{' '.join(parts[2:])}]")
     number = SIGNALS.get(parts[0])
     if number is None:
         raise ConfigurationError(f"unknown signal {quote(parts[0])}")
-    process = _given(parts[1]) if len(parts) == 2 and parts[1] else _only_one()
+    process = _process_id(parts[1]) if len(parts) == 2 and parts[1] else _only_one()
     try:
         os.kill(process, number)
     except ProcessLookupError:
@@ -100,8 +84,8 @@ def send(request: str) -> None:
         raise ConfigurationError(reason(problem) if isinstance(problem, OSError) else "no such process") from None
 
 
-def _given(text: str) -> int:
-    """Returns a process id from a number or from a file with one."""
+def _process_id(text: str) -> int:
+    """Returns a process id from a number, or from a file with one."""
     found = text
     if not _is_number(text):
         try:
@@ -109,7 +93,7 @@ def _given(text: str) -> int:
                 found = file.read(_MAX_PID_FILE).decode("ascii", "replace").strip()
         except (OSError, ValueError):
             raise ConfigurationError(f"invalid pid: {text}") from None
-    # 0 and negative numbers would signal whole groups of processes.
+    # 0 and negative numbers would signal process groups.
     if not _is_number(found) or int(found) <= 0:
         raise ConfigurationError(f"invalid pid: {found or text}")
     return int(found)
@@ -130,7 +114,7 @@ def _only_one() -> int:
 
 
 def running_servers() -> Iterator[int]:
-    """Yields the processes of servers, without this one."""
+    """Yields the processes of other servers."""
     for entry in Path("/proc").glob("[0-9]*"):
         if int(entry.name) == os.getpid():
             continue
@@ -139,7 +123,7 @@ def running_servers() -> Iterator[int]:
         except OSError:
             continue
         names = [os.fsdecode(word).rpartition("/")[2] for word in words]
-        # The program itself, or an interpreter that runs it as a script.
+        # the program itself, or an interpreter with the program as its script
         interpreted = names[0].startswith("python") and len(names) > 1 and names[1] in PROGRAMS
         if names[0] in PROGRAMS or interpreted:
             yield int(entry.name)

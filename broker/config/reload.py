@@ -1,4 +1,4 @@
-"""Reading the configuration again while the server runs: its NATS part only (server-operations.md section 13)."""
+"""Reload of the configuration's NATS part while the server runs (server-operations.md section 13)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stantools.errors import StantoolsError
 
 
 class ReloadProblem(StantoolsError):  # noqa: N818 (it is a refusal)
-    """The configuration cannot be taken over."""
+    """The new configuration cannot be applied."""
 
     @property
     def line(self) -> str:
@@ -35,27 +35,16 @@ class ReloadProblem(StantoolsError):  # noqa: N818 (it is a refusal)
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What a reload comes to."""
-
-    #: The options that hold now: `nats`, `logging` and the files are new, the rest is as before. The NATS server may
-    #: still refuse its part; then nothing may change.
+    #: the new options: `nats`, `logging` and the files have changed; the NATS server may still refuse its part, and
+    #: then nothing may change
     options: BrokerOptions
-    #: Lines for the log of the NATS server at level INF, about what is not part of its own options.
+    #: lines for the NATS server's log at level INF, about settings besides its own options
     lines: tuple[str, ...]
-    warnings: tuple[str, ...] = ()  #: lines for the same, at level WRN
+    warnings: tuple[str, ...] = ()  #: lines for the same log, at level WRN
 
 
 def reload_options(old: BrokerOptions, argv: Sequence[str], environ: Environment | None = None) -> Reloaded:
-    """Reads the configuration again.
-
-    Args:
-        old: What holds so far.
-        argv: The command line that the server was started with.
-        environ: The environment; the process's if None.
-
-    Raises:
-        ReloadProblem: There is no file, it is wrong, or something changed that cannot. Nothing changes.
-    """
+    """Reads the configuration again, with the command line of the start; an error changes nothing."""
     if old.connection.urls:
         raise ReloadProblem("Reload supported only for embedded NATS Server's configuration")
     found, tls = _configured(old, argv, environ)
@@ -65,15 +54,7 @@ def reload_options(old: BrokerOptions, argv: Sequence[str], environ: Environment
 
 
 def reload_node(old: BrokerOptions, argv: Sequence[str]) -> dict[str, Any]:
-    """Reads the configuration of a node again. Returns that of its nats-server.
-
-    Args:
-        old: What holds so far.
-        argv: The command line that the node was started with.
-
-    Raises:
-        ReloadProblem: There is no file, or it is wrong.
-    """
+    """Reads the configuration of a node again; returns that of its nats-server."""
     found, tls = _configured(old, argv, None)
     return server_config(found.settings, found.nats, nats_options(found.settings, found.nats, tls).cluster)
 
@@ -92,7 +73,7 @@ def _configured(
 
 def _compare(old: BrokerOptions, found: Configured, tls: TLSOptions | None) -> Reloaded:
     nats = nats_options(found.settings, found.nats, tls)
-    # Where it listens cannot change: the original silently keeps the old address.
+    # The address cannot change: the original silently keeps the old one.
     nats = replace(nats, host=old.nats.host)
     if problem := server_problem(nats):
         raise ReloadProblem(problem)

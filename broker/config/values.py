@@ -1,4 +1,4 @@
-"""Values of configuration files: as trees that know where they were written, as the original reads and prints them.
+"""Values of configuration files: trees with their places, read and printed as in the original.
 
 Facts: server-operations.md sections 2 (durations), 5 (errors with their places) and 6 (numbers, sizes, dates).
 """
@@ -19,7 +19,7 @@ from broker.config.catalogue import Kind, Support
 from stantools.errors import UsageError
 from stantools.format.quoting import quote
 
-#: How much of a value error texts show.
+#: characters of a value in error texts
 MAX_SHOWN: Final = 500
 MAX_PIECES: Final = 1000
 MAX_SHOWN_DEPTH: Final = 20
@@ -49,18 +49,16 @@ _PART: Final = re.compile(r"([0-9]*)(\.[0-9]*)?([^0-9.]*)")
 
 
 class ConfigurationError(UsageError):
-    """A file or an option is wrong. The text is for stderr, as the original has it, without a prefix."""
+    """A wrong file or option; the text is the original's for stderr, without a prefix."""
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A value and its place."""
-
-    value: str | bool | int | float | datetime | list[Node] | dict[str, Node]  #: the value; arrays and maps hold nodes
-    line: int = 1  #: line of the key, for elements of arrays of the value; from 1
-    column: int = 0  #: where it begins in its line, as the original counts: from 0 in the first line, from 1 in others
-    source: str = ""  #: path of the file as given; empty for text from elsewhere
-    used: bool = False  #: a variable refers to it, so that it is no mistake if nobody knows the key
+    value: str | bool | int | float | datetime | list[Node] | dict[str, Node]  #: arrays and maps hold nodes
+    line: int = 1  #: line of the key, or of an array's element; from 1
+    column: int = 0  #: column of its beginning, counted as in the original: from 0 in the first line, from 1 in others
+    source: str = ""  #: path of the file as given, or empty
+    used: bool = False  #: a variable refers to it, so that an unknown key is no mistake
 
     @property
     def place(self) -> str:
@@ -69,7 +67,7 @@ class Node:
 
 
 def kind(value: object) -> str:
-    """Returns the name of a value's type as errors about streaming keys have it (server-operations.md section 7)."""
+    """Returns the name of a value's type in errors about streaming keys (server-operations.md section 7)."""
     match value:
         case bool():
             return "bool"
@@ -88,7 +86,7 @@ def kind(value: object) -> str:
 
 
 def go_type(value: object) -> str:
-    """Returns the name of a value's type as errors about NATS keys have it (server-operations.md section 8)."""
+    """Returns the name of a value's type in errors about NATS keys (server-operations.md section 8)."""
     name = kind(value)
     return _GO_TYPES.get(name, name)
 
@@ -97,13 +95,13 @@ _GO_TYPES: Final = {"slice": "[]interface {}", "map": "map[string]interface {}",
 
 
 def text(value: object) -> str:
-    """Prints a value as it appears in error texts: `true`, `5`, `[a b]`, `map[a:1 b:2]`; cut if it is long."""
+    """Prints a value for error texts: `true`, `5`, `[a b]`, `map[a:1 b:2]`; long ones are cut."""
     shown = "".join(itertools.islice(_pieces(value, 0), MAX_PIECES))
     return shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}..."
 
 
 def _pieces(value: object, depth: int) -> Iterator[str]:
-    # Variables can make a tree that is much larger and deeper than its text.
+    # variables can make a tree much larger and deeper than its text
     match value:
         case Node():
             yield from _pieces(value.value, depth)
@@ -140,12 +138,10 @@ def _float(value: float) -> str:
 
 
 class NumberError(Exception):
-    """A number is wrong."""
-
     def __init__(self, position: int, text: str) -> None:
         super().__init__(text)
-        self.position = position  #: where
-        self.text = text  #: what, for an error about the grammar
+        self.position = position
+        self.text = text  #: error text of the grammar
 
 
 def shown(character: str) -> str:
@@ -154,18 +150,10 @@ def shown(character: str) -> str:
 
 
 def scan_number(text: str, begin: int) -> tuple[int | float | str | datetime | None, int]:
-    """Reads what begins with a digit or with `-`.
+    """Reads a value that begins with a digit or with `-`, at `begin`.
 
-    Args:
-        text: The text.
-        begin: Where it begins.
-
-    Returns:
-        The value and the position behind it; None for a word, which goes on from that position.
-
-    Raises:
-        NumberError: The grammar does not allow it.
-        ConfigurationError: It does, but there is no such number or date.
+    Returns the value and the position after it; None for a word, which continues at that position. Raises
+    NumberError for a syntax error, ConfigurationError for an impossible number or date.
     """
     negative = text[begin] == "-"
     if negative and text[begin + 1 : begin + 2] not in _DIGITS:
@@ -243,11 +231,7 @@ def _cut(written: str) -> str:
 
 
 def seconds(value: object) -> float:
-    """Reads a number of seconds, or a duration as Go writes it.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
+    """Reads a number of seconds, or a duration in Go's notation."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, str):
@@ -256,11 +240,7 @@ def seconds(value: object) -> float:
 
 
 def parse_go_duration(text: str) -> int:
-    """Reads a duration as Go writes it, such as `1h30m` or `-1.5s`; returns nanoseconds.
-
-    Raises:
-        ConfigurationError: It is no duration, has no unit or one that does not exist, or does not fit into 64 bits.
-    """
+    """Reads a duration in Go's notation, such as `1h30m` or `-1.5s`; returns nanoseconds."""
     invalid = ConfigurationError(f"time: invalid duration {quote(text)}")
     rest = text
     negative = rest[:1] == "-"
@@ -284,7 +264,7 @@ def parse_go_duration(text: str) -> int:
             raise ConfigurationError(f"time: missing unit in duration {quote(text)}")
         if unit not in UNITS:
             raise ConfigurationError(f"time: unknown unit {quote(unit)} in duration {quote(text)}")
-        # What is below a nanosecond is dropped part by part.
+        # fractions of a nanosecond are dropped part by part
         total += int(Fraction(f"{whole or '0'}.{fraction[1:] or '0'}") * UNITS[unit])
         if total > _MAX + negative:
             raise invalid
@@ -305,27 +285,23 @@ def reason(problem: OSError | ValueError) -> str:
 
 @dataclass(slots=True)
 class Problems:
-    """What was found so far."""
-
     errors: list[str] = field(default_factory=list)  #: texts with their place
-    warnings: list[str] = field(default_factory=list)  #: texts with their place; no reason not to start
-    unavailable: list[str] = field(default_factory=list)  #: what the server cannot do yet
+    warnings: list[str] = field(default_factory=list)  #: texts with their place; the server starts nevertheless
+    unavailable: list[str] = field(default_factory=list)  #: features that the server lacks
 
     def error(self, node: Node, text: str) -> None:
-        """Takes note of an error."""
         self.errors.append(f"{node.place}: {text}")
 
     def warn(self, node: Node, text: str) -> None:
-        """Takes note of a warning."""
         self.warnings.append(f"{node.place}: {text}")
 
     def without_effect(self, node: Node, name: str, state: Support) -> None:
-        """Takes note of a key that the server knows and has no use for."""
+        """Records a key that the server knows but does not use."""
         needed = "has no effect in this server" if state is Support.WARNED else "has no effect here, and is not needed"
         self.warnings.append(f"{node.place}: {name} {needed}")
 
     def value(self, node: Node, expected: Kind) -> bool | int | str | None:
-        """Returns a plain value, None with an error if it has another type."""
+        """Returns a plain value; None, with an error, for another type."""
         value = node.value
         if isinstance(value, bool | int | str) and kind(value) == expected.value:
             return value
@@ -334,14 +310,14 @@ class Problems:
         return None
 
     def map(self, node: Node) -> dict[str, Node] | None:
-        """Returns a map, None with an error if it is none."""
+        """Returns a map; None, with an error, for another type."""
         if isinstance(node.value, dict):
             return node.value
         self.value(node, Kind.MAP)
         return None
 
     def words(self, node: Node) -> tuple[str, ...]:
-        """Returns a list of strings, or a string on its own; without those elements that are something else."""
+        """Returns a list of strings, or a single string; other elements are errors and left out."""
         if isinstance(node.value, str):
             return (node.value,)
         if not isinstance(node.value, list):
@@ -350,7 +326,7 @@ class Problems:
         return tuple(value for each in node.value if isinstance(value := self.value(each, Kind.STRING), str))
 
     def known(self, node: Node, keys: Container[str]) -> Iterator[tuple[str, Node]]:
-        """Yields the entries of a map whose keys (in lower case) are known; others are errors."""
+        """Yields the entries of a map with known keys (in lower case); others are errors."""
         if isinstance(node.value, dict):
             for name, entry in node.value.items():
                 if name.lower() in keys:

@@ -1,9 +1,8 @@
-"""Requests and replies: queries read, and documents written, as the original does.
+"""Queries and documents of monitoring, read and written as in the original.
 
-In a query pairs that are not well-formed do not count, and the first value wins. JSON has two blanks of indentation,
-`<`, `>` and `&` are escaped, whole floats are integers. Writing a document of many thousand entries takes long, and the
-broker has only one thread: so the text is written piece by piece, and whoever iterates over `written` decides when to
-let others go first.
+Malformed pairs of a query are ignored, and the first value of a name counts. JSON is indented by two blanks, `<`,
+`>` and `&` are escaped, whole floats are integers. A document with thousands of entries takes long to write, and the
+broker has one thread: so `written` yields the text in pieces, and its caller decides when other tasks run.
 """
 
 from __future__ import annotations
@@ -21,33 +20,29 @@ from urllib.parse import unquote_to_bytes
 
 _ESCAPES = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
-#: Parameters of a URL that are looked at; a URL of 8 KiB has room for thousands.
-_MOST_PARAMETERS: Final = 64
+#: limit of parameters in a URL; 8 KiB could hold thousands
+_MAX_PARAMETERS: Final = 64
 _INT64 = 1 << 63
 
-#: Entries that a list has unless `limit` says otherwise.
+#: entries of a list without `limit`
 DEFAULT_LIMIT: Final = 1024
 _PLAIN: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
 _INDENT = "  "
 _CONTAINERS = frozenset((dict, list, tuple, GeneratorType))
-#: What Go escapes and Python does not, or not in the same way.
+#: characters that Go escapes and Python does not, or differently
 _SPECIAL = re.compile("[<>&\x08\x0c\u2028\u2029\ud800-\udfff]")
-#: Go writes smaller and larger numbers with an exponent.
+#: Go writes numbers outside of this range with an exponent
 _SMALLEST, _LARGEST = 1e-6, 1e21
 
 
 class Query:
-    """The parameters of a request. Names and values are bytes.
-
-    Args:
-        text: What follows the question mark.
-    """
+    """The parameters of a request. Names and values are bytes."""
 
     def __init__(self, text: str = "") -> None:
         self._values: dict[bytes, bytes] = {}
-        pairs = text.encode("utf-8", "surrogateescape").split(b"&", _MOST_PARAMETERS)
-        for pair in pairs[:_MOST_PARAMETERS]:
+        pairs = text.encode("utf-8", "surrogateescape").split(b"&", _MAX_PARAMETERS)
+        for pair in pairs[:_MAX_PARAMETERS]:
             if not pair or b";" in pair or _ESCAPES.search(pair):
                 continue
             name, _, value = pair.replace(b"+", b" ").partition(b"=")
@@ -57,28 +52,22 @@ class Query:
         return name.encode() in self._values
 
     def raw(self, name: str) -> bytes:
-        """Returns a value, empty if there is none."""
         return self._values.get(name.encode(), b"")
 
     def text(self, name: str) -> str:
-        """Returns a value as text, empty if there is none."""
         return self.raw(name).decode(errors="replace")
 
     def texts(self) -> dict[str, str]:
-        """Returns all of them as text."""
         return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in self._values.items()}
 
     def page(self) -> tuple[int, int]:
-        """Returns `offset` and `limit` of a list: what makes no sense counts as not given.
-
-        Facts: server-operations.md section 14.
-        """
+        """Returns `offset` and `limit` of a list; invalid values are ignored (server-operations.md section 14)."""
         offset, limit = integer(self.text("offset")), integer(self.text("limit"))
         return max(offset, 0), limit if limit > 0 else DEFAULT_LIMIT
 
 
 def integer(text: str) -> int:
-    """Reads a decimal number of 64 bits as Go does; 0 if it is none."""
+    """Reads a decimal number of 64 bits as Go does; 0 if invalid."""
     if not _INTEGER.fullmatch(text):
         return 0
     number = int(text)
@@ -87,36 +76,32 @@ def integer(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer."""
-
-    status: int = 200  #: status code of HTTP
-    body: bytes = b""  #: its content
-    kind: str = ""  #: what the content is, empty if there is none
-    headers: dict[str, str] = field(default_factory=dict)  #: more header fields
+    status: int = 200
+    body: bytes = b""
+    kind: str = ""  #: content type, "" without content
+    headers: dict[str, str] = field(default_factory=dict)  #: additional header fields
 
 
 def problem(status: int, text: str) -> Reply:
-    """Returns an answer that says in a line what is wrong."""
+    """Returns an error reply of one line."""
     return Reply(status, f"{text}\n".encode(errors="replace"), _PLAIN, {"X-Content-Type-Options": "nosniff"})
 
 
 def refusal(text: str) -> Reply:
-    """Returns the answer to a parameter that makes no sense, as the NATS server words it: without a line break."""
+    """Returns the reply to an invalid parameter, worded as in the NATS server: without a line break."""
     return Reply(400, text.encode(errors="replace"), _PLAIN)
 
 
 def text(content: bytes) -> Reply:
-    """Returns plain text."""
     return Reply(200, content, _PLAIN)
 
 
 def not_found() -> Reply:
-    """Returns the answer to a path that does not exist."""
     return problem(404, "404 page not found")
 
 
 def document(body: bytes, query: Query, status: int = 200) -> Reply:
-    """Returns a document, wrapped into a call if the query asks for it (`callback`)."""
+    """Returns a document, wrapped into a call if the query has `callback`."""
     callback = query.raw("callback")
     if callback:
         return Reply(status, b"%b(%b)" % (callback, body), "application/javascript")
@@ -124,20 +109,16 @@ def document(body: bytes, query: Query, status: int = 200) -> Reply:
 
 
 def written(value: Any) -> Iterator[str]:
-    """Writes a document, piece by piece.
+    """Yields a document in pieces.
 
-    Args:
-        value: Dictionaries, lists, tuples, text, bytes (shown as UTF-8), numbers, True, False and None. Generators are
-            lists whose items are made when it is their turn.
-
-    Raises:
-        TypeError: Something else is in it.
+    It may have dictionaries, lists, tuples, text, bytes (shown as UTF-8), numbers, True, False and None; other types
+    raise TypeError. Generators are lists whose items are made one at a time.
     """
     yield from _written(value, "\n")
 
 
 def compact(value: Mapping[str, Any]) -> bytes:
-    """Writes a flat object without blanks and line breaks. Raises TypeError as `written` does."""
+    """Writes a flat object without blanks and line breaks."""
     return f"{{{','.join(f'{_text(key)}:{_scalar(each)}' for key, each in value.items())}}}".encode()
 
 
@@ -148,7 +129,7 @@ def _written(value: Any, margin: str) -> Iterator[str]:
             yield "{}"
             return
         if _CONTAINERS.isdisjoint(map(type, value.values())):
-            # Most of a long document: one piece each.
+            # most of a long document: one piece each
             rows = f",{inner}".join([f"{_text(key)}: {_scalar(each)}" for key, each in value.items()])
             yield f"{{{inner}{rows}{margin}}}"
             return
@@ -172,7 +153,7 @@ def _written(value: Any, margin: str) -> Iterator[str]:
 def _scalar(value: Any) -> str:
     if isinstance(value, str):
         return _text(value)
-    if type(value) is int:  # nearly all others
+    if type(value) is int:  # the usual type
         return str(value)
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -193,7 +174,7 @@ def _float(value: float) -> str:
     text = repr(float(value))
     if "e" in text and _SMALLEST <= abs(value) < _LARGEST:
         return f"{Decimal(text):f}"
-    # Go writes 1e-7, Python 1e-07.
+    # Go writes 1e-7, Python 1e-07
     return text.replace("e-0", "e-")
 
 

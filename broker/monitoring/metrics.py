@@ -1,7 +1,7 @@
 """`/metrics`: the state of both servers for Prometheus. Names and labels are in the broker guide.
 
-Made from the same documents as the other endpoints. Channels are gone through a page at a time; parameters leave out
-what an installation has too much of: `channels=0` everything about single channels, `subs=0` single subscriptions.
+The samples come from the documents of the other endpoints. Channels are read one page at a time. Large installations
+can omit series: `channels=0` those of single channels, `subs=0` those of single subscriptions.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Document = Mapping[str, Any]
 
 _GAUGE: Final = "gauge"
 _COUNTER: Final = "counter"
-#: Channels that are asked about before others get their turn.
+#: channels read before other tasks run
 _PAGE: Final = 256
 _NANOSECONDS: Final = 1_000_000_000
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?Z")
 
-# Name, kind, member of the document, help.
+# name, kind, member of the document, help
 _SERVER: Final = (
     ("stan_clients", _GAUGE, "clients", "Clients that are connected."),
     ("stan_subscriptions", _GAUGE, "subscriptions", "Subscriptions, offline durables included."),
@@ -37,14 +37,14 @@ _SERVER: Final = (
     ("stan_out_messages_total", _COUNTER, "out_msgs", "Messages delivered, redeliveries included."),
     ("stan_out_bytes_total", _COUNTER, "out_bytes", "Bytes delivered, redeliveries included."),
     ("stan_open_fds", _GAUGE, "open_fds", "Open file descriptors of the process."),
-    ("stan_max_fds", _GAUGE, "max_fds", "File descriptors that the process may open."),
+    ("stan_max_fds", _GAUGE, "max_fds", "Limit of open file descriptors."),
 )
 _LIMITS: Final = (
-    ("stan_limit_channels", 1, "max_channels", "Channels that there may be; 0 for no limit."),
-    ("stan_limit_messages", 1, "max_msgs", "Messages that a channel may hold; 0 for no limit."),
-    ("stan_limit_bytes", 1, "max_bytes", "Bytes that a channel may hold; 0 for no limit."),
+    ("stan_limit_channels", 1, "max_channels", "Limit of channels; 0 for no limit."),
+    ("stan_limit_messages", 1, "max_msgs", "Limit of messages in a channel; 0 for no limit."),
+    ("stan_limit_bytes", 1, "max_bytes", "Limit of bytes in a channel; 0 for no limit."),
     ("stan_limit_age_seconds", _NANOSECONDS, "max_age", "Age at which messages are removed; 0 for no limit."),
-    ("stan_limit_subscriptions", 1, "max_subscriptions", "Subscriptions that a channel may have; 0 for no limit."),
+    ("stan_limit_subscriptions", 1, "max_subscriptions", "Limit of subscriptions of a channel; 0 for no limit."),
     (
         "stan_limit_inactivity_seconds",
         _NANOSECONDS,
@@ -56,20 +56,20 @@ _CHANNEL: Final = (
     ("stan_channel_messages", "msgs", "Messages in a channel."),
     ("stan_channel_bytes", "bytes", "Bytes in a channel, in the accounting of the store."),
     ("stan_channel_first_sequence", "first_seq", "First sequence of a channel."),
-    ("stan_channel_last_sequence", "last_seq", "Last sequence of a channel: messages that it ever took."),
+    ("stan_channel_last_sequence", "last_seq", "Last sequence of a channel: messages ever stored."),
     ("stan_channel_subscriptions", "subs_count", "Subscriptions of a channel, offline durables included."),
 )
 _NATS: Final = (
     ("nats_connections", _GAUGE, "connections", "Connections, those of the streaming server included."),
-    ("nats_connections_total", _COUNTER, "total_connections", "Connections that there ever were."),
+    ("nats_connections_total", _COUNTER, "total_connections", "Connections since the start."),
     ("nats_subscriptions", _GAUGE, "subscriptions", "Subscriptions."),
     ("nats_in_messages_total", _COUNTER, "in_msgs", "Messages received from clients."),
     ("nats_in_bytes_total", _COUNTER, "in_bytes", "Bytes received from clients."),
     ("nats_out_messages_total", _COUNTER, "out_msgs", "Messages sent to clients."),
     ("nats_out_bytes_total", _COUNTER, "out_bytes", "Bytes sent to clients."),
-    ("nats_slow_consumers_total", _COUNTER, "slow_consumers", "Clients that were disconnected for being slow."),
+    ("nats_slow_consumers_total", _COUNTER, "slow_consumers", "Clients disconnected as slow consumers."),
     ("nats_memory_bytes", _GAUGE, "mem", "Resident memory of the process."),
-    ("nats_cpu_percent", _GAUGE, "cpu", "CPU that the process uses, percent of one core."),
+    ("nats_cpu_percent", _GAUGE, "cpu", "CPU usage of the process, percent of one core."),
 )
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -78,11 +78,7 @@ _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 class Metrics:
     """Gathers and writes metrics.
 
-    Args:
-        nats: The NATS server or None.
-        nats_views: What makes documents about it.
-        streaming: The streaming server or None.
-        streaming_views: What makes documents about it.
+    `nats` and `streaming` are the servers or None; the views make their documents.
     """
 
     def __init__(
@@ -98,7 +94,6 @@ class Metrics:
         self._streaming_views = streaming_views
 
     async def reply(self, query: Query) -> Reply:
-        """Answers a request for `/metrics`."""
         families: list[Family] = []
         if self.streaming is not None:
             families += self._of_server()
@@ -116,12 +111,12 @@ class Metrics:
 
     def _of_server(self) -> Iterator[Family]:
         server, store = self._streaming_views.serverz(self.streaming), self._streaming_views.storez(self.streaming)
-        info = Family("stan_server_info", _GAUGE, "Who the streaming server is; always 1.")
+        info = Family("stan_server_info", _GAUGE, "Identity of the streaming server; always 1.")
         labels = {name: str(server.get(name, "")) for name in ("cluster_id", "server_id", "version", "state")}
         labels |= {name: str(server[name]) for name in ("role", "node_id") if name in server}
         info.add(1, **labels, store=str(store.get("type", "")))
         yield info
-        start = Family("stan_start_time_seconds", _GAUGE, "When the streaming server was started, seconds since 1970.")
+        start = Family("stan_start_time_seconds", _GAUGE, "Start time of the streaming server, seconds since 1970.")
         start.add(_seconds(str(server.get("start_time", ""))))
         yield start
         yield from _scalars(_SERVER, server)
@@ -140,7 +135,7 @@ class Metrics:
             for channel in page:
                 name = str(channel["name"])
                 if name == last:
-                    continue  # a channel was created in front of it meanwhile
+                    continue  # a channel was created before it meanwhile
                 last = name
                 for family, (_, member, _) in zip(families, _CHANNEL, strict=True):
                     family.add(channel.get(member, 0), channel=name)
@@ -153,20 +148,20 @@ class Metrics:
 
     def _of_nats(self) -> Iterator[Family]:
         varz = self._nats_views.varz(self._nats)
-        info = Family("nats_server_info", _GAUGE, "Who the NATS server is; always 1.")
+        info = Family("nats_server_info", _GAUGE, "Identity of the NATS server; always 1.")
         info.add(1, **{name: str(varz.get(name, "")) for name in ("server_id", "server_name", "version")})
         yield info
         yield from _scalars(_NATS, varz)
 
 
 class _Groups:
-    """Gathers subscriptions under their labels: a queue group, a durable, what else a client has on a channel."""
+    """Gathers subscriptions by labels: a queue group, a durable, or a client's other ones on a channel."""
 
     def __init__(self) -> None:
         self._members = Family("stan_subscription_members", _GAUGE, "Subscriptions that are online.")
-        self._pending = Family("stan_subscription_pending_messages", _GAUGE, "Messages sent and not acknowledged.")
+        self._pending = Family("stan_subscription_pending_messages", _GAUGE, "Messages sent but not acknowledged.")
         self._lag = Family("stan_subscription_lag_messages", _GAUGE, "Messages not sent yet.")
-        self._stalled = Family("stan_subscription_stalled", _GAUGE, "Subscriptions that wait for acks.")
+        self._stalled = Family("stan_subscription_stalled", _GAUGE, "Subscriptions waiting for acks.")
 
     def add(self, name: str, channel: Document) -> None:
         groups: dict[tuple[str, str, str], list[int]] = {}
@@ -177,7 +172,7 @@ class _Groups:
             numbers = groups.setdefault((client, durable, queue), [0, 0, sent, 0])
             numbers[0] += not each.get("is_offline", False)
             numbers[1] += int(each.get("pending_count", 0))
-            # A group is where its furthest member is; others each have to get everything.
+            # A group is at the position of its furthest member; single subscriptions each need all messages.
             numbers[2] = max(numbers[2], sent) if queue else min(numbers[2], sent)
             numbers[3] += bool(each.get("is_stalled", False))
         gone = max(int(channel.get("first_seq", 0)) - 1, 0)
@@ -212,17 +207,16 @@ def _seconds(time: str) -> float:
 class Family:
     """All samples of one name."""
 
-    name: str  #: its name; counters end with `_total`
-    kind: str  #: `gauge` or `counter`
-    help: str  #: what it says, in one line, with the unit
-    samples: list[tuple[dict[str, str], float]] = field(default_factory=list)  #: values with their labels
+    name: str  #: counters end with `_total`
+    kind: str
+    help: str  #: help in one line, with the unit
+    samples: list[tuple[dict[str, str], float]] = field(default_factory=list)
 
     def add(self, value: float, **labels: str) -> None:
-        """Adds a sample."""
         self.samples.append((labels, value))
 
     def lines(self) -> Iterator[str]:
-        """Writes it down; nothing if there is no sample."""
+        """Yields the text; nothing without samples."""
         if not self.samples:
             return
         yield f"# HELP {self.name} {self.help}\n# TYPE {self.name} {self.kind}\n"
@@ -240,5 +234,5 @@ def _number(value: float) -> str:
         return "NaN"
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    # Sequences are exact, however large.
+    # exact for sequences of any size
     return str(int(value)) if value == int(value) else repr(float(value))

@@ -1,6 +1,6 @@
-"""What is asked about: endpoints of both servers (server-operations.md section 14), and the live page `/streaming/ui`.
+"""Endpoints of both servers (server-operations.md section 14), and the live page `/streaming/ui`.
 
-A page gets the query and returns a document, or a `Reply` that is ready.
+A page gets the query and returns a document, or a complete `Reply`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _NATS_LINKS: Final = (
     ("gatewayz", "Gateways"),
     ("healthz", "Health Probe"),
 )
-#: Accounts are not there; a server without any shows these two.
+#: accounts are not implemented; a server without any shows these two
 _ACCOUNTS: Final = ("$G", "$SYS")
 _BAD_REQUEST: Final = 400
-#: What a switch says that is on.
+#: values of a switch that is on
 _ON: Final = ("1", "t", "T", "TRUE", "true", "True")
 _SYSTEM_ACCOUNT: Final = "$SYS"
 _NO_JETSTREAM: Final[dict[str, Any]] = {
@@ -67,7 +67,7 @@ _PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
-#: Nothing comes from anywhere else, and nothing in a name is ever run.
+#: only own resources are loaded, and text from names is never executed
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'"
 )
@@ -85,13 +85,9 @@ _FILES: Final = {
 
 
 class NatsPages:
-    """Answers what is asked about a NATS server.
+    """Pages of a NATS server.
 
-    Args:
-        server: The NATS server.
-        views: What makes documents about it, as `broker.nats.views`.
-        base_path: In front of all paths.
-        streams: Its streams; None for none.
+    `views` make its documents, as `broker.nats.views`; `base_path` is a prefix of all paths; `streams` may be None.
     """
 
     def __init__(self, server: Any, views: Any, base_path: str = "", streams: Any = None) -> None:
@@ -99,7 +95,7 @@ class NatsPages:
         self._streams = streams
         self._views = views
         self._base = base = "/" + base_path.strip("/") if base_path.strip("/") else ""
-        #: What varz says about monitoring itself.
+        #: monitoring's own address, for varz
         self.listening: dict[str, Any] = {}
         self._requests: dict[str, int] = {}
         subsz = self._counted("/subsz", self._asked(views.subsz))
@@ -140,7 +136,7 @@ class NatsPages:
         return page
 
     def _root(self, _: Query) -> Reply:
-        # Relative to `/base` the links would lead past it.
+        # the links are relative: without this, those on `/base` would lead outside of it
         prefix = f"{self._base.rpartition('/')[2]}/" if self._base else ""
         return Reply(200, _list("NATS", [(prefix + path, what) for path, what in _NATS_LINKS]), HTML)
 
@@ -206,7 +202,7 @@ def _stream_views() -> Any:
 
 
 def _stacks(_: Query) -> Reply:
-    """Says what the process is doing: stacks of its threads and tasks, without values."""
+    """Returns the stacks of all threads and tasks, without values."""
     found = io.StringIO()
     for number, frame in sys._current_frames().items():
         print(f"thread {number}:", file=found)
@@ -219,12 +215,7 @@ def _stacks(_: Query) -> Reply:
 
 
 def streaming_pages(server: Any, views: Any) -> dict[str, Page]:
-    """Returns what answers questions about a streaming server, by path.
-
-    Args:
-        server: The streaming server.
-        views: What makes documents about it, as `broker.streaming.views`.
-    """
+    """Returns the pages of a streaming server by path; `views` make its documents, as `broker.streaming.views`."""
 
     def state(_: Query) -> Reply:
         return Reply(200 if views.serverz(server).get("state") == "FT_ACTIVE" else 204)
@@ -251,13 +242,12 @@ def streaming_pages(server: Any, views: Any) -> dict[str, Page]:
 
 
 def _list(title: str, links: Iterable[tuple[str, str]]) -> bytes:
-    """Returns a page of links: where they lead, relative to the page, and what is there."""
+    """Returns a page of links, each with its description; paths are relative to the page."""
     items = "\n".join(f'<li><a href="{escape(path)}">{escape(text)}</a></li>' for path, text in links)
     return _PAGE.format(title=escape(title), items=items).encode()
 
 
 def _file(name: str, kind: str, _: Query) -> Reply:
-    """Returns a file of the live page."""
     return Reply(200, _content(name), kind, _HEADERS)
 
 

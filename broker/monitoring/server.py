@@ -1,10 +1,10 @@
 """The HTTP server of monitoring (server-operations.md section 14), on aiohttp.
 
-Loading aiohttp takes as long as all else that a broker does to start. So a thread loads it once the port is open, while
-clients are served already; what is asked meanwhile is answered a moment later.
+Loading aiohttp takes as long as the rest of a broker's start. So a thread loads it after the port is open, while
+clients are already served; requests wait until it is loaded.
 
-It runs on the broker's own loop. What a document lists is chosen at one moment; it is written down piece by piece, and
-the items of long lists are made when it is their turn, so that a long document does not hold up the messages.
+It runs on the broker's own loop. The entries of a document are selected at once; the text is written in pieces, and
+the items of long lists are made one at a time, so that a long document does not delay messages.
 """
 
 from __future__ import annotations
@@ -38,20 +38,19 @@ if TYPE_CHECKING:
 
     from broker.nats.options import TLSOptions
 
-#: Seconds of writing after which others get their turn.
+#: seconds of writing before other tasks run
 _TURN: Final = 0.001
-#: Seconds that a client may keep a connection open without asking anything, and that `stop` waits for one.
+#: seconds for which an idle connection stays open, and for which `stop` waits
 _KEEP_ALIVE: Final = 75
 _SHUTDOWN: Final = 1
-#: Characters of what is wrong with a request that are logged.
+#: characters of an error text in the log
 _REASON: Final = 200
 
 
 class _OneLine(logging.LoggerAdapter[logging.Logger]):
-    """Logs what aiohttp has to say, bad requests mostly, in one line each, without a traceback."""
+    """Logs aiohttp's messages, mostly bad requests, in one line each, without a traceback."""
 
     def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[str, MutableMapping[str, Any]]:
-        """Returns the text with the reason in it."""
         problem = kwargs.pop("exc_info", None)
         problem = sys.exc_info()[1] if problem is True else problem
         reason = " ".join(str(problem).split()) or repr(problem)
@@ -60,23 +59,18 @@ class _OneLine(logging.LoggerAdapter[logging.Logger]):
 
 
 class MonitoringError(StantoolsError):
-    """Monitoring cannot be started; the message is that of the original's log."""
+    """Monitoring cannot be started; the text is that of the original's log."""
 
 
 class MonitoringServer:
     """Serves documents about a NATS server and a streaming server, metrics, and a page.
 
-    Args:
-        nats: The NATS server; None for none, its paths do not exist then.
-        streaming: The streaming server; None for none.
-        base_path: In front of the paths of the NATS server; empty or `/` for nothing. Those of the streaming server do
-            not have it.
-        nats_views: What makes documents about the NATS server; `broker.nats.views` if not given.
-        streaming_views: What makes documents about the streaming server; `broker.streaming.views` if not given.
-        streams: The streams of the NATS server; None for none.
+    `nats`, `streaming` and `streams` may be None, and their paths do not exist then. `base_path` is a prefix of the
+    NATS server's paths only. The views make the documents; the defaults are `broker.nats.views` and
+    `broker.streaming.views`.
     """
 
-    loading: asyncio.Task[None] | None = None  #: done when requests are answered
+    loading: asyncio.Task[None] | None = None  #: done when requests can be answered
 
     def __init__(
         self,
@@ -88,8 +82,8 @@ class MonitoringServer:
         streaming_views: Any = None,
         streams: object | None = None,
     ) -> None:
-        self.port = 0  #: the port, 0 before `start`
-        self.url = ""  #: where programs on this machine find it
+        self.port = 0  #: 0 before `start`
+        self.url = ""  #: URL for programs on this machine
         self._base_path = base_path
         self._pages: dict[str, Page] = {}
         self._nats: NatsPages | None = None
@@ -106,20 +100,14 @@ class MonitoringServer:
             self.show(streaming)
 
     def show(self, streaming: object) -> None:
-        """Shows this streaming server from now on."""
+        """Switches to this streaming server."""
         self._pages |= streaming_pages(streaming, self._streaming_views)
         self._metrics.streaming = streaming
 
     async def start(self, host: str, port: int, tls: TLSOptions | None = None) -> None:
-        """Begins to listen.
+        """Listens on a host (empty: all addresses) and port (0 or less: a free one).
 
-        Args:
-            host: Address, empty for all.
-            port: Port; 0 or less for a free one.
-            tls: Serve HTTPS. Clients need no certificates.
-
-        Raises:
-            MonitoringError: The port is not available, the certificate is not fit, or aiohttp is not installed.
+        With `tls` it serves HTTPS, without client certificates.
         """
         if not -1 <= port <= MAX_PORT:
             raise MonitoringError(
@@ -133,7 +121,7 @@ class MonitoringServer:
         except OSError as error:
             raise MonitoringError(
                 f"Can't start monitoring: can't listen to the monitor port: listen tcp {address(host, port)}: "
-                f"{_said(error)}"
+                f"{_error_text(error)}"
             ) from error
         self.port = int(sockets[0].getsockname()[1])
         self.loading = asyncio.create_task(self._serve(sockets, context))
@@ -192,7 +180,7 @@ class MonitoringServer:
         return response
 
     async def _reply(self, target: str) -> Reply:
-        # A proxy may send the whole URL.
+        # a proxy may send the whole URL
         path, _, text = target.partition("?") if target.startswith("/") else _split(target)
         path, query = unquote(path, errors="replace"), Query(text)
         try:
@@ -205,7 +193,7 @@ class MonitoringServer:
             if isinstance(found, Reply):
                 return found
             return document(await _written(found), query)
-        except Exception as error:  # whatever it is, the broker keeps running
+        except Exception as error:  # the broker keeps running after any error
             log.NATS.error(
                 "Error getting information about %s: %s", path, error, exc_info=log.NATS.isEnabledFor(logging.DEBUG)
             )
@@ -250,8 +238,8 @@ def _context(tls: TLSOptions) -> ssl.SSLContext:
     return context
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
-        # asyncio's own text repeats the address.
+        # asyncio's own text repeats the address
         return f"bind: {os.strerror(error.errno).lower()}"
     return str(error)

@@ -1,1 +1,1 @@
-"""From a store into a running system: JetStream streams and consumers, exactly, and replay."""
+"""From a store into a running system: exact JetStream streams and consumers, and replay."""

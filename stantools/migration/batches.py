@@ -1,11 +1,11 @@
-"""Batches: what flows from a store to any target, many messages at a time.
+"""Messages of a store as batches of columns, the input of all targets.
 
 `StepReader` reads the good records of a salvage plan again, as columns that point into the mapped file. The plan has
-seen every byte, so nothing here goes on behind damage: whatever is not as it was planned means that the store has
-changed since. CRCs are checked again, because what is read here is what is believed afterwards.
+seen every byte, so the reader does not continue after damage: any difference from the plan means that the store has
+changed since. CRCs are checked again, as later steps rely on the data read here.
 
-`Finisher` decrypts payloads and makes replies fit for headers. Most batches need neither and go on as they are; for one
-that does, payloads and replies are put together anew in a buffer of its own.
+`Finisher` decrypts payloads and makes replies fit for headers. Most batches need neither and pass unchanged;
+otherwise payloads and replies are copied into a new buffer.
 """
 
 from __future__ import annotations
@@ -32,21 +32,16 @@ from stantools.store.resync import Damage
 from stantools.streamfiles.batch import Batch, texts
 from stantools.streamfiles.headers import safe_value
 
-#: Bytes of records in one batch, at most; a longer record comes alone.
+#: limit of record bytes in one batch; a longer record has its own batch
 BATCH_BYTES = WINDOW
-#: The highest sequence there can be.
+#: the highest possible sequence
 MAX_SEQUENCE = 2**64 - 1
 
 
 class StepReader:
     """Reads steps of the plan of one channel.
 
-    Args:
-        channel: The channel's name.
-        subject: The subject that the messages get.
-        crc: The store's CRC.
-        batch_bytes: Bytes of records in one batch.
-        batch_rows: Messages in one batch.
+    `subject` is that of the messages; `batch_bytes` counts records.
     """
 
     def __init__(
@@ -66,13 +61,9 @@ class StepReader:
         self._columns = MessageColumns(0)
 
     def read(self, step: Step, after: int = 0, until: int = MAX_SEQUENCE) -> Iterator[Batch]:
-        """Yields the messages of a step with sequences above `after`, up to `until`, in rising order.
+        """Yields the messages of a step with sequences in (after, until], in rising order.
 
-        Yields:
-            Batches that are valid until the next one is asked for.
-
-        Raises:
-            StoreUnreadableError: The file cannot be read any more, or is not as it was planned.
+        A batch is valid until the next one. Raises StoreUnreadableError if the file differs from its plan.
         """
         wanted = step.sequences
         if not wanted or wanted.last <= after or wanted.first > until:
@@ -133,13 +124,13 @@ class StepReader:
 
 def _changed(path: Path, offset: int) -> StoreUnreadableError:
     return StoreUnreadableError(
-        f"{path}: is not as it was when it was scanned, at or before offset {offset}",
+        f"{path}: changed since it was scanned, at or before offset {offset}",
         "make sure that no server uses the store and that its disk is sound, and run again",
     )
 
 
 def rewritten(messages: Sequence[pb.MsgProto]) -> tuple[Buffer, MessageColumns]:
-    """Returns messages that are in no record as they should be."""
+    """Returns columns of messages that no record holds in the wanted form."""
     columns = MessageColumns(len(messages))
     content = bytearray()
     for row, message in enumerate(messages):
@@ -156,20 +147,15 @@ def rewritten(messages: Sequence[pb.MsgProto]) -> tuple[Buffer, MessageColumns]:
 _U8 = npt.NDArray[np.uint8]
 _Rows = npt.NDArray[np.bool_]
 
-#: Lengths of replies that are looked at one after the other; a batch with more of them is looked at message by message.
+#: limit of different reply lengths that are checked at once; a batch with more is checked message by message
 _MAX_LENGTHS = 64
 
 
 class Finisher:
     """Makes messages ready for a target.
 
-    Args:
-        channel: The channel's name as its records carry it; the key depends on it.
-        key: The encryption key given to the server; None leaves payloads as they are stored.
-        keep_sealed: Leave a payload as it is stored where it cannot be decrypted.
-
-    Raises:
-        UsageError: The key is empty.
+    `channel` is the name in the records, on which the encryption key depends. Without `key` payloads stay as stored;
+    with `keep_sealed` a payload stays as stored if it cannot be decrypted. Raises UsageError for an empty key.
     """
 
     def __init__(self, channel: bytes, key: bytes | None = None, *, keep_sealed: bool = False) -> None:
@@ -178,22 +164,18 @@ class Finisher:
         self._keep_sealed = keep_sealed
 
     def finish(self, batch: Batch) -> Batch:
-        """Returns the messages with decrypted payloads and replies that can be header values.
-
-        Raises:
-            DecryptError: A payload cannot be decrypted.
-        """
+        """Returns messages with decrypted payloads, and replies that can be header values."""
         buffer, columns = batch.buffer, batch.columns
         content = np.frombuffer(buffer, np.uint8)
-        sealed = _sealed(content, columns) if self._cipher else None
+        sealed = _encrypted_rows(content, columns) if self._cipher else None
         if sealed is not None and not sealed.any():
             sealed = None
         if sealed is None and _replies_are_safe(content, buffer, columns):
             return batch
-        return self._rebuilt(batch, sealed)
+        return self._rebuild(batch, sealed)
 
-    def _rebuilt(self, batch: Batch, sealed: _Rows | None) -> Batch:
-        """Puts payloads and replies into a buffer of their own."""
+    def _rebuild(self, batch: Batch, sealed: _Rows | None) -> Batch:
+        """Copies payloads and replies into a new buffer."""
         buffer, columns = batch.buffer, batch.columns
         payloads = list(texts(buffer, columns.data_start, columns.data_size))
         if sealed is not None:
@@ -225,20 +207,20 @@ class Finisher:
                 "check the encryption key"
                 if len(failed) == len(rows)
                 else "a server with this key could not deliver them either: they were stored with another key, or "
-                "plain and only look encrypted; leave their payloads as they are stored, or leave the channel out",
+                "plain and only look encrypted; keep their payloads as they are stored, or exclude the channel",
             )
 
 
-def _sealed(content: _U8, columns: MessageColumns) -> _Rows:
-    """Returns which payloads a server that has a key would try to decrypt: they begin with the code of a cipher."""
-    # A message without data has its start at 0, which is a byte like any other, unless nothing is there at all.
+def _encrypted_rows(content: _U8, columns: MessageColumns) -> _Rows:
+    """Returns which payloads a server with a key would try to decrypt: they begin with the code of a cipher."""
+    # A message without data starts at 0, a valid index unless the buffer is empty.
     first = content[columns.data_start] if len(content) else np.zeros(columns.capacity, np.uint8)
     sealed: _Rows = (columns.data_size > 0) & ((first == Cipher.AES) | (first == Cipher.CHACHA))
     return sealed
 
 
 def _replies_are_safe(content: _U8, buffer: Buffer, columns: MessageColumns) -> bool:
-    """Returns whether every reply comes back unchanged as a header value, as `headers.is_safe_value` does for one."""
+    """Returns whether every reply survives as a header value, as `headers.is_safe_value` does for one."""
     if not int(np.bitwise_or.reduce(columns.flags)) & Flag.HAS_REPLY:
         return True
     rows = np.flatnonzero(columns.reply_size)
@@ -247,7 +229,7 @@ def _replies_are_safe(content: _U8, buffer: Buffer, columns: MessageColumns) -> 
     if len(lengths) > _MAX_LENGTHS:
         return all(safe_value(reply) == reply for reply in texts(buffer, starts, sizes))
     for length in lengths:
-        # Every place where so many bytes can begin, without copying; then the replies are rows of a table.
+        # All places where that many bytes can begin, without copying; the replies are then rows of a table.
         places = np.ndarray((len(content) - length + 1,), f"V{length}", buffer, strides=(1,))
         table = places[starts[sizes == length]].view(np.uint8).reshape(-1, length)
         if (

@@ -1,8 +1,8 @@
-"""The journal of a migration: what was begun and what is finished, beside the plan file.
+"""The journal of a migration: begun and finished steps, beside the plan file.
 
-One line of json for each step, appended and synced before the next step is begun, so that a run that was killed at any
-point is continued by the next one. The journal is a memory, not the truth: what a stream holds is asked of the server,
-the journal says whether we made it.
+Each step is one line of json, appended and synced before the next step, so that the next run continues after a kill
+at any point. The journal is not the truth: the content of a stream comes from the server; the journal tells whether
+this migration made it.
 
     {"event": "begin",  "plan": <digest of the streams of the plan>, "target": "...", "at": "..."}
     {"event": "stream", "stream": "orders", "state": "started" | "loaded" | "proven", ...}
@@ -32,74 +32,65 @@ if TYPE_CHECKING:
 
 
 class Outcome(enum.StrEnum):
-    """What became of a stream."""
-
     MIGRATED = "migrated"
     REPLACED = "replaced"
-    CONTINUED = "continued"  #: a killed run had published a part of it
+    CONTINUED = "continued"  #: a killed run had published a part
     APPENDED = "appended"
     WRITTEN = "written"
     PLACED = "placed"
     COMPLETE = "complete before"
     COMPARED = "compared"
     FAILED = "failed"
-    NOT_BEGUN = "not begun"  #: the server is full, or gone
+    NOT_BEGUN = "not begun"  #: the server is full or lost
 
 
 @dataclass
 class StreamResult:
-    """What became of one stream."""
-
-    stream: str  #: its name
-    outcome: Outcome = Outcome.FAILED  #: what was done
-    messages: int = 0  #: messages that it holds
-    bytes: int = 0  #: their size as the server counts
-    seconds: float = 0.0  #: how long loading took, 0 if nothing was loaded
-    proven: int = 0  #: messages that were compared one by one
-    prove_seconds: float = 0.0  #: how long that took
-    findings: list[Finding] = field(default_factory=list)  #: differences that were found
-    error: StantoolsError | None = None  #: why it failed
+    stream: str
+    outcome: Outcome = Outcome.FAILED
+    messages: int = 0  #: messages in the stream
+    bytes: int = 0  #: size counted by the server
+    seconds: float = 0.0  #: seconds of loading, 0 if nothing was loaded
+    proven: int = 0  #: messages compared one by one
+    prove_seconds: float = 0.0  #: seconds of comparing
+    findings: list[Finding] = field(default_factory=list)
+    error: StantoolsError | None = None  #: cause of the failure
 
     def compared(self, proof: Proof) -> None:
-        """Takes over what a comparison came to."""
         self.findings, self.proven, self.prove_seconds = proof.findings, proof.messages, proof.seconds
 
     def failed(self, problem: StantoolsError) -> None:
-        """Takes note of why it failed."""
         self.outcome, self.error = Outcome.FAILED, problem
 
     @property
     def good(self) -> bool:
-        """It is what it should be."""
+        """The stream is as planned."""
         return self.error is None and not self.findings and self.outcome not in (Outcome.FAILED, Outcome.NOT_BEGUN)
 
 
 class Stage(enum.StrEnum):
-    """What is being done with a stream."""
-
     LOAD = "load"
     PROVE = "prove"
-    COMPARE = "compare"  #: without a plan
+    COMPARE = "compare"  #: comparison without a plan
 
 
 class Watch:
-    """Learns of every step, perhaps from several threads. This one does nothing: nobody is looking."""
+    """Receives the progress of every step, possibly from several threads. This one ignores it."""
 
     def begin(self, stream: str, stage: Stage, messages: int) -> None:
-        """A stage of a stream begins, with so many messages to go."""
+        """A stage of a stream begins; `messages` are to be processed."""
 
     def advance(self, stream: str, messages: int) -> None:
-        """So many more of them are done; a negative number when a part has to be done again."""
+        """Messages were processed; a negative number takes back a part that has to be repeated."""
 
-    def end(self, stream: str) -> None:
-        """The stage is over."""
+    def end(self, stream: str) -> None: ...
 
     def note(self, text: str) -> None:
-        """Something happened that whoever waits should know."""
+        """Shows a message to the user."""
 
     @contextmanager
     def stage(self, stream: str, stage: Stage, messages: int) -> Iterator[StageProgress]:
-        """A stage of a stream, which lasts as long as the block; yields what counts the messages that are done."""
+        """A stage of a stream that lasts as long as the block; yields a counter of processed messages."""
         self.begin(stream, stage, messages)
         try:
             yield StageProgress(self, stream)
@@ -107,17 +98,11 @@ class Watch:
             self.end(stream)
 
 
-#: Nobody is looking.
 UNWATCHED = Watch()
 
 
 class StageProgress:
-    """Reports to a watch how many messages of a stream are done, and remembers it, so that it can be taken back.
-
-    Args:
-        watch: What learns of it.
-        stream: The stream's name.
-    """
+    """Reports processed messages of a stream to a watch, and can take them back."""
 
     def __init__(self, watch: Watch, stream: str) -> None:
         self._watch = watch
@@ -125,12 +110,11 @@ class StageProgress:
         self._messages = 0
 
     def __call__(self, messages: int) -> None:
-        """So many more messages are done."""
         self._messages += messages
         self._watch.advance(self._stream, messages)
 
     def take_back(self) -> None:
-        """What was done has to be done again."""
+        """Takes back all reported messages, which have to be processed again."""
         self._watch.advance(self._stream, -self._messages)
         self._messages = 0
 
@@ -139,52 +123,48 @@ SUFFIX = ".journal"
 
 
 class StreamState(enum.StrEnum):
-    """How far a stream is."""
-
-    STARTED = "started"  #: loading has begun; what the target holds of it may be nothing, a part, or all
-    LOADED = "loaded"  #: the target holds what the plan says, by its own numbers
+    STARTED = "started"  #: loading has begun; the target may hold nothing, a part, or all
+    LOADED = "loaded"  #: by its counts, the target holds the planned messages
     PROVEN = "proven"  #: every message and consumer was compared
 
 
 class Steps:
-    """The steps that were taken with streams, in memory: for who works on one of them somewhere else.
+    """The steps of streams, in memory only: for work on one stream in another process.
 
-    Args:
-        streams: What a journal says last of each stream.
+    `streams` is the last journal entry of each stream.
     """
 
     def __init__(self, streams: Mapping[str, dict[str, Any]] | None = None) -> None:
         self._streams: dict[str, dict[str, Any]] = dict(streams or {})
-        #: The entries of the steps that were taken since, for `Journal.take_over`.
+        #: entries of the steps since then, for `Journal.take_over`
         self.taken: list[dict[str, Any]] = []
 
     def state(self, stream: str) -> StreamState | None:
-        """Returns how far a stream is; None if nothing was begun."""
+        """Returns the last step of a stream, None without any."""
         entry = self._streams.get(stream)
         return StreamState(entry["state"]) if entry else None
 
     def facts(self, stream: str) -> dict[str, Any]:
-        """Returns what was noted with the last step of a stream."""
+        """Returns the facts recorded with the last step of a stream."""
         return self._streams.get(stream, {})
 
     def note(self, stream: str, state: StreamState, **facts: Any) -> None:
-        """Remembers a step; it is durable when this returns. What does not change on the way is kept."""
+        """Records a step durably; facts of earlier steps are kept unless given again."""
         kept = {key: value for key, value in self.facts(stream).items() if key in ("way", "seen")}
         entry = {"event": "stream", "stream": stream, "state": state.value, **kept, **facts}
         self.take_over([entry])
 
     def forget(self, stream: str) -> None:
-        """Remembers that a stream was taken away again."""
         self.take_over([{"event": "forget", "stream": stream}])
 
     def take_over(self, entries: Iterable[dict[str, Any]]) -> None:
-        """Remembers steps, perhaps of somewhere else (`taken`); they are durable when this returns."""
+        """Records steps, possibly of another process (`taken`), durably."""
         for entry in entries:
             self._append(entry)
             self._fold(entry)
 
     def _fold(self, entry: dict[str, Any]) -> None:
-        """Takes an entry of a stream into account."""
+        """Applies an entry to the state of its stream."""
         if entry["event"] == "forget":
             self._streams.pop(entry["stream"], None)
         else:
@@ -197,15 +177,8 @@ class Steps:
 class Journal(Steps):
     """An open journal; a context manager. Only one run may have it open.
 
-    Args:
-        plan: The plan file; the journal lies beside it.
-        digest: What identifies the content of the plan.
-        target: Where the plan is applied, without secrets.
-
-    Raises:
-        RefusedError: Another run has it open, or it was written for another plan or target.
-        StoreUnreadableError: It cannot be read, or is no journal.
-        StoreUnwritableError: It cannot be written.
+    `plan` is the plan file, beside which the journal lies; `digest` identifies the content of the plan; `target` is
+    without secrets. Raises RefusedError if another run has it open, or it belongs to another plan or target.
     """
 
     def __init__(self, plan: Path, digest: str, target: str) -> None:
@@ -239,17 +212,17 @@ class Journal(Steps):
             if problem.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
             raise RefusedError(
-                f"{self.path}: another migration with this plan is running", "wait for it, or stop it first"
+                f"{self.path}: another migration with this plan is running", "wait until it has ended, or stop it first"
             ) from problem
 
     def _read(self, digest: str, target: str) -> bool:
-        """Reads what earlier runs noted; True if there was anything."""
+        """Reads the entries of earlier runs; returns whether there are any."""
         data = b""
         while part := os.read(self._descriptor, 1 << 20):
             data += part
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
-            # A killed run left half a line: the step that it was to remember is looked at again.
+            # A killed run left half a line: its step is checked again on the server.
             with writing(self.path):
                 os.ftruncate(self._descriptor, whole)
         begun = False
@@ -268,17 +241,17 @@ class Journal(Steps):
         try:
             entry = json.loads(line)
         except ValueError as problem:
-            raise self._no_journal(number, "it is no json") from problem
+            raise self._no_journal(number, "it is not json") from problem
         event = entry.get("event") if isinstance(entry, dict) else None
         good = event == "begin" or (event in ("stream", "forget") and isinstance(entry.get("stream"), str))
         if not good or (event == "stream" and entry.get("state") not in tuple(StreamState)):
-            raise self._no_journal(number, "it is none of the steps that a migration takes")
+            raise self._no_journal(number, "it is not a step of a migration")
         return dict(entry)
 
     def _no_journal(self, number: int, reason: str) -> StoreUnreadableError:
         return StoreUnreadableError(
-            f"{self.path}: line {number} is not of a migration's journal: {reason}",
-            "move the file away; streams that are complete are recognised without it",
+            f"{self.path}: line {number} does not belong to a migration's journal: {reason}",
+            "move the file aside; complete streams are recognised without it",
         )
 
     def _check(self, entry: dict[str, Any], digest: str, target: str) -> None:
@@ -287,7 +260,7 @@ class Journal(Steps):
                 what = "the plan was changed" if name == "plan" else f"it was for {entry.get(name)}, not for {now}"
                 raise RefusedError(
                     f"{self.path}: belongs to another migration: {what}",
-                    "finish that one first, or move the journal away to start over",
+                    "finish that one first, or move the journal aside to start over",
                 )
 
     def _append(self, entry: dict[str, Any]) -> None:
@@ -299,7 +272,7 @@ class Journal(Steps):
 
 
 def remembered_streams(plan: Path) -> dict[str, dict[str, Any]]:
-    """Returns what a journal says last of each stream, without opening it for work; empty if there is none."""
+    """Returns the last journal entry of each stream, read-only; {} without a journal."""
     try:
         lines = journal_path(plan).read_bytes().splitlines()
     except FileNotFoundError:
@@ -312,7 +285,7 @@ def remembered_streams(plan: Path) -> dict[str, dict[str, Any]]:
             entry = json.loads(line)
             name, event = entry["stream"], entry["event"]
         except (ValueError, KeyError, TypeError):
-            continue  # opening the journal says what is wrong with it
+            continue  # opening the journal reports the error
         if event == "forget":
             streams.pop(str(name), None)
         else:
@@ -321,5 +294,4 @@ def remembered_streams(plan: Path) -> dict[str, dict[str, Any]]:
 
 
 def journal_path(plan: Path) -> Path:
-    """Returns where the journal of a plan lies."""
     return plan.with_name(plan.name + SUFFIX)

@@ -1,4 +1,4 @@
-"""What users say of a migration: how to plan, and how to carry it out. Nothing here imports numpy."""
+"""Options of a migration: planning and applying. Nothing here imports numpy."""
 
 from __future__ import annotations
 
@@ -32,40 +32,35 @@ _PLACES = dict(declared(Places))
 
 @dataclass(frozen=True)
 class Following:
-    """Whether to go on with what a running server appends, and until when, as users say it."""
-
     follow: bool = option(
-        "Load what is there, then follow what the running server appends. Ctrl-C stops; the same command continues.",
+        "Load the store, then follow the messages of the running server. Ctrl-C stops; the same command continues.",
         default=False,
     )
     cutover: bool = option(
-        "Follow until the server has stopped; then carry the rest, make the consumers and prove everything.",
+        "Follow until the server has stopped; then migrate the rest, make the consumers and prove everything.",
         default=False,
     )
     cutover_when_idle: int | None = AGE.field(
-        help="Like --cutover, and also when nothing was written to the store for this long, such as 10s."
+        help="Like --cutover, but also end after this time without a write to the store, such as 10s."
     )
 
     @property
     def wanted(self) -> bool:
-        """Whether a running server is followed at all."""
         return self.follow or self.cutover or self.cutover_when_idle is not None
 
     def check(self, planning: PlanOptions, *, nodes: bool) -> None:
-        """Checks that what is planned can be followed; `nodes`: it is a cluster.
-
-        Raises:
-            UsageError: It cannot.
-        """
+        """Raises UsageError if this plan cannot be followed; `nodes`: the source is a cluster."""
         if planning.for_broker:
-            raise UsageError("--for-broker takes over what a server has left: it cannot be followed", "stop it first")
+            raise UsageError(
+                "--for-broker takes over the store of a stopped server, which cannot be followed", "stop it first"
+            )
         if nodes and self.cutover_when_idle is not None:
             raise UsageError(
-                "the nodes of a cluster are merged in the end, and must have stopped", "give --cutover instead"
+                "the nodes of a cluster are merged at the end, for which they must be stopped", "give --cutover instead"
             )
 
     def ending(self, *, seen: bool) -> Ending:
-        """Returns what decides when it ends; `seen`: an earlier run has seen a server use the store."""
+        """Returns the condition of the end; `seen`: an earlier run saw a server use the store."""
         from stantools.migration.following import Ending
 
         idle = self.cutover_when_idle
@@ -74,35 +69,33 @@ class Following:
 
 @dataclass(frozen=True)
 class Applying:
-    """How to carry a plan out, as users say it."""
-
     replace: bool = option("Delete existing streams that differ, and load them again.", default=False)
     append_missing: bool = option(
-        "Publish what an existing stream lacks at its end, if everything it has is equal.", default=False
+        "Publish messages missing at the end of an existing stream, if all others are equal.", default=False
     )
     accept_loss: bool = ACCEPT_LOSS.field()
     parallel: int = option(
-        "Streams loaded at the same time. nats-server 2.15.1 was seen to crash with several restores at once.",
+        "Streams loaded in parallel. nats-server 2.15.1 was seen to crash with several restores at once.",
         default=1,
         kind=int,
         least=1,
         most=64,
     )
     proof: str = option(
-        "Compare every message afterwards, or only the numbers that the server reports.",
+        "Compare every message afterwards, or only the counts that the server reports.",
         default="full",
         choices=("full", "counts"),
     )
-    compress: bool = option("Compress what goes over the network (snappy).", default=False)
+    compress: bool = option("Compress archives on the network (snappy).", default=False)
     piece_timeout: float = option(
-        "Seconds in which the server has to take a piece of an archive.",
+        "Seconds for the server to accept a piece of an archive.",
         default=30.0,
         kind=float,
         least=1,
         metavar="S",
     )
     restore_timeout: float = option(
-        "Seconds in which the server has to unpack an archive.", default=3600.0, kind=float, least=1, metavar="S"
+        "Seconds for the server to unpack an archive.", default=3600.0, kind=float, least=1, metavar="S"
     )
 
     def __post_init__(self) -> None:
@@ -114,7 +107,6 @@ class Applying:
             Framer(SNAPPY)
 
     def options(self, way: Any) -> ApplyOptions:
-        """Returns the options of `apply_streams`."""
         from stantools.migration.targets.loading import ApplyOptions, Existing
 
         existing = Existing.REPLACE if self.replace else Existing.APPEND if self.append_missing else Existing.REFUSE
@@ -131,23 +123,19 @@ class Applying:
 
 @dataclass(frozen=True)
 class Reopening:
-    """How the store of a plan is found and read again, and where its target is."""
+    """The store of a plan, opened again, and its target."""
 
-    store: Path | None = option("The store, if it is not where the plan says.", kind=Path, metavar="DIR")
+    store: Path | None = option("The store, if it has moved since the plan.", kind=Path, metavar="DIR")
     encryption_key: Secret = KEY.field()
     keep_encrypted: bool = KEEP_ENCRYPTED.field()
     account: str = _PLACES["account"].field(help="For a store directory: the account.")
     embedded_store: Path = _PLACES["embedded_store"].field()
     force: bool = _PLACES["force"].field()
-    parallel: int = option("Streams read at the same time.", default=2, kind=int, least=1, most=64)
+    parallel: int = option("Streams read in parallel.", default=2, kind=int, least=1, most=64)
     workers: int = WORKERS.field()
 
     def reading(self, source: SourceRef) -> ReadOptions:
-        """Returns how the store is read.
-
-        Raises:
-            UsageError: The plan needs the encryption key.
-        """
+        """Returns how the store is read; raises UsageError if the plan needs the encryption key."""
         from stantools.store.options import ReadOptions
 
         key = self.encryption_key.key()
@@ -159,7 +147,6 @@ class Reopening:
         return ReadOptions(source.crc_poly, True, key)
 
     def taking(self, plan: Plan) -> SourceOptions:
-        """Returns what is taken of the store."""
         from stantools.migration.source import SourceOptions
 
         source = plan.source

@@ -1,4 +1,4 @@
-"""A planned stream together with its source: what every way of loading it begins with."""
+"""A planned stream with its source, the input of every way of loading."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import StantoolsError, StoreUnreadableError
-from stantools.migration.plan.consumers import placed
+from stantools.migration.plan.consumers import stream_position
 from stantools.migration.plan.model import ConsumerPlan, Level, Note, Plan, Position, StreamPlan
 from stantools.migration.proof.stream import ExpectedStream
 from stantools.migration.source import StoreSource
@@ -23,43 +23,40 @@ from stantools.streamfiles.layout import HEADER_LENGTH_SIZE
 from stantools.streamfiles.meta import ConsumerState
 from stantools.streamfiles.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
 
-#: About what headers with the origin add to a message.
+#: estimated size of headers with the origin
 _HEADER_BYTES = 150
-#: What the header with the reply adds, and what is asked for in case all have one.
+#: size of the header with the reply, assumed for every message
 _REPLY_BYTES = 64
 
 
 @dataclass(frozen=True)
 class PreparedStream:
-    """A stream of a plan and the messages that go into it."""
-
     plan: StreamPlan
     source: StreamSource
 
     @property
     def name(self) -> str:
-        """The stream's name."""
         return self.plan.name
 
     @property
     def largest_message(self) -> int:
-        """About the bytes of its largest message, with headers."""
+        """Approximate bytes of its largest message, with headers."""
         payload = max((channel.largest_payload for channel, _ in self.source.parts), default=0)
         return payload + (_HEADER_BYTES if self.plan.origin_headers else 0)
 
     def positions(self) -> list[tuple[ConsumerPlan, Position]]:
         """Returns the consumers with their positions in sequences of the stream."""
-        return [(consumer, placed(consumer, self.source)) for consumer in self.plan.consumers]
+        return [(consumer, stream_position(consumer, self.source)) for consumer in self.plan.consumers]
 
     def expected(self, *, published: bool) -> ExpectedStream:
-        """Returns what the stream should be; `published` as `via_publish` there."""
+        """Returns the expected content; `published` is its `via_publish`."""
         return ExpectedStream(self.name, self.source, self.plan.origin_headers, published, self.positions())
 
     def entries(self) -> list[ConsumerEntry]:
-        """Returns the consumers as an archive holds them (jetstream-migration.md section 11).
+        """Returns the consumers in the form of an archive (jetstream-migration.md section 11).
 
-        Consumer sequences are those of the stream. What is pending counts as sent longer ago than the ack wait, so
-        that it is delivered again at once, as NATS Streaming does when a durable comes back.
+        Consumer sequences equal those of the stream. Pending messages count as sent before the ack wait, so that
+        they are delivered again at once, as NATS Streaming does when a durable resumes.
         """
         return [ConsumerEntry(c.name, c.config, _state(c, position)) for c, position in self.positions()]
 
@@ -68,21 +65,16 @@ class PreparedStream:
         return measure(self.source.read(), origin=self.plan.origin_headers, last=self.source.last)
 
     def archive(self, config: Mapping[str, Any], compression: str = "stored") -> StreamArchive:
-        """Returns the archive to be built.
-
-        Args:
-            config: The stream configuration that goes into it.
-            compression: `stored` or `snappy`.
-        """
+        """Returns the archive to build; `compression` is `stored` or `snappy`."""
         plan = self.plan
         return StreamArchive(plan.name, config, plan.created_ns, origin=plan.origin_headers, compression=compression)
 
     def pieces(self, archive: StreamArchive, progress: Progress | None = None) -> Iterator[memoryview]:
-        """Builds the archive, piece by piece; each is valid until the next one is asked for."""
+        """Builds the archive in pieces; each is valid until the next one."""
         return archive.pieces(self.batches(progress), self.entries, self.source.last)
 
     def batches(self, progress: Progress | None = None) -> Iterator[Batch]:
-        """Reads the messages; `progress` is called with the number of those that were dealt with."""
+        """Reads the messages; `progress` gets numbers of processed ones."""
         for batch in self.source.read():
             yield batch
             if progress:
@@ -90,25 +82,16 @@ class PreparedStream:
 
 
 def estimated_bytes(plan: StreamPlan, *, least: bool = False) -> int:
-    """Returns about how many bytes a stream takes: payloads, subjects, headers, and the frame of every record.
+    """Estimates the bytes of a stream: payloads, subjects, headers, and the frame of every record.
 
-    Args:
-        plan: The stream.
-        least: Returns how many it takes at least, whatever its headers are.
+    `least` returns a lower bound, whatever the headers are.
     """
     headers = HEADER_LENGTH_SIZE + (_HEADER_BYTES if plan.origin_headers else _REPLY_BYTES)
     return plan.bytes_stored(0 if least else headers)
 
 
 def prepare(plan: Plan, source: StoreSource) -> list[PreparedStream]:
-    """Joins a plan with the store that it was made for.
-
-    Returns:
-        The streams of the plan; behind them, if it is for a broker, that of the broker's state.
-
-    Raises:
-        StoreUnreadableError: A channel of the plan is not in the store.
-    """
+    """Joins a plan with its store; for a broker, the stream of the broker's state is last."""
     channels = {channel.name: channel for channel in source.channels}
     prepared = []
     for stream in plan.streams:
@@ -136,7 +119,7 @@ def _state(consumer: ConsumerPlan, position: Position) -> ConsumerState | None:
 
 
 def room_problems(place: Path, streams: Sequence[PreparedStream]) -> list[Note]:
-    """Returns what is in the way of streams on a file system here: that it has no room for them."""
+    """Returns problems of free space on a file system here."""
     try:
         check_room(place, sum(estimated_bytes(stream.plan) for stream in streams))
     except StantoolsError as problem:

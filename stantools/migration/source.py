@@ -1,7 +1,7 @@
 """A store as the source of a migration: its channels, and their messages in batches.
 
-What is taken is what `recovery.salvage` would take: every intact message, in order, wherever it lies. So a damaged
-store is a source like any other; what it lost is known beforehand.
+It takes the messages that `recovery.salvage` would take: every intact one, in order, in whatever file. So a damaged
+store is a source like any other; its losses are known in advance.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from stantools.store.reading import BATCH_ROWS
 from stantools.store.sublog import StoredSubscription
 from stantools.streamfiles.batch import Batch
 
-#: Stands for a cluster id that is lost: a migration needs none, so that a lost server.dat is no obstacle.
+#: placeholder for a lost cluster id: a migration needs none, so that a lost server.dat does not matter
 _NO_CLUSTER = "lost"
 
-#: A sample of a channel: so many places, and so many messages from each.
+#: sample of a channel: places, and messages from each
 _SAMPLE_PLACES = 8
 _SAMPLE_ROWS = 32
 _SAMPLE_BYTES = 1 << 16
@@ -42,21 +42,11 @@ _SAMPLE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Key:
-    """How payloads are decrypted."""
-
-    key: bytes | None = None  #: the encryption key given to the server; None leaves payloads as they are stored
-    keep_sealed: bool = False  #: leave a payload as it is stored where it cannot be decrypted
+    key: bytes | None = None  #: the encryption key given to the server; None: payloads stay as stored
+    keep_sealed: bool = False  #: a payload that cannot be decrypted stays as stored
 
 
 class ChannelSource:
-    """One channel.
-
-    Args:
-        plan: What of it is taken.
-        crc: The store's CRC.
-        key: How payloads are decrypted.
-    """
-
     def __init__(self, plan: ChannelPlan, crc: Crc, key: Key | None = None) -> None:
         self._plan = plan
         self._crc = crc
@@ -67,56 +57,50 @@ class ChannelSource:
 
     @property
     def name(self) -> str:
-        """Its name."""
         return os.fsdecode(self._plan.name)
 
     @property
     def raw_name(self) -> bytes:
-        """Its name as bytes."""
         return self._plan.name
 
     @property
     def origin(self) -> str:
-        """What it is, if it is not simply the channel of that name."""
+        """Description, if it is not simply the channel of that name."""
         return self._plan.origin
 
     @property
     def sequences(self) -> Ranges:
-        """The sequences of its intact messages."""
+        """Sequences of intact messages."""
         return self._plan.sequences
 
     @property
     def lost(self) -> Ranges:
-        """The sequences of messages that were missing before: damaged or gone, as far as that is known."""
+        """Sequences of damaged or lost messages, as far as known."""
         return self._plan.missing - self._plan.skipped
 
     @property
     def subscriptions(self) -> Sequence[StoredSubscription]:
-        """Its subscriptions as salvage plans them, but with positions up to `last`."""
+        """Subscriptions as salvage plans them, with positions up to `last`."""
         return self._plan.subscriptions
 
     @cached_property
     def count(self) -> int:
-        """How many intact messages there are."""
+        """Number of intact messages."""
         return self._plan.sequences.count()
 
     @property
     def first(self) -> int:
-        """The sequence of its first intact message, 0 if there is none."""
+        """First intact sequence, 0 without messages."""
         return self._plan.sequences.first
 
     @property
     def last(self) -> int:
-        """Its last sequence, also where the message is lost and only an index still names it; 0 if there is none."""
+        """Last sequence, even if the message is lost and only an index names it; 0 if there is none."""
         return self._plan.last_known
 
     @cached_property
     def first_timestamp(self) -> int:
-        """When its first intact message was stored, in nanoseconds since 1970; 0 if there is none.
-
-        Raises:
-            StoreUnreadableError: As from `read`.
-        """
+        """Nanoseconds since 1970, 0 without messages."""
         step = self._plan.steps[0] if self._plan.steps else None
         if isinstance(step, Copy) and step.run.first == self.first:
             return step.run.first_timestamp
@@ -124,11 +108,7 @@ class ChannelSource:
 
     @cached_property
     def last_timestamp(self) -> int:
-        """When its last intact message was stored, in nanoseconds since 1970; 0 if there is none.
-
-        Raises:
-            StoreUnreadableError: As from `read`.
-        """
+        """Nanoseconds since 1970, 0 without messages."""
         step, last = self._plan.steps[-1] if self._plan.steps else None, self.sequences.last
         if isinstance(step, Copy) and step.run.last == last:
             return step.run.last_timestamp
@@ -136,30 +116,21 @@ class ChannelSource:
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of its payloads as they are stored; about, where only a part of a stretch is taken."""
+        """Bytes of stored payloads; approximate if only a part of a step is taken."""
         return sum(step.payload for step in self._plan.steps)
 
     @property
     def largest_payload(self) -> int:
-        """Bytes of its largest payload as it is stored; perhaps of one that is not taken."""
+        """Bytes of the largest stored payload, possibly one that is not taken."""
         return max((step.largest for step in self._plan.steps), default=0)
 
     @cached_property
     def encrypted(self) -> bool:
-        """Whether payloads may be stored encrypted, going by a sample.
-
-        Raises:
-            StoreUnreadableError: As from `read`.
-        """
+        """Payloads may be encrypted, judged by a sample."""
         return may_be_encrypted(chain.from_iterable(map(_stored, self._sample())))
 
     def check_key(self) -> None:
-        """Decrypts a sample of the messages, if there is a key.
-
-        Raises:
-            DecryptError: A payload cannot be decrypted.
-            StoreUnreadableError: As from `read`.
-        """
+        """Decrypts a sample of the messages, if there is a key; raises DecryptError for a wrong one."""
         finisher = self._finisher()
         for batch in self._sample():
             finisher.finish(batch)
@@ -174,23 +145,12 @@ class ChannelSource:
         batch_rows: int = BATCH_ROWS,
         finish: bool = True,
     ) -> Iterator[Batch]:
-        """Yields the messages in rising order; may be called any number of times, by several threads.
+        """Yields the messages with sequences in (after, until], in rising order; thread-safe and repeatable.
 
-        Args:
-            after: Only messages with higher sequences.
-            until: Only messages up to this sequence.
-            subject: The subject that they get; the channel's name if not given.
-            batch_bytes: Bytes of records in one batch, at most; a longer one comes alone.
-            batch_rows: Messages in one batch, at most.
-            finish: Decrypt payloads, make replies fit for headers and check CRCs; else all is as it is stored.
-
-        Yields:
-            Batches that are valid until the next one is asked for. Payloads are those of the mapped file itself, unless
-            they had to be decrypted.
-
-        Raises:
-            StoreUnreadableError: A file cannot be read any more, or has changed since it was planned.
-            DecryptError: A payload cannot be decrypted.
+        The default `subject` is the channel's name. `batch_bytes` counts records; a longer record has its own batch.
+        Without `finish` messages stay as stored: encrypted, with any reply, CRCs unchecked. A batch is valid until
+        the next one; its payloads are those of the mapped file unless decrypted. Raises StoreUnreadableError if a
+        file has changed since it was planned, and DecryptError.
         """
         channel, crc = self.raw_name, self._crc if finish else self._crc.unchecked
         subject = channel if subject is None else subject
@@ -202,11 +162,11 @@ class ChannelSource:
                 yield finisher.finish(batch) if finish else batch
 
     def with_key(self, key: Key) -> ChannelSource:
-        """Returns the channel with payloads decrypted by another key, or left as they are stored."""
+        """Returns the channel with another key; payloads stay as stored without one."""
         return ChannelSource(self._plan, self._crc, key)
 
     def cuts(self, size: int) -> list[int]:
-        """Returns rising sequences that cut the channel into parts of about so many bytes each, none if it is small.
+        """Returns rising sequences that divide the channel into parts of about `size` bytes; [] for a small channel.
 
         A part is read from one of them, as `after`, to the next, as `until`.
         """
@@ -221,13 +181,13 @@ class ChannelSource:
         return cuts
 
     def narrowed(self, sequences: Ranges) -> ChannelSource:
-        """Returns the channel with only those of its messages whose sequences are in a set; `last` stays."""
+        """Returns the channel with only these sequences; `last` stays."""
         steps = [step.narrowed(sequences) for step in self._plan.steps if step.sequences & sequences]
         plan = replace(self._plan, steps=steps, sequences=self._plan.sequences & sequences)
         return ChannelSource(plan, self._crc, self._key)
 
     def up_to(self, last: int) -> ChannelSource:
-        """Returns the channel as if a sequence were its last one."""
+        """Returns the channel with an earlier last sequence."""
         known = Ranges.of([(1, last)])
         narrowed = self.narrowed(self.sequences & known)
         plan = replace(narrowed._plan, missing=self._plan.missing & known, last_known=min(self.last, last))
@@ -242,7 +202,6 @@ class ChannelSource:
         return 0
 
     def _sample(self) -> Iterator[Batch]:
-        """Yields some messages from a few places."""
         places = [place for step in self._plan.steps for place in _places(step)]
         chosen = {places[number * len(places) // _SAMPLE_PLACES] for number in range(_SAMPLE_PLACES) if places}
         for place in sorted(chosen):
@@ -257,7 +216,7 @@ def _stored(batch: Batch) -> Iterator[tuple[int, Buffer]]:
 
 
 def _places(step: Step) -> list[int]:
-    """Returns sequences at which a reader can begin without going through what is before them."""
+    """Returns sequences at which a reader can start directly."""
     first, last = step.sequences.first, step.sequences.last
     marks = step.run.marks if isinstance(step, Copy) else ()
     return [first, *(sequence for sequence, _ in marks if first < sequence <= last)]
@@ -278,53 +237,49 @@ def _ends(step: Step) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class StoreSource:
-    """A store, as far as it is intact."""
+    """The intact part of a store."""
 
-    plan: SalvagePlan  #: what salvage would do with it
-    channels: list[ChannelSource]  #: its channels, sorted by name as bytes
-    key: Key = Key()  #: how payloads are decrypted
-    nodes: tuple[NodeFiles, ...] = ()  #: the nodes of the cluster that it was merged from; none for a store by itself
+    plan: SalvagePlan  #: the plan of salvage
+    channels: list[ChannelSource]  #: sorted by name as bytes
+    key: Key = Key()
+    nodes: tuple[NodeFiles, ...] = ()  #: merged nodes of a cluster; () for a single store
 
     @property
     def dropped(self) -> list[Dropped]:
-        """What cannot be taken, or is left out."""
+        """Records that cannot be taken, or are excluded."""
         return self.plan.dropped
 
     @property
     def changes(self) -> list[str]:
-        """What is taken differently from how it is stored, in words."""
+        """Differences between stored and migrated data, in words."""
         return self.plan.changes
 
     @property
     def lost(self) -> int:
-        """How many messages are missing, or left out although they are there."""
+        """Missing messages, and existing ones that are excluded."""
         return self.plan.gone
 
     @property
     def lossy(self) -> bool:
-        """Whether something of the store cannot be taken."""
+        """Some records cannot be taken."""
         return self.plan.lossy
 
     @property
     def clients(self) -> list[pb.ClientInfo]:
-        """The clients."""
         return self.plan.clients
 
     def channel(self, name: str) -> ChannelSource | None:
-        """Returns the channel of a name, if there is one."""
         return next((channel for channel in self.channels if channel.name == name), None)
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What is taken of a store, and how it is read."""
-
-    patterns: tuple[str, ...] = ()  #: channels to take, with NATS wildcards; none takes all
-    generation: str = SPLIT  #: `split`, `newest` or a number, as for salvage, where sequences began again
-    archived: bool = False  #: also take messages from `.bak` slices
-    keep_encrypted: bool = False  #: leave a payload as it is stored where it cannot be decrypted, instead of giving up
-    workers: int = 2  #: slices that are scanned at the same time
-    cluster_id: str = ""  #: counts where the store does not tell it any more
+    patterns: tuple[str, ...] = ()  #: channels, with NATS wildcards; (): all
+    generation: str = SPLIT  #: `split`, `newest` or a number, as for salvage, if sequences began again
+    archived: bool = False  #: also messages from `.bak` slices
+    keep_encrypted: bool = False  #: a payload that cannot be decrypted stays as stored, instead of an error
+    workers: int = 2  #: slices scanned in parallel
+    cluster_id: str = ""  #: for stores whose cluster id is lost
 
 
 def open_source(
@@ -334,16 +289,10 @@ def open_source(
     progress: Progress | None = None,
     surveys: Iterable[ChannelSurvey] | None = None,
 ) -> StoreSource:
-    """Reads a store and says what can be migrated from it.
+    """Reads a store in any state, read-only.
 
-    Args:
-        store: The store, in any state; nothing in it is changed.
-        options: What is taken; every channel if not given.
-        progress: Called with the number of bytes as they are read.
-        surveys: Those of its channels, if they were made already; see `plan_salvage`.
-
-    Raises:
-        UsageError: There is no such generation, or the key is empty.
+    `progress` gets bytes; `surveys` are those of its channels, if already made (see `plan_salvage`). Raises
+    UsageError for an unknown generation or an empty key.
     """
     options = options or SourceOptions()
     if store.key is not None:
@@ -365,18 +314,9 @@ def open_source(
 def open_merged(
     nodes: Sequence[NodeFiles], reading: ReadOptions, options: SourceOptions, *, progress: Progress | None = None
 ) -> StoreSource:
-    """Reads the nodes of a cluster and says what can be migrated from what they have together; nothing is written.
+    """Reads the nodes of a cluster as one source, read-only; of several generations always the newest.
 
-    Args:
-        nodes: Their directories.
-        reading: How to read them.
-        options: What is taken; of several generations always the newest.
-        progress: Called with the number of bytes as they are read.
-
-    Raises:
-        RefusedError: They are not of one cluster.
-        StoreUnreadableError: Something cannot be read at all.
-        UsageError: The key is empty.
+    `progress` gets bytes. Raises RefusedError if the nodes belong to different clusters.
     """
     merging = MergeOptions(
         options.patterns,
@@ -392,18 +332,15 @@ def open_merged(
 
 
 def _chosen(store: Datastore, plan: SalvagePlan) -> list[ChannelPlan]:
-    """Leaves out channels of which only strays in the directories of chosen channels were seen."""
+    """Drops channels known only by stray messages in the directories of selected channels."""
     patterns, chosen = plan.options.patterns, []
     for channel in plan.channels:
         name = os.fsdecode(channel.stored_name)
-        # Without a directory of its own there is no more of it than this.
-        if not patterns or _matches(patterns, name) or name not in store.channel_names:
+        # without a directory of its own, the channel has no other messages
+        matches = not patterns or any(subject_matches(pattern, name) for pattern in patterns)
+        if matches or name not in store.channel_names:
             chosen.append(channel)
         else:
-            reason = "messages in the directory of another channel, and their own was not chosen"
+            reason = "messages in the directory of another channel, while their own channel is not selected"
             plan.dropped.append(Dropped(name, -1, 0, reason, channel.sequences, fate=Fate.LEFT_OUT))
     return chosen
-
-
-def _matches(patterns: Sequence[str], name: str) -> bool:
-    return any(subject_matches(pattern, name) for pattern in patterns)

@@ -1,13 +1,12 @@
-"""Streams and the channels that they are made of: one each, or many into one.
+"""Streams and their channels: one each, or many in one.
 
-One channel keeps its sequences. Many channels in one stream cannot: their messages are put into the order of their
-timestamps and renumbered, from 1 without gaps. A channel's own messages never change their order, even where their
-timestamps go back; equal timestamps go by the order of the channels. The order depends on nothing else, so that it is
-the same in every run.
+One channel keeps its sequences. Many channels in one stream cannot: their messages are ordered by timestamp and
+renumbered, from 1 without gaps. A channel's own messages never change their order, even if their timestamps go back;
+equal timestamps follow the order of the channels. The order depends on nothing else, so that it is the same in every
+run.
 
-Sorting goes in rounds. In each, the channel whose batch ends first in time sets the bound: everything up to there is
-known, is sorted at once and given out in stretches of one channel. Between rounds lie the places from which reading
-can begin again.
+Sorting has rounds. In each, the channel whose batch ends first in time sets the bound: all messages up to there are
+known, are sorted at once and returned in stretches of one channel. Reading can restart at places between rounds.
 """
 
 from __future__ import annotations
@@ -28,52 +27,47 @@ from stantools.streamfiles.batch import Batch, Messages
 _U64 = npt.NDArray[np.uint64]
 _I64 = npt.NDArray[np.int64]
 
-#: What all channels of a merge together hold of their files, and of columns, at a time.
+#: bytes of files and columns that all channels of a merge hold together
 _BYTES = 32 << 20
 _ROWS = 1 << 20
 _MIN_BYTES, _MAX_BYTES = 1 << 14, 8 << 20
 _MIN_ROWS, _MAX_ROWS = 256, 16384
-#: Messages between two places from which reading can begin.
+#: messages between two places at which reading can restart
 _SPACING = 1 << 20
-#: Before all times.
+#: before all times
 _LOWEST = -(2**63)
 
 
 class StreamSource(Messages, Protocol):
-    """The messages that go into one stream, with the sequences that they have there, and the channels they are from."""
+    """The messages of one stream with their sequences in it, and their channels."""
 
     @property
     def parts(self) -> Sequence[tuple[ChannelSource, bytes]]:
-        """The channels with the subjects that their messages get."""
+        """The channels with the subjects of their messages."""
 
     @property
     def renumbered(self) -> bool:
-        """Whether sequences in the stream are not those of the channel."""
+        """Sequences in the stream differ from those of the channel."""
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:
-        """Returns sequences in the stream for sequences of a channel."""
+        """Maps sequences of a channel to sequences of the stream."""
 
 
 def channel_of(source: StreamSource) -> str | None:
-    """Returns the name of the only channel that a stream is made of; None if there are several, or none."""
+    """Returns the name of a stream's only channel; None if there are several, or none."""
     return source.parts[0][0].name if len(source.parts) == 1 else None
 
 
 def stream_source(parts: Sequence[tuple[ChannelSource, bytes]]) -> StreamSource:
-    """Returns the source of a stream that is made of channels with the subjects that their messages get.
+    """Returns the source of a stream of these channels, each with the subject of its messages.
 
-    Raises:
-        UsageError: There is none, or one is there twice.
+    Raises UsageError without channels, or if one occurs twice.
     """
     return SingleSource(*parts[0]) if len(parts) == 1 else MergedSource(parts)
 
 
 class SingleSource:
-    """A stream that is one channel, with the sequences that it has there.
-
-    Args:
-        subject: The subject that its messages get; its name if not given.
-    """
+    """A stream of one channel, with the channel's sequences. The default subject is the channel's name."""
 
     renumbered = False
 
@@ -84,45 +78,35 @@ class SingleSource:
 
     @property
     def count(self) -> int:
-        """How many messages there are."""
         return self._channel.count
 
     @property
     def first(self) -> int:
-        """The sequence of the first message, 0 if there is none."""
+        """The first sequence, 0 without messages."""
         return self._channel.first
 
     @property
     def last(self) -> int:
-        """The last sequence, also where its message is lost."""
+        """The last sequence, even if its message is lost."""
         return self._channel.last
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
-        """Yields the messages; see `ChannelSource.read`."""
         return self._channel.read(after=after, until=until, subject=self._subject)
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:
-        """Returns the sequences as they are: the stream has those of the channel."""
         return list(sequences)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where reading can begin."""
+    """A place at which reading can restart."""
 
     count: int  #: messages before it
-    sequences: _U64  #: of each channel, the last sequence before it, 0 if there is none
+    sequences: _U64  #: for each channel, the last sequence before it, 0 if there is none
 
 
 class _Feed:
-    """One channel on its way into a merge: a batch of it, and how far that is given out.
-
-    Args:
-        number: The place of the channel in the order of channels.
-        place: Where to begin.
-        sizes: Bytes and rows of a batch.
-        finish: As for `ChannelSource.read`.
-    """
+    """One channel of a merge: a batch, and the number of returned rows."""
 
     def __init__(
         self, number: int, channel: ChannelSource, place: _Place, sizes: tuple[int, int], finish: bool
@@ -136,14 +120,14 @@ class _Feed:
         self._batches = channel.read(after=after, batch_bytes=sizes[0], batch_rows=sizes[1], finish=finish)
 
     def load(self) -> bool:
-        """Makes sure that there is a message in the batch; False if there is none left."""
+        """Loads a batch if needed; returns False at the end of the channel."""
         while self.at == len(self.keys):
             batch = next(self._batches, None)
             if batch is None:
                 return False
             self.batch = batch
-            # Where time goes back, a message is sorted as if it were as late as those before it. In the batch: those of
-            # the batch before are given out, and with them all that comes before what is sorted like the last of them.
+            # If time goes back, a message is sorted as late as its predecessors. The batch suffices for that: earlier
+            # batches are already returned, with all messages sorted before their last one.
             self.keys = np.maximum.accumulate(batch.columns.timestamp)
             self.end = int(self.keys[-1])
             self.at = 0
@@ -152,22 +136,19 @@ class _Feed:
 
 @dataclass(frozen=True)
 class _Round:
-    """Messages whose order is known."""
+    """Messages in their final order."""
 
-    feeds: list[_Feed]  #: the channels that they are from, by number
-    lows: list[int]  #: of each of these, the first row
-    highs: list[int]  #: of each of these, the row behind the last
-    order: npt.NDArray[np.intp]  #: for each message in order, the index of its feed in `feeds`
+    feeds: list[_Feed]  #: channels of the messages
+    lows: list[int]  #: first row of each channel
+    highs: list[int]  #: row after the last one of each channel
+    order: npt.NDArray[np.intp]  #: for each message in order, the index of its channel in `feeds`
 
 
 class MergedSource:
-    """A stream that many channels go into, in the order of time; the messages are renumbered.
+    """A stream of many channels, ordered by time and renumbered.
 
-    Args:
-        parts: The channels with the subjects that their messages get. Their order decides between equal timestamps.
-
-    Raises:
-        UsageError: There is no channel, or one is there twice.
+    The order of `parts`, channels with the subjects of their messages, decides between equal timestamps. Raises
+    UsageError without channels, or if one occurs twice.
     """
 
     renumbered = True
@@ -175,7 +156,7 @@ class MergedSource:
     def __init__(self, parts: Sequence[tuple[ChannelSource, bytes]]) -> None:
         names = [channel.raw_name for channel, _ in parts]
         if not parts or len(set(names)) < len(names):
-            raise UsageError("a stream is made of one or more different channels", "name every channel once")
+            raise UsageError("a stream is made of one or more different channels", "use every channel once")
         self.parts: Sequence[tuple[ChannelSource, bytes]] = tuple(parts)
         self._numbers = {name: number for number, name in enumerate(names)}
         self._sizes = (
@@ -186,29 +167,18 @@ class MergedSource:
 
     @cached_property
     def count(self) -> int:
-        """How many messages there are."""
         return sum(channel.count for channel, _ in self.parts)
 
     @property
     def first(self) -> int:
-        """The sequence of the first message: 1, or 0 if there is none."""
         return 1 if self.count else 0
 
     @property
     def last(self) -> int:
-        """The sequence of the last message."""
         return self.count
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
-        """Yields the messages with sequences in the stream above `after`, up to `until`, in rising order.
-
-        Yields:
-            Messages of one channel that follow each other in the stream.
-
-        Raises:
-            StoreUnreadableError: As from `ChannelSource.read`.
-            DecryptError: As from `ChannelSource.read`.
-        """
+        """Yields the messages with stream sequences in (after, until], in rising order; a batch has one channel."""
         until = self.count if until is None else until
         place = self._places[bisect_right(self._counts, after) - 1] if after else self._start
         number = place.count
@@ -239,19 +209,9 @@ class MergedSource:
             low = high
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:
-        """Returns, for sequences of a channel, where in the stream the message or the last one before it is.
+        """Maps sequences of a channel, in any order, to sequences of the stream.
 
-        The first call reads all timestamps.
-
-        Args:
-            channel: The channel's name.
-            sequences: Sequences in the channel, in any order.
-
-        Returns:
-            Sequences in the stream, 0 where the channel has no message up to there.
-
-        Raises:
-            StoreUnreadableError: As from `ChannelSource.read`.
+        A missing message maps to its predecessor, or to 0. The first call reads all timestamps.
         """
         number = self._numbers[channel]
         before = [int(place.sequences[number]) for place in self._places]
@@ -264,7 +224,7 @@ class MergedSource:
         return known
 
     def _existing(self, number: int, sequence: int) -> int:
-        """Returns the greatest sequence of a channel that is not above another."""
+        """Returns the greatest sequence of a channel that is at most `sequence`."""
         firsts, lasts = self._ranges[number]
         at = bisect_right(firsts, sequence) - 1
         return min(sequence, lasts[at]) if at >= 0 else 0
@@ -276,7 +236,7 @@ class MergedSource:
         return [([first for first, _ in each], [last for _, last in each]) for each in pairs]
 
     def _lookup(self, index: int) -> list[tuple[_U64, _U64]]:
-        """Returns, for every channel, its sequences between two places and those that they have in the stream."""
+        """Returns, for every channel, its sequences between two places and those in the stream."""
         if self._looked_up is None or self._looked_up[0] != index:
             place = self._places[index]
             end = self._counts[index + 1] if index + 1 < len(self._counts) else self.count
@@ -307,7 +267,7 @@ class MergedSource:
 
     @cached_property
     def _places(self) -> list[_Place]:
-        """The places from which reading can begin, found by going through all timestamps once."""
+        """Places at which reading can restart, found in one pass over all timestamps."""
         places, count = [self._start], 0
         sequences = self._start.sequences.copy()
         for merged in self._rounds(self._start, finish=False):
@@ -319,8 +279,8 @@ class MergedSource:
         return places
 
     def _rounds(self, place: _Place, *, finish: bool) -> Iterator[_Round]:
-        """Sorts the messages behind a place."""
-        waiting = self._waiting(place)
+        """Sorts the messages after a place."""
+        waiting = self._unread_channels(place)
         active: dict[int, _Feed] = {}
         while waiting or active:
             bound = min((feed.end, number) for number, feed in active.items()) if active else None
@@ -332,29 +292,23 @@ class MergedSource:
                     bound = min(bound, (feed.end, number)) if bound else (feed.end, number)
             if bound is None:
                 continue
-            yield _sorted([active[number] for number in sorted(active)], *bound)
+            yield _sort_round([active[number] for number in sorted(active)], *bound)
             for number in [number for number, feed in active.items() if not feed.load()]:
                 del active[number]
 
-    def _waiting(self, place: _Place) -> list[tuple[int, int]]:
-        """Returns the channels that have messages behind a place, the earliest last, with the time of the first one."""
+    def _unread_channels(self, place: _Place) -> list[tuple[int, int]]:
+        """Returns the channels with messages after a place, the earliest last, with the time of their first message."""
         waiting = []
         for number, (channel, _) in enumerate(self.parts):
             after = int(place.sequences[number])
             if after < channel.sequences.last:
-                # One that is given out in part goes on at once.
+                # a partly returned channel continues at once
                 waiting.append((_LOWEST if after else channel.first_timestamp, number))
         return sorted(waiting, reverse=True)
 
 
-def _sorted(feeds: list[_Feed], key: int, number: int) -> _Round:
-    """Puts all messages up to a bound into order, and takes them from their feeds.
-
-    Args:
-        feeds: The channels by number, each with messages in its batch.
-        key: The time at which the first batch ends.
-        number: The first channel whose batch ends then. What comes behind its messages of that time is not known yet.
-    """
+def _sort_round(feeds: list[_Feed], key: int, number: int) -> _Round:
+    """Sorts all messages up to a bound and takes them from their feeds."""
     round_feeds: list[_Feed] = []
     lows: list[int] = []
     highs: list[int] = []
@@ -372,12 +326,7 @@ def _sorted(feeds: list[_Feed], key: int, number: int) -> _Round:
 
 
 class Prefix:
-    """A source up to a sequence of the stream; itself a `StreamSource`.
-
-    Args:
-        source: The whole.
-        last: The sequence.
-    """
+    """A source up to a sequence of the stream; itself a `StreamSource`."""
 
     def __init__(self, source: StreamSource, last: int) -> None:
         self._source = source
@@ -385,28 +334,22 @@ class Prefix:
 
     @property
     def parts(self) -> Sequence[tuple[ChannelSource, bytes]]:
-        """The channels with the subjects that their messages get."""
         return self._source.parts
 
     @property
     def renumbered(self) -> bool:
-        """Whether sequences in the stream are not those of the channel."""
         return self._source.renumbered
 
     @cached_property
     def count(self) -> int:
-        """How many messages there are."""
         return sum(len(batch) for batch in self.read())
 
     @property
     def first(self) -> int:
-        """The sequence of the first message, 0 if there is none."""
         return self._source.first if self.count else 0
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
-        """Yields the messages; see `ChannelSource.read`."""
         return self._source.read(after=after, until=self.last if until is None else min(until, self.last))
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:
-        """Returns sequences in the stream for sequences of a channel."""
         return self._source.position(channel, sequences)

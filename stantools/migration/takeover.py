@@ -1,12 +1,12 @@
-"""A store for a broker that goes on with it: its channels in the broker's streams, all else in a stream of records.
+"""A store for a broker that takes it over: channels in the broker's streams, everything else in a stream of records.
 
-The names and the records are those of `stantools.nats.channel_streams`. The channels' streams are those of any plan.
-The stream of the state (server, clients, subscriptions with what they have pending) is not in the plan, but follows
-from the store. It is made when all others are proven: without it a broker has no clients and no durables.
+Names and records are those of `stantools.nats.channel_streams`. The channels' streams are those of any plan. The
+stream of the state (server, clients, subscriptions with pending messages) is not in the plan, but derived from the
+store. It is made after all others are proven: without it a broker has no clients and no durables.
 
-A channel that lacks messages in between is refused. The broker counts on streams without holes: it delivers from a copy
-in files, whose sequences have to be whole as well. `salvage --fill-gaps` puts empty messages in, which subscribers get,
-as they do from nodes of a NATS Streaming cluster.
+A channel with gaps is refused. The broker requires streams without gaps: it delivers from a copy in files with
+consecutive sequences. `salvage --fill-gaps` inserts empty messages, which subscribers receive, as from nodes of a
+NATS Streaming cluster.
 """
 
 from __future__ import annotations
@@ -24,98 +24,86 @@ from stantools.notation import counted
 from stantools.store.sublog import StoredSubscription
 from stantools.streamfiles.batch import Batch
 
-#: Bytes of a record at most, so that nats-servers take it that were not told how large messages may be.
+#: limit of a record in bytes, below the default max_payload of a nats-server
 _LARGEST = (1 << 20) - 1024
-#: A record's time where no message has one; a stream's first message must have a time.
+#: time of records without any message in the store; a stream's first message needs a time
 _SOME_TIME = 1
 
 
 def find_obstacles(plan: Plan, source: StoreSource) -> Iterator[Note]:
-    """Yields what keeps a broker from going on with the streams of a plan.
-
-    Args:
-        plan: A plan for a broker.
-        source: The store that it was made for.
-    """
+    """Yields the problems of a broker with the streams of a plan."""
 
     def problem(about: str, text: str, remedy: str) -> Note:
         return Note(Level.PROBLEM, about, text, remedy)
 
     names = Names(plan.broker)
     if (there := os.fsdecode(source.plan.server.cluster_id)) != plan.broker:
-        text = f"the store is that of cluster ID {there!r}, and clients connect with that"
-        yield problem("", text, f"give --for-broker {there}")
+        text = f"the store belongs to cluster ID {there!r}, and clients connect with that"
+        yield problem("", text, f"use --for-broker {there}")
     if plan.way is not Way.ARCHIVE:
-        yield problem("", "a broker's streams are restored: published messages get other times", "use `way: archive`")
+        yield problem(
+            "", "a broker's streams must be restored: published messages get other times", "use `way: archive`"
+        )
     for stream in plan.streams:
         part = stream.parts[0]
         name = os.fsencode(part.channel)
         wanted, subject = names.stream(name), os.fsdecode(names.subject(name))
         if unfit := names.problem(name):
-            yield problem(stream.name, f"no broker can have it in a stream: {unfit}", "leave it out (`skip: yes`)")
+            yield problem(stream.name, f"a broker cannot hold it in a stream: {unfit}", "exclude it (`skip: yes`)")
         elif (stream.name, stream.subjects, len(stream.parts)) != (wanted, (subject,), 1):
-            text = f"the broker has channel {part.channel!r} in stream {wanted}, with the subject {subject}"
-            yield problem(stream.name, text, "plan again, and leave the names as they are")
+            text = f"the broker holds channel {part.channel!r} in stream {wanted}, with the subject {subject}"
+            yield problem(stream.name, text, "plan again, and keep the names")
         if part.messages and (missing := part.last - part.first + 1 - part.messages):
-            text = f"{counted(missing, 'message', 'is/are')} missing in it, and a broker's streams have no gaps"
+            text = f"{counted(missing, 'message', 'is/are')} missing, but a broker's streams must not have gaps"
             remedy = (
                 "`stantools salvage STORE --fill-gaps --out NEW` puts an empty message in each place (of nodes "
-                "`stantools merge NODE NODE… --fill-gaps --out NEW`): take NEW over; or leave the channel out"
+                "`stantools merge NODE NODE… --fill-gaps --out NEW`): migrate NEW; or exclude the channel"
             )
             yield problem(stream.name, text, remedy)
 
 
 class StateRecords:
-    """What a broker knows besides messages, one record a message; a `StreamSource`.
+    """A broker's state besides messages, one record per message; a `StreamSource`.
 
-    Args:
-        plan: A plan for a broker.
-        source: The store.
-        channels: The channels that go along.
+    `channels` are the migrated ones.
     """
 
     renumbered = False
-    #: No channels: it is of all of them.
+    #: the state belongs to all channels, not to single ones
     parts: Sequence[tuple[ChannelSource, bytes]] = ()
 
     def __init__(self, plan: Plan, source: StoreSource, channels: Sequence[ChannelSource]) -> None:
         self._prefix = Names(plan.broker).records.encode()
         self._source = source
         self._channels = channels
-        # The same in each run, as the stream of an earlier one is to be recognised.
+        # equal in each run, so that the stream of an earlier run is recognised
         times = (part.last_timestamp for stream in plan.streams for part in stream.parts)
         self.time = max(max(times, default=0), _SOME_TIME)
 
     @cached_property
     def _records(self) -> Sequence[tuple[bytes, bytes]]:
-        """Subject and content of each record."""
         return tuple(self._encoded())
 
     @property
     def count(self) -> int:
-        """How many records there are."""
         return len(self._records)
 
     @property
     def size(self) -> int:
-        """Bytes of all of them."""
         return sum(len(content) for _, content in self._records)
 
     @property
     def first(self) -> int:
-        """The sequence of the first one."""
         return 1
 
     @property
     def last(self) -> int:
-        """The sequence of the last one."""
         return self.count
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
-        """Yields the records with sequences above `after`, up to `until`; each has a subject of its own.
+        """Yields the records with sequences in (after, until]; each has its own subject.
 
-        Raises:
-            RefusedError: There are too many members of a queue group for one record.
+        Raises RefusedError if a queue group has too many members for one record.
         """
         for sequence, (subject, content) in enumerate(self._records[after:until], after + 1):
             columns = MessageColumns(1)
@@ -123,7 +111,6 @@ class StateRecords:
             yield Batch(b"", self._prefix + subject, memoryview(content), columns, columns.sequence)
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:
-        """Returns the sequences as they are."""
         return list(sequences)
 
     def _encoded(self) -> Iterator[tuple[bytes, bytes]]:
@@ -138,11 +125,11 @@ class StateRecords:
                 try:
                     yield subject, encode_members(members, last, _LARGEST)
                 except ValueError as problem:
-                    raise RefusedError(f"channel {channel.name}: {problem}", "leave the channel out") from problem
+                    raise RefusedError(f"channel {channel.name}: {problem}", "exclude the channel") from problem
 
 
 def _units(subscriptions: Sequence[StoredSubscription]) -> Iterator[list[StoredSubscription]]:
-    """Yields subscriptions that share a record: each alone, and all members of a queue group."""
+    """Yields subscriptions that share a record: all members of a queue group, or a single one."""
     groups: dict[bytes, list[StoredSubscription]] = {}
     for each in subscriptions:
         if each.state.q_group:
@@ -153,12 +140,7 @@ def _units(subscriptions: Sequence[StoredSubscription]) -> Iterator[list[StoredS
 
 
 def plan_state(plan: Plan, records: StateRecords) -> StreamPlan:
-    """Returns the stream of the state, which is not in the plan itself.
-
-    Args:
-        plan: A plan for a broker.
-        records: What the stream is to hold.
-    """
+    """Returns the stream of the state, which is not in the plan itself."""
     replicas = max((stream.settings.get("num_replicas", 1) for stream in plan.streams), default=1)
     settings = Names(plan.broker, replicas).state_config()
     name, subjects = settings.pop("name"), tuple(settings.pop("subjects"))

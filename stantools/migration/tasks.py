@@ -1,6 +1,6 @@
-"""Work in an event loop: it can be interrupted, on many things at a time, and again as long as what stops it may pass.
+"""Work in an event loop: interruptible, parallel, repeated while its failure may be temporary.
 
-What passes by itself is a server that restarts, a cluster that elects a leader, and the like.
+Temporary failures are a restarting server, a cluster that elects a leader, and the like.
 """
 
 from __future__ import annotations
@@ -24,24 +24,18 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-#: Seconds between two looks whether to go on.
-_LOOK = 0.1
-#: Seconds that work has to clean up before it is cancelled again.
+#: seconds between two calls of `check`
+_CHECK_INTERVAL = 0.1
+#: seconds for clean-up before work is cancelled again
 _CLEANUP = 10.0
 
 
 def run(work: Coroutine[Any, Any, _Result], check: Callable[[], None] | None = None) -> _Result:
-    """Runs an event loop until some work is done, or Ctrl-C interrupts it: then it is cancelled, and cleans up.
+    """Runs an event loop until the work is done; Ctrl-C, or an exception from `check`, cancels it, and it cleans up.
 
-    A cancellation is lost now and then, by `asyncio.wait_for` of Python 3.11 when an answer comes at that moment. So it
-    is cancelled again if it goes on, and an interruption stays one even if it does not go on for long enough to notice.
-
-    Args:
-        work: What to do.
-        check: Called every moment. What it raises ends the work as an interruption does.
-
-    Raises:
-        KeyboardInterrupt: It was interrupted.
+    `check` is called regularly. A cancellation is sometimes lost, by `asyncio.wait_for` of Python 3.11 when an
+    answer comes at that moment. So work that continues is cancelled again, and KeyboardInterrupt is raised even if
+    it ends meanwhile.
     """
     before = signal.getsignal(signal.SIGINT)
     interrupted = False
@@ -56,16 +50,16 @@ def run(work: Coroutine[Any, Any, _Result], check: Callable[[], None] | None = N
             try:
                 before(number, frame)
             except KeyboardInterrupt:
-                # Raised here it would hit whatever the loop is doing, and leave all else where it is.
+                # Raised here it would hit any code of the loop, and leave all other tasks as they are.
                 interrupted = True
                 loop.call_soon_threadsafe(this.cancel)
 
-        with _handled_by(on_signal, before):
+        with _interrupt_handler(on_signal, before):
             try:
                 while not task.done():
                     if check:
                         check()
-                    await asyncio.wait([task], timeout=_LOOK if check else None)
+                    await asyncio.wait([task], timeout=_CHECK_INTERVAL if check else None)
             except BaseException:
                 while not task.done():
                     task.cancel()
@@ -85,8 +79,8 @@ def run(work: Coroutine[Any, Any, _Result], check: Callable[[], None] | None = N
 
 
 @contextlib.contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], None], before: object) -> Iterator[None]:
-    """Hands Ctrl-C over, in the thread that gets it, and if it is not ignored."""
+def _interrupt_handler(handler: Callable[[int, FrameType | None], None], before: object) -> Iterator[None]:
+    """Redirects Ctrl-C, in the main thread, unless it is ignored."""
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
         return
@@ -101,14 +95,9 @@ def _handled_by(handler: Callable[[int, FrameType | None], None], before: object
 async def in_parallel(
     work: Callable[[_Item], Awaitable[_Result]], items: Sequence[_Item], parallel: int
 ) -> list[_Result]:
-    """Does the work for every item and returns the results in the order of the items.
+    """Processes all items, `parallel` at a time; results are in the order of the items.
 
-    When it is interrupted, or one raises, all others are cancelled and have cleaned up before it ends.
-
-    Args:
-        work: What to do.
-        items: With what.
-        parallel: How many at once.
+    On an interruption or an exception all others are cancelled, and have cleaned up before this function ends.
     """
     slots = asyncio.Semaphore(parallel)
 
@@ -121,20 +110,20 @@ async def in_parallel(
         return list(await asyncio.gather(*tasks))
     finally:
         for task in tasks:
-            # An interruption has cancelled them already; a second time would end what they do to clean up.
+            # Already cancelled by an interruption; a second cancellation would end the clean-up.
             if not task.cancelling():
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class SetBackError(NatsError):
-    """Something is not done any more, as if a server was killed before it wrote that down; it can be done again."""
+    """Finished work is lost, as if a server was killed before it wrote it to disk; it can be repeated."""
 
     retriable = True
 
 
 class OutOfStepError(NatsError):
-    """Answers did not come in the order in which the messages were sent; what is stored has to be looked at."""
+    """Answers came in another order than the messages; the stored messages have to be read."""
 
     retriable = True
 
@@ -143,29 +132,16 @@ _PAUSES: Final = (0.02, 0.1, 0.25, 0.5, 1.0)
 
 
 class Retry:
-    """Does work again as long as what stops it may pass, and it gets on.
-
-    Args:
-        connection: The connection that the work needs.
-        seconds: How long it may fail without getting any further.
-    """
+    """Repeats work while its failure may be temporary, for up to `seconds` without progress."""
 
     def __init__(self, connection: Connection, seconds: float) -> None:
         self._connection = connection
         self._seconds = seconds
-        self.interruptions = 0  #: how often something had to be done again
+        self.interruptions = 0  #: number of repetitions
         self.renew()
 
     async def repeat(self, step: Callable[[], Awaitable[_Result]], reached: Callable[[], int] = int) -> _Result:
-        """Does a step, again and again as long as what stops it may pass.
-
-        Args:
-            step: What to do.
-            reached: Returns how far it is; whenever that has grown, the time starts over.
-
-        Raises:
-            StantoolsError: It failed for good, or for too long.
-        """
+        """Runs a step until it succeeds; growth of `reached()` restarts the time limit. Raises the final error."""
         self.renew()
         while True:
             before = reached()
@@ -178,19 +154,11 @@ class Retry:
                 await self.bear(problem)
 
     def renew(self) -> None:
-        """Something got better."""
         self._since = time.monotonic()
         self._failures = 0
 
     async def bear(self, problem: StantoolsError) -> None:
-        """Waits a little, and until there is a connection.
-
-        Args:
-            problem: What happened.
-
-        Raises:
-            StantoolsError: The problem itself, if it will not pass, or has not for too long.
-        """
+        """Waits briefly, and for a connection; raises the problem if it is permanent or has lasted too long."""
         left = self._since + self._seconds - time.monotonic()
         if not problem.retriable or left <= 0:
             raise problem

@@ -262,7 +262,7 @@ class Rehearsal:
                         self.migration.kill()
                         self.migration.start(*cutover)
                 code, out, err = await self.migration.finish()
-                if code == ExitCode.REFUSED and "cutover" in faults and "were finished before" in err:
+                if code == ExitCode.REFUSED and "cutover" in faults and "are finished" in err:
                     out = ""  # it had come to its end before it was killed
                 else:
                     assert code == ExitCode.CLEAN, out + err

@@ -126,9 +126,9 @@ def test_the_nodes_of_a_cluster(golden_clusters: Path, start_server: Callable[..
     server, nodes = start_server(), golden_clusters / "lost_store_snapshot" / "nodes"
     words = (nodes / "a", nodes / "b", nodes / "c", "--server", server.url, "--plan", "plan.yaml")
     done = migrate(tmp_path, *words, "--cutover", "--yes")
-    assert "no server is seen" in done.stdout
+    assert "no server was found" in done.stdout
     refused = migrate(tmp_path, *words, "--cutover-when-idle", "1s", "--yes", expect=2)
-    assert "must have stopped" in refused.stderr
+    assert "must be stopped" in refused.stderr
     migrate(tmp_path, "verify", "plan.yaml")
     held = {each.name: each.messages for each in read_plan(tmp_path / "plan.yaml").streams}
     assert held

@@ -281,7 +281,7 @@ def test_sequences_that_begin_again(tmp_path: Path) -> None:
         server.publish(3)
         await history.look()
         (told,) = history.told.notes
-        assert "gone back to 3" in told
+        assert "only up to 3" in told
         assert history.following
         results = {result.stream: result for result in await history.following.finish()}
         assert isinstance(results["orders"].error, RefusedError)

@@ -166,7 +166,7 @@ def test_stage_by_stage_with_an_edited_plan(store: Path, start_server: Callable[
     assert streamed(server.url, "RENAMED") == stored(store, channel)
     run(place, "migrate", "verify", "p.yaml")
     refused = run(place, "migrate", store, "--server", server.url, "--yes", "--plan", "p.yaml", expect=ExitCode.REFUSED)
-    assert "another plan" in refused.stderr
+    assert "a different plan" in refused.stderr
 
 
 async def count_streams(url: str) -> int:

@@ -100,12 +100,12 @@ def test_what_is_in_the_way(store: Path, tmp_path: Path) -> None:
     plan, source = planned(store)
     assert "published messages" in obstacles(replace(plan, way=Way.PUBLISH), source)
     renamed = replace(plan.streams[0], name="other")
-    assert "the broker has channel" in obstacles(replace(plan, streams=(renamed, *plan.streams[1:])), source)
+    assert "the broker holds channel" in obstacles(replace(plan, streams=(renamed, *plan.streams[1:])), source)
     other, _ = planned(store, PlanOptions(for_broker="other"))
-    assert f"that of cluster ID '{ID}'" in obstacles(other, source)
+    assert f"belongs to cluster ID '{ID}'" in obstacles(other, source)
     write_sample(tmp_path / "gaps", SampleOptions(names=["a", "gaps"], messages=200, size=30, gaps=True))
     gaps, of_gaps = planned(tmp_path / "gaps")
-    assert "missing in it, and a broker's streams have no gaps" in obstacles(gaps, of_gaps)
+    assert "missing, but a broker's streams must not have gaps" in obstacles(gaps, of_gaps)
     assert not obstacles(*planned(tmp_path / "gaps", PlanOptions(for_broker=ID, channels=("a",))))
 
 
@@ -140,4 +140,4 @@ def test_as_backups(store: Path, tmp_path: Path) -> None:
     assert run(tmp_path / "work", "migrate", "verify", plan).stdout.count("compared") >= 4
     assert "cannot be followed" in run(tmp_path / "work", *words[:4], "--follow", expect=ExitCode.USAGE).stderr
     appended = run(tmp_path / "work", *words, "--append-missing", expect=ExitCode.REFUSED)
-    assert "comes behind what the broker stored" in appended.stdout
+    assert "after the messages that the broker stored" in appended.stdout

@@ -263,7 +263,7 @@ def test_what_is_waited_for_is_told(store: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"nats://127.0.0.1:{silent.getsockname()[1]}"
         said = run(tmp_path / "w", "migrate", store, "--server", url, "--timeout", 3, expect=ExitCode.UNREACHABLE)
-    assert f"waiting for an answer of {url}; at most 3 s for each" in said.stderr
+    assert f"waiting for an answer from {url}; at most 3 s for each" in said.stderr
 
 
 def test_the_server_restarts_midway(big_store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_obstacles(golden_copy: Callable[[str], Path], store: Path, start_server
     assert wizards.run(wizard).code == ExitCode.LOSS
     # Another plan is in the way of the file.
     other = wizards.fill(MigrateWizard(wizards.source(store)), out="there", plan=str(default_plan_file(damaged)))
-    assert any("is another plan" in each.message for each in wizards.look(other).obstacles)
+    assert any("is a different plan" in each.message for each in wizards.look(other).obstacles)
     # A stream that is there and is not the same.
     server = start_server()
     first = wizards.fill(MigrateWizard(wizards.source(store)), out="", server=server.url, channel=">")

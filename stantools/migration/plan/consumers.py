@@ -1,9 +1,9 @@
-"""From subscriptions to consumers: which become one, how far it is, how it is configured.
+"""Subscriptions become consumers: which are merged, their positions and configuration.
 
     streaming                                        JetStream
     durable (client, durable name)                   a durable consumer
     durable queue group: its members and its shadow  one durable consumer that all workers share
-    not durable, queue group that is not durable     nothing: it lives and dies with its client's connection
+    not durable, queue group that is not durable     nothing: it ends with its client's connection
 
 Facts: jetstream-migration.md sections 9 and 11; filestore.md sections 3.4, 4.2 and 4.3; streaming-protocol.md
 sections 17 to 19.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stantools.migration.stream_source import StreamSource
 
 _SECOND = 1_000_000_000
-_ACK_WAIT = 30  # seconds, where the store has none
+_ACK_WAIT = 30  # seconds; for subscriptions without one
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Durable:
     """A durable or durable queue group of a channel, merged from its subscriptions."""
 
     channel: str
-    name: str  #: name of the durable
-    client: str  #: the client that it belongs to, "" for a queue group
-    group: str  #: the queue group, "" for a plain durable
-    max_in_flight: int  #: messages that it takes without acknowledging; of a group all members together
-    ack_wait_ns: int  #: after how long a message is sent again
-    position: Position  #: how far it is
-    members: int = 1  #: how many subscriptions were merged
+    name: str
+    client: str  #: owner, "" for a queue group
+    group: str  #: queue group, "" for a plain durable
+    max_in_flight: int  #: limit of unacknowledged messages; for a group, the sum of its members
+    ack_wait_ns: int  #: time until redelivery
+    position: Position
+    members: int = 1  #: number of merged subscriptions
 
     def __str__(self) -> str:
         if self.group:
@@ -55,7 +55,7 @@ class Durable:
 
 @dataclass
 class ChannelDurables:
-    """The subscriptions of one channel, sorted into what becomes a consumer and what does not."""
+    """The subscriptions of one channel: durables, which become consumers, and the rest."""
 
     durables: list[Durable] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
@@ -65,13 +65,10 @@ class ChannelDurables:
 def sort_subscriptions(
     channel: str, subscriptions: Iterable[StoredSubscription], sequences: Ranges, last: int
 ) -> ChannelDurables:
-    """Sorts the subscriptions of a channel and merges those that belong together.
+    """Sorts the subscriptions of a channel and merges those of one durable.
 
-    Args:
-        channel: Its name.
-        subscriptions: As a salvage plans them: ghosts are already merged into their group.
-        sequences: The messages that there are.
-        last: The channel's last sequence.
+    `subscriptions` come from a salvage plan, in which ghosts are already merged into their group; `last` is the
+    channel's last sequence.
     """
     result = ChannelDurables()
     plain: dict[tuple[bytes, bytes], list[StoredSubscription]] = defaultdict(list)
@@ -121,8 +118,6 @@ def _leave_out(channel: str, others: list[StoredSubscription], result: ChannelDu
 
 
 class _Merger:
-    """Makes one durable of the subscriptions that are the same one."""
-
     def __init__(self, channel: str, sequences: Ranges, last: int, result: ChannelDurables) -> None:
         self._channel = channel
         self._sequences = sequences
@@ -130,21 +125,20 @@ class _Merger:
         self._result = result
 
     def add_plain(self, same: list[StoredSubscription]) -> None:
-        # Two stored under one name are an accident; the server takes either. The one behind loses no message.
+        # Two records of one durable are an accident; the server takes either. The lower position loses no message.
         sent = min(s.state.last_sent for s in same)
         state = same[0].state
         name, client = os.fsdecode(state.durable_name), os.fsdecode(state.client_id)
         durable = self._merge(same, sent, name, client, "", max(s.state.max_in_flight for s in same))
         if len(same) > 1:
-            text = f"{durable} is stored {len(same)} times: it goes on behind {sent}, the lowest of their positions"
+            text = f"{durable} is stored {len(same)} times: it continues after {sent}, the lowest of their positions"
             self._note(Level.WARNING, text)
 
     def add_group(self, members: list[StoredSubscription]) -> None:
         name, _, group = os.fsdecode(members[0].state.q_group).partition(":")
         if not group:
-            # No server writes this; the text is then the group, and all there is for a name.
+            # No server writes a group without durable name; the whole text is then the group's name.
             group = name
-        # A shadow only keeps the position of a group without members.
         present = [m for m in members if m.state.client_id] or members
         flight = sum(max(m.state.max_in_flight, 0) for m in present)
         self._merge(members, max(m.state.last_sent for m in members), name, "", group, flight)
@@ -162,10 +156,10 @@ class _Merger:
         durable = Durable(self._channel, name, client, group, max_in_flight, ack_wait * _SECOND, position, len(parts))
         self._result.durables.append(durable)
         if sent > self._last:
-            text = f"{durable} was sent messages up to {sent}, the channel's last is {self._last}: it goes on there"
+            text = f"{durable} was sent messages up to {sent}, the channel's last is {self._last}: it continues there"
             self._note(Level.WARNING, text)
         if gone := len(waiting) - int(np.count_nonzero(there)):
-            text = f"{durable}: {counted(gone, 'message')} without acknowledgement, but no longer in the channel"
+            text = f"{durable}: {counted(gone, 'message')} unacknowledged, but no longer in the channel"
             self._note(Level.INFO, text)
         return durable
 
@@ -173,12 +167,8 @@ class _Merger:
         self._result.notes.append(Note(level, self._channel, text))
 
 
-def placed(consumer: ConsumerPlan, source: StreamSource) -> Position:
-    """Returns how far a consumer is in sequences of its stream.
-
-    Raises:
-        StoreUnreadableError: The store cannot be read any more.
-    """
+def stream_position(consumer: ConsumerPlan, source: StreamSource) -> Position:
+    """Returns a consumer's position in sequences of its stream."""
     if not source.renumbered:
         return consumer.position
     return consumer.position.translated(partial(source.position, os.fsencode(consumer.channel)))
@@ -187,16 +177,10 @@ def placed(consumer: ConsumerPlan, source: StreamSource) -> Position:
 def plan_consumers(
     durables: Sequence[tuple[Durable, ConsumerKind]], stream: str, filters: Sequence[str], push_prefix: str
 ) -> list[ConsumerPlan]:
-    """Makes the consumers of one stream.
+    """Returns the consumers of one stream, sorted by name.
 
-    Args:
-        durables: The durables of all its channels, each with the kind of consumer that it becomes.
-        stream: The stream's name.
-        filters: For each durable the subject that it takes messages of, "" for all of the stream.
-        push_prefix: What deliver subjects of push consumers begin with; then come stream and consumer.
-
-    Returns:
-        The consumers, sorted by name.
+    `filters` has one filter subject for each durable, "" for the whole stream. Deliver subjects of push consumers
+    are `push_prefix.STREAM.CONSUMER`.
     """
     names = choose([_candidates(durable) for durable, _ in durables])
     consumers = []
@@ -212,7 +196,7 @@ def plan_consumers(
         if kind is ConsumerKind.PUSH:
             settings["deliver_subject"] = f"{push_prefix}.{stream}.{name}"
             if durable.group:
-                # Some clients take the name of the queue group for the name of the consumer, so both are the same.
+                # Some clients use the name of the queue group as the name of the consumer, so both are the same.
                 settings["deliver_group"] = name
         consumers.append(
             ConsumerPlan(
@@ -231,7 +215,7 @@ def plan_consumers(
 
 
 def _candidates(durable: Durable) -> list[str]:
-    """Returns the names that a consumer could have, the best first."""
+    """Returns possible names of the consumer, best first."""
     if durable.group:
         wanted = [durable.group, f"{durable.name}_{durable.group}", f"{durable.channel}_{durable.name}_{durable.group}"]
     else:

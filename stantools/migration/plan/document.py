@@ -1,7 +1,6 @@
-"""Reading YAML that people have edited: every mistake is reported with file, line and what was expected.
+"""YAML edited by people: every mistake is reported with file, line and expectation.
 
-Values are read from the text that stands in the file, not from what YAML 1.1 makes of it: a stream may be named `on`,
-and `10:30` is not a number.
+Scalars are taken as written, without the types of YAML 1.1: a stream may be named `on`, and `10:30` is not a number.
 """
 
 from __future__ import annotations
@@ -18,22 +17,20 @@ import yaml
 from stantools.errors import StoreUnreadableError, UsageError
 
 _T = TypeVar("_T")
-#: What reads YAML: compiled where PyYAML has it so.
+#: the compiled loader where PyYAML has one
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-#: A file larger than this is none that people edit.
-LARGEST = 256 << 20
-_DEEPEST = 30
+#: bytes; no file edited by people is larger
+MAX_BYTES = 256 << 20
+_MAX_DEPTH = 30
 _BINARY = "tag:yaml.org,2002:binary"
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
 class Value:
-    """A value in a document, and where it stands.
+    """A value in a document, with its place.
 
-    Args:
-        node: The value.
-        name: What it is called in messages.
+    `name` is its path in messages.
     """
 
     def __init__(self, file: Path, node: yaml.Node, name: str) -> None:
@@ -43,11 +40,9 @@ class Value:
 
     @property
     def line(self) -> int:
-        """The line that it begins in, from 1."""
         return int(self.node.start_mark.line) + 1
 
     def wrong(self, expected: str, remedy: str = "") -> UsageError:
-        """Returns the error for a value that is not what was expected."""
         shown = f"{self.name} is " if self.name else ""
         return UsageError(
             f"{self.file}, line {self.line}: {shown}{_found(self.node)}, expected {expected}",
@@ -55,16 +50,12 @@ class Value:
         )
 
     def fail(self, problem: str, remedy: str = "") -> UsageError:
-        """Returns the error for a value that is understood and cannot be."""
+        """Returns the error for a value of the right form that is not allowed."""
         where = f"{self.file}, line {self.line}: "
         return UsageError(where + problem, remedy or "correct the line, then run it again")
 
     def text(self) -> str:
-        """Returns the text of a scalar.
-
-        Raises:
-            UsageError: It is none, or empty and not in quotes.
-        """
+        """Returns the text of a scalar; an empty one must be in quotes."""
         if not isinstance(self.node, yaml.ScalarNode) or (not self.node.value and not self.node.style):
             raise self.wrong("a text")
         if self.node.tag != _BINARY:
@@ -75,47 +66,38 @@ class Value:
             raise self.wrong("base64 after `!!binary`") from problem
 
     def read(self, parse: Callable[[str], _T]) -> _T:
-        """Returns what a function makes of the text; its ValueError says what was expected."""
+        """Returns `parse(text)`; its ValueError says what was expected."""
         try:
             return parse(self.text())
         except ValueError as problem:
             raise self.wrong(str(problem)) from problem
 
     def choice(self, *possible: str) -> str:
-        """Returns the text, which has to be one of several."""
         text = self.text() if isinstance(self.node, yaml.ScalarNode) else ""
         if text not in possible:
             raise self.wrong(" or ".join(possible))
         return text
 
     def flag(self) -> bool:
-        """Returns whether it says yes."""
         text = self.text().lower() if isinstance(self.node, yaml.ScalarNode) else ""
         if text not in _TRUE + _FALSE:
             raise self.wrong("yes or no")
         return text in _TRUE
 
     def items(self) -> list[Value]:
-        """Returns the values of a list."""
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.wrong("a list")
         return [Value(self.file, node, self.name) for node in self.node.value]
 
     def section(self) -> Section:
-        """Returns it as a mapping."""
         return Section(self.file, self.node, self.name)
 
     def sections(self) -> list[Section]:
-        """Returns the mappings of a list."""
         return [item.section() for item in self.items()]
 
 
 class Section(Value):
-    """A mapping, whose members are asked for one by one; at the end none may be left.
-
-    Raises:
-        UsageError: The node is no mapping, or a key is there twice.
-    """
+    """A mapping. Callers take its members one by one; `finish` refuses members that are left."""
 
     def __init__(self, file: Path, node: yaml.Node, name: str) -> None:
         super().__init__(file, node, name)
@@ -126,40 +108,29 @@ class Section(Value):
         for key, value in node.value:
             text = Value(file, key, "a key").text()
             if text in self._members:
-                raise Value(file, key, "").fail(f"`{text}` is there twice", "keep one of the two")
+                raise Value(file, key, "").fail(f"`{text}` occurs twice", "keep one of them")
             self._members[text] = Value(file, value, f"`{text}`")
 
     def __contains__(self, key: str) -> bool:
         return key in self._members
 
     def take(self, key: str) -> Value:
-        """Returns a member that must be there.
-
-        Raises:
-            UsageError: It is not.
-        """
+        """Returns a required member."""
         value = self.get(key)
         if value is None:
             raise self.fail(f"`{key}` is missing", f"add a line `{key}: …` there")
         return value
 
     def get(self, key: str) -> Value | None:
-        """Returns a member if it is there."""
         self._known.add(key)
         return self._members.get(key)
 
     def rest(self) -> Iterator[tuple[str, Value]]:
-        """Yields all other members."""
         others = [key for key in self._members if key not in self._known]
         self._known.update(others)
         return ((key, self._members[key]) for key in others)
 
     def finish(self) -> None:
-        """Checks that every member was asked for.
-
-        Raises:
-            UsageError: One was not.
-        """
         for key in self._members:
             if key not in self._known:
                 near = difflib.get_close_matches(key, self._known, 1)
@@ -168,67 +139,59 @@ class Section(Value):
 
 
 def load(path: Path, what: str) -> Section:
-    """Reads a YAML file that holds one mapping.
-
-    Args:
-        path: The file.
-        what: What it is, in messages.
-
-    Raises:
-        StoreUnreadableError: It cannot be read.
-        UsageError: It is not YAML, or holds something else.
-    """
+    """Reads a YAML file that holds one mapping. `what` names the kind of file in messages."""
     try:
         with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
+            data = file.read(MAX_BYTES + 1)
     except OSError as problem:
         raise StoreUnreadableError(
             f"{path}: {what} cannot be read: {problem.strerror or type(problem).__name__}", "check the path"
         ) from problem
-    if len(data) > LARGEST:
-        raise UsageError(f"{path}: is larger than {LARGEST >> 20} MiB, {what} is not", "name another file")
+    if len(data) > MAX_BYTES:
+        raise UsageError(
+            f"{path}: larger than {MAX_BYTES >> 20} MiB, which is too large for {what}", "name another file"
+        )
     return parse(data, path, what)
 
 
 def parse(data: bytes, path: Path, what: str) -> Section:
-    """Reads YAML; see `load`."""
     remedy = f"name {what}, or correct the file"
     try:
         _check_nesting(data, path)
         node = yaml.compose(data.decode("utf-8"), Loader=LOADER)
     except UnicodeDecodeError as problem:
         number = data.count(b"\n", 0, problem.start) + 1
-        raise UsageError(f"{path}, line {number}: is not UTF-8, expected {what}", remedy) from problem
+        raise UsageError(f"{path}, line {number}: not UTF-8, expected {what}", remedy) from problem
     except yaml.MarkedYAMLError as problem:
         where = _at(path, problem.problem_mark or problem.context_mark)
         said = " ".join(part for part in (problem.context, problem.problem) if part)
-        raise UsageError(f"{where}: is not YAML: {said}", remedy) from problem
+        raise UsageError(f"{where}: not YAML: {said}", remedy) from problem
     except (yaml.YAMLError, ValueError, OverflowError) as problem:
-        # Characters that YAML does not take, and escapes of code points that do not exist.
+        # characters that YAML does not allow, and escapes of code points that do not exist
         said = str(problem).splitlines()[0]
-        raise UsageError(f"{path}: is not YAML: {said}", remedy) from problem
+        raise UsageError(f"{path}: not YAML: {said}", remedy) from problem
     if node is None:
-        raise UsageError(f"{path}: is empty, expected {what}", remedy)
+        raise UsageError(f"{path}: empty, expected {what}", remedy)
     return Section(path, node, "")
 
 
 def _check_nesting(data: bytes, path: Path) -> None:
-    """Refuses what is nested absurdly deep, before the parser recurses into it."""
+    """Refuses absurdly deep nesting before the parser recurses into it."""
     depth = 0
     for event in yaml.parse(data.decode("utf-8"), Loader=LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
-            if depth > _DEEPEST:
+            if depth > _MAX_DEPTH:
                 raise UsageError(
-                    f"{_at(path, event.start_mark)}: is nested more than {_DEEPEST} levels deep",
+                    f"{_at(path, event.start_mark)}: nested more than {_MAX_DEPTH} levels deep",
                     "correct the file",
                 )
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.AliasEvent):
             raise UsageError(
-                f"{_at(path, event.start_mark)}: refers to another place with `*`, which is not understood",
-                "write the value out, or put it in quotes",
+                f"{_at(path, event.start_mark)}: `*` refers to another place, which is not supported",
+                "repeat the value there, or put the text in quotes",
             )
 
 
@@ -251,9 +214,9 @@ _PLAIN = _PLAIN_START | frozenset("0123456789.-+=()")
 
 
 def quoted(text: str) -> str:
-    """Returns a text as YAML: as it is where nothing can be misread, else in double quotes.
+    """Returns a text as YAML: plain if it cannot be misread, else in double quotes.
 
-    What is not UTF-8 (surrogate escapes, as in file names) becomes base64.
+    Text that is not UTF-8 (surrogate escapes, as in file names) becomes base64.
     """
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         return f"!!binary {base64.b64encode(os.fsencode(text)).decode()}"

@@ -1,13 +1,13 @@
-"""Every line of a plan, described once: how it is called there, read, checked and written, and what it is by default.
+"""The lines of a plan, declared once: name, reader, check, writer and default of each.
 
-`planfile` reads and writes a plan by these tables, in their order; the advice at the head of a plan lists the settings,
-and overrides are read by them too. Of settings, those are left out on purpose that would change what arrives (mirrors,
-sources, transforms, republishing, per-message lifetimes) or where a consumer begins: its position says that.
+`planfile` reads and writes a plan by these tables, in their order; overrides and the advice at the head of a plan
+use them as well. Two kinds of stream settings are left out on purpose: those that change the messages (mirrors,
+sources, transforms, republishing, per-message lifetimes), and the start of a consumer, which its position defines.
 
-Values are written as people do it, exact in both directions. What reads one raises ValueError with what was expected.
+Values are written for people and exact in both directions. A reader raises ValueError with the expected form.
 
     90s, 1d12h, 1.5s     durations: nanoseconds; written by `notation.format_duration`
-    4096, 64KB, 1GB      sizes: bytes, in powers of 1024 as the streaming server takes them
+    4096, 64KB, 1GB      sizes: bytes, in powers of 1024 as in the streaming server
     2020-09-13T12:26:40.000000001Z
     1, 3, 5-7            sequences
 """
@@ -33,14 +33,13 @@ _SIZES = {"TB": 1 << 40, "GB": 1 << 30, "MB": 1 << 20, "KB": 1 << 10}
 _NUMBER = re.compile(r"\d{1,3}(?:_?\d{3}){0,6}|\d{1,20}", re.ASCII)
 _SEQUENCES = re.compile(r"(\d{1,20})(?:-(\d{1,20}))?", re.ASCII)
 
-#: More sequences than this in one set are taken for a slip of the hand.
-MOST_SEQUENCES = 4_000_000
+#: limit of sequences in one set; more are taken for a typing mistake
+SEQUENCE_LIMIT = 4_000_000
 _MAX_I64 = (1 << 63) - 1
 _MAX_U64 = (1 << 64) - 1
 
 
 def read_duration(text: str) -> int:
-    """Reads a duration in nanoseconds."""
     try:
         duration = notation.parse_duration(text)
     except ValueError:
@@ -59,7 +58,6 @@ def format_size(count: int) -> str:
 
 
 def read_size(text: str) -> int:
-    """Reads a number of bytes."""
     try:
         count = notation.parse_size(text)
     except ValueError:
@@ -78,14 +76,14 @@ def about(count: int) -> str:
 
 
 def parse_number(text: str, most: int = _MAX_U64) -> int:
-    """Reads a number that is not negative, in groups of three with `_` or without."""
+    """Reads a number >= 0, with or without `_` between groups of three digits."""
     if not _NUMBER.fullmatch(text) or int(text) > most:
         raise ValueError(f"a number from 0 to {most}" if most < _MAX_I64 else "a number such as 1000000")
     return int(text)
 
 
 def parse_time(text: str) -> int:
-    """Reads RFC 3339, or a number of nanoseconds since 1970."""
+    """Reads RFC 3339, or nanoseconds since 1970."""
     try:
         timestamp = int(text) if re.fullmatch(r"-?[0-9]{1,19}", text) else notation.parse_moment(text)
     except ValueError:
@@ -96,13 +94,13 @@ def parse_time(text: str) -> int:
 
 
 def format_sequences(sequences: Iterable[int]) -> str:
-    """Formats rising sequences: `1, 3, 5-7`, `none` if there are none."""
+    """Formats rising sequences: `1, 3, 5-7`; `none` if there are none."""
     ranges = as_ranges(list(sequences))
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or "none"
 
 
 def parse_sequences(text: str) -> tuple[int, ...]:
-    """Reads sequences; they come back rising, each once."""
+    """Returns the sequences rising, without duplicates."""
     if text in ("", "none"):
         return ()
     found: set[int] = set()
@@ -111,9 +109,9 @@ def parse_sequences(text: str) -> tuple[int, ...]:
         first = int(match[1]) if match else 0
         last = int(match[2]) if match and match[2] else first
         if not 0 < first <= last <= _MAX_U64:
-            raise ValueError(f"sequences such as 1, 3, 5-7; {part!r} is none")
-        if last - first + len(found) >= MOST_SEQUENCES:
-            raise ValueError(f"at most {MOST_SEQUENCES} sequences")
+            raise ValueError(f"sequences such as 1, 3, 5-7, not {part!r}")
+        if last - first + len(found) >= SEQUENCE_LIMIT:
+            raise ValueError(f"at most {SEQUENCE_LIMIT} sequences")
         found.update(range(first, last + 1))
     return tuple(sorted(found))
 
@@ -128,20 +126,17 @@ _REQUIRED: Any = object()
 
 @dataclass(frozen=True)
 class Field:
-    """One line of a plan."""
-
-    key: str  #: the attribute that it becomes, or its name in the JetStream configuration
-    read: Callable[[Value], Any] = Value.text  #: makes a value of what the file holds; raises UsageError
-    write: Callable[[Any], str] = quoted  #: makes YAML of a value
-    name: str = ""  #: its name in a plan, where that is another one
-    since: tuple[int, int] = (2, 2)  #: the first server version that knows the setting
-    default: Any = _UNSET  #: what it is where the line is missing, and what needs no line
-    shown: bool = False  #: it has a line even then
-    comment: str = ""  #: what stands behind it
+    key: str  #: attribute, or name in the JetStream configuration
+    read: Callable[[Value], Any] = Value.text  #: value from YAML; raises UsageError
+    write: Callable[[Any], str] = quoted  #: YAML of a value
+    name: str = ""  #: name in a plan, if it differs from `key`
+    since: tuple[int, int] = (2, 2)  #: first server version with the setting
+    default: Any = _UNSET  #: value of a missing line; a default is not written
+    shown: bool = False  #: the default is written as well
+    comment: str = ""  #: comment at the end of the line
 
     @property
     def label(self) -> str:
-        """Its name in a plan."""
         return self.name or self.key
 
 
@@ -152,8 +147,8 @@ def _number(value: Value, least: int = 0, most: int = _MAX_I64) -> int:
     return number
 
 
-def _limited(value: Value, parse: Callable[[str], int], none: int) -> int:
-    """Reads a limit; 0 and -1 mean none too, as in streaming and in JetStream."""
+def _read_limit(value: Value, parse: Callable[[str], int], none: int) -> int:
+    """Reads a limit; 0 and -1 also mean "no limit", as in streaming and in JetStream."""
     text = value.text()
     return none if text in (NO_LIMIT, "none", "-1") else value.read(parse) or none
 
@@ -171,7 +166,7 @@ def _limit(
     def shown(limit: int) -> str:
         return NO_LIMIT if limit == none else write(limit)
 
-    return Field(key, lambda value: _limited(value, parse, none), shown, default=default)
+    return Field(key, lambda value: _read_limit(value, parse, none), shown, default=default)
 
 
 def _flag(key: str, **more: Any) -> Field:
@@ -290,18 +285,16 @@ def _write_list(texts: Iterable[str]) -> str:
     return "[" + ", ".join(quoted(text) for text in texts) + "]"
 
 
-#: The store, as a `SourceRef`.
 SOURCE: tuple[Field, ...] = (
     Field("path", _path, name="store", default=_REQUIRED),
     Field("nodes", _listed, _write_long_list, default=()),
     Field("patterns", _listed, _write_list, "channels", default=()),
     Field("generation", default=SourceRef.generation, shown=True),
-    _flag("archived", default=False, shown=True, comment="take messages from .bak slices too"),
-    _flag("decrypted", default=False, shown=True, comment="read with the encryption key, given each time"),
+    _flag("archived", default=False, shown=True, comment="also take messages from .bak slices"),
+    _flag("decrypted", default=False, shown=True, comment="read with the encryption key, which is given each time"),
     _count("crc_poly", None, 0xFFFFFFFF),
 )
 
-#: Where it goes, as a `TargetRef`.
 TARGET: tuple[Field, ...] = (
     _member("kind", TargetKind),
     Field("places", _listed, _write_list, default=()),
@@ -310,13 +303,12 @@ TARGET: tuple[Field, ...] = (
 
 WAY = _member("way", Way)
 MADE_AT = _time("made_at", "", 0)
-#: The cluster id of a broker that goes on with the streams.
+#: cluster id of the broker that takes over the streams
 BROKER = Field("broker", default="")
 
-#: Whether messages carry their origin; also among the defaults.
 ORIGIN_HEADERS = _flag("origin_headers", comment="channel, sequence and time of origin as headers")
 
-#: What a `StreamPlan` says besides its settings, channels and consumers.
+#: members of a `StreamPlan` except settings, channels and consumers
 STREAM: tuple[Field, ...] = (
     Field("name", partial(_name, what="stream"), name="stream", default=_REQUIRED),
     Field("subjects", partial(_listed, read=partial(_subject, wildcards=True)), _write_list),
@@ -324,10 +316,10 @@ STREAM: tuple[Field, ...] = (
     _time("created_ns", "created", _UNSET),
 )
 
-#: A `ChannelPart`, besides what was found.
+#: members of a `ChannelPart` except `FOUND`
 PART: tuple[Field, ...] = (Field("channel", default=_REQUIRED), Field("subject", _subject, default=_REQUIRED))
 
-#: What a `ChannelPart` says of the store; what its channel held is counted in the first five.
+#: what a `ChannelPart` records of the store; the first five are counts and sequences of its channel
 FOUND: tuple[Field, ...] = (
     *map(_count, ("messages", "first", "last", "bytes", "lost")),
     _time("first_timestamp", "from"),
@@ -335,7 +327,7 @@ FOUND: tuple[Field, ...] = (
     Field("fingerprint", write=lambda text: f'"{text}"', default=_REQUIRED),
 )
 
-#: What a `ConsumerPlan` and its `Position` say besides the settings.
+#: members of a `ConsumerPlan` and its `Position` except settings
 CONSUMER: tuple[Field, ...] = (
     Field("name", partial(_name, what="consumer"), name="consumer", default=_REQUIRED),
     Field("channel"),
@@ -348,7 +340,6 @@ CONSUMER: tuple[Field, ...] = (
     Field("pending", lambda value: value.read(parse_sequences), _write_sequences, default=()),
 )
 
-#: A `LeftOut`.
 LEFT_OUT: tuple[Field, ...] = (
     Field("what", default=_REQUIRED),
     Field("channel", default=""),
@@ -357,7 +348,6 @@ LEFT_OUT: tuple[Field, ...] = (
     _flag("loss", default=False),
 )
 
-#: A `Note`.
 NOTE: tuple[Field, ...] = (
     _member("level", Level),
     Field("about", default=""),
@@ -365,7 +355,7 @@ NOTE: tuple[Field, ...] = (
     Field("remedy", default=""),
 )
 
-#: What a plan may set for a stream, in the order of the file.
+#: stream settings, in the order of the file
 STREAM_FIELDS: tuple[Field, ...] = (
     Field("description", _description),
     _choice("storage", "file", "memory"),
@@ -388,7 +378,7 @@ STREAM_FIELDS: tuple[Field, ...] = (
     Field("metadata", _texts, _write_texts, since=(2, 10)),
 )
 
-#: What a plan may set for a consumer.
+#: consumer settings, in the order of the file
 CONSUMER_FIELDS: tuple[Field, ...] = (
     Field("description", _description),
     Field("filter_subject", partial(_subject, wildcards=True)),
@@ -408,16 +398,11 @@ CONSUMER_FIELDS: tuple[Field, ...] = (
     _flag("headers_only"),
 )
 
-#: What every migrated consumer has.
 CONSUMER_DEFAULTS: Mapping[str, Any] = {f.key: f.default for f in CONSUMER_FIELDS if f.default is not _UNSET}
 
 
 def read_fields(section: Section, fields: Iterable[Field]) -> dict[str, Any]:
-    """Takes what a section holds, with defaults for what is missing.
-
-    Raises:
-        UsageError: Something has no value that it can have, or is missing.
-    """
+    """Takes the fields from a section; a missing line has its default."""
     values = {}
     for field in fields:
         value = section.take(field.label) if field.default is _REQUIRED else section.get(field.label)
@@ -429,14 +414,14 @@ def read_fields(section: Section, fields: Iterable[Field]) -> dict[str, Any]:
 
 
 def read_record(section: Section, fields: Iterable[Field]) -> dict[str, Any]:
-    """Takes all that stands in a section; see `read_fields`. What is not known there is a UsageError too."""
+    """Reads a whole section; an unknown line is an error."""
     values = read_fields(section, fields)
     section.finish()
     return values
 
 
 def visible(text: str) -> str:
-    """Returns a text without characters that could end a comment or hide something."""
+    """Returns a text without characters that could end a comment or hide text."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -448,14 +433,10 @@ def write_fields(
     *,
     item: bool = False,
 ) -> Iterator[str]:
-    """Yields the lines of what is there and not as it is by default.
+    """Yields the lines of all values that differ from their default, in the order of `fields`.
 
-    Args:
-        fields: What may be written, in this order.
-        values: What there is.
-        indent: Spaces in front of each line.
-        comments: What stands behind lines, by key, instead of what is usual.
-        item: They are an item of a list: the first line has its `- `.
+    `comments` replaces the usual comments, by key. With `item` the lines are an item of a list: the first begins
+    with `- `.
     """
     for field in fields:
         if field.key not in values or (values[field.key] == field.default and not field.shown):

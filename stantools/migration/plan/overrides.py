@@ -1,4 +1,4 @@
-"""What is otherwise for some channels when a migration is planned.
+"""Settings for single channels in planning.
 
 An override file:
 
@@ -33,14 +33,14 @@ from stantools.store.limits import is_channel_name, narrowness
 
 @dataclass(frozen=True)
 class Override:
-    """What is otherwise for the channels that a pattern matches; None is as for all."""
+    """Settings of the channels that a pattern matches; None: as for all channels."""
 
-    pattern: str  #: a channel's name, or with NATS wildcards
-    skip: bool | None = None  #: leave the channels out
-    stream: str | None = None  #: name of the stream that they go into, together
+    pattern: str  #: a channel's name, or a pattern with NATS wildcards
+    skip: bool | None = None  #: the channels are not migrated
+    stream: str | None = None  #: name of their common stream
     subject: str | None = None  #: subject of the messages; only for a single channel
-    consumers: Consumers | None = None  #: what becomes of their durables
-    origin_headers: OriginHeaders | None = None  #: headers with the origin
+    consumers: Consumers | None = None  #: consumers for their durables
+    origin_headers: OriginHeaders | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  #: fields of the stream configuration
 
     def __post_init__(self) -> None:
@@ -63,14 +63,14 @@ class Override:
 
 
 def override_for(overrides: Sequence[Override], channel: str) -> tuple[Override, str]:
-    """Returns what holds for a channel, and the pattern that its stream comes from ("" if there is none)."""
+    """Returns the settings of a channel, and the pattern that its stream comes from ("" if none)."""
     if not overrides:
         return Override(">"), ""
     matching = [each for each in overrides if subject_matches(each.pattern, channel)]
     values: dict[str, Any] = {"pattern": channel if is_channel_name(channel) else ">"}
     settings: dict[str, Any] = {}
     origin = ""
-    # Widest first; of two that are as wide the later one counts.
+    # widest first; the later one of equal width wins
     for each in sorted(matching, key=lambda override: narrowness(override.pattern)):
         settings |= each.settings
         for member in fields(each):
@@ -83,30 +83,18 @@ def override_for(overrides: Sequence[Override], channel: str) -> tuple[Override,
 
 
 def unused(overrides: Sequence[Override], channels: Iterable[str]) -> list[str]:
-    """Returns the patterns of overrides that match none of the channels."""
     names = list(channels)
     return [o.pattern for o in overrides if not any(subject_matches(o.pattern, name) for name in names)]
 
 
 def mapping_override(text: str) -> Override:
-    """Reads `PATTERN=STREAM`: the channels that go into a stream together.
-
-    Raises:
-        UsageError: It is not of that form.
-    """
     pattern, sign, stream = text.partition("=")
     if not sign or not pattern:
-        raise UsageError(f"{text!r} does not say which channels go into which stream", "write it as PATTERN=STREAM")
+        raise UsageError(f"{text!r} does not map channels to a stream", "write it as PATTERN=STREAM")
     return Override(pattern, stream=stream)
 
 
 def read_overrides(path: Path) -> tuple[Override, ...]:
-    """Reads a file of overrides.
-
-    Raises:
-        StoreUnreadableError: It cannot be read.
-        UsageError: It is wrong; says in which line, and what was expected.
-    """
     document = load(path, "a file of overrides")
     channels = document.take("channels").section()
     document.finish()

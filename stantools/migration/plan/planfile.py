@@ -1,10 +1,10 @@
-"""The plan file: what stands between planning and applying, as YAML for people to review and edit.
+"""The plan file: YAML for review and edit between planning and applying.
 
-What most streams have in common stands once, under `defaults`. What can be derived (subjects from those of the
-channels, filters, the floor of what is acknowledged) is not repeated, so that an edit is made in one place.
+Settings that most streams share stand once, under `defaults`. Derived values (subjects of the channels, filters, the
+acknowledgement floor) are not repeated, so that an edit is made in one place.
 
-It is read back with whatever people made of it. A value that cannot be is refused with file and line. What is possible
-by itself and wrong in the whole (two streams with one subject) is found by `checks.find_problems`.
+The reader refuses an impossible value with file and line. Values that are possible but contradict each other (two
+streams with one subject) are found by `checks.find_problems`.
 """
 
 from __future__ import annotations
@@ -64,12 +64,6 @@ _WHAT = "a migration plan"
 
 
 def read_plan(path: Path) -> Plan:
-    """Reads a plan file.
-
-    Raises:
-        StoreUnreadableError: It cannot be read.
-        UsageError: It is wrong; says in which line, and what was expected.
-    """
     document = load(path, _WHAT)
     if "plan" not in document:
         raise document.fail(f"`plan: {FORM}` is missing: this is not {_WHAT}", "name the plan file")
@@ -102,7 +96,7 @@ def _read_target(section: Section) -> TargetRef:
     target = TargetRef(**read_record(section, TARGET))
     if target != target.without_secrets():
         raise section.take("places").fail(
-            "a plan holds no user, password or token of a server", "take it out, and give it when the plan is applied"
+            "a plan holds no user, password or token of a server", "remove it, and give it when the plan is applied"
         )
     return target
 
@@ -113,10 +107,10 @@ def _read_stream(section: Section, defaults: Mapping[str, Any], made_at: int) ->
     channels = section.take("channels")
     parts = tuple(_read_part(part) for part in channels.sections())
     if not parts:
-        raise channels.fail(f"no channel goes into stream {name}", "take the whole stream out of the plan")
+        raise channels.fail(f"stream {name} has no channel", "remove the whole stream from the plan")
     subjects = settings.pop("subjects", tuple(part.subject for part in parts))
     if not subjects:
-        raise section.take("subjects").fail(f"stream {name} has no subjects", "list them, or take the line out")
+        raise section.take("subjects").fail(f"stream {name} has no subjects", "list them, or remove the line")
     headers = settings.pop("origin_headers", False)
     born = settings.pop("created_ns", created_at(parts, made_at))
     consumers = tuple(_read_consumer(each, parts, subjects) for each in _sections(section, "consumers"))
@@ -136,8 +130,8 @@ def _read_consumer(section: Section, parts: tuple[ChannelPart, ...], subjects: t
     delivered, pending = facts.pop("delivered"), facts.pop("pending")
     if pending and pending[-1] > delivered:
         raise section.take("pending").fail(
-            f"{pending[-1]} is pending, but only {delivered} was delivered",
-            "take it out of `pending`, or raise `delivered`",
+            f"{pending[-1]} is pending, but `delivered` is only {delivered}",
+            "remove it from `pending`, or raise `delivered`",
         )
     settings = read_record(section, CONSUMER_FIELDS)
     part = next((part for part in parts if part.channel == facts["channel"]), None)
@@ -147,21 +141,15 @@ def _read_consumer(section: Section, parts: tuple[ChannelPart, ...], subjects: t
 
 
 def write_plan(path: Path, plan: Plan) -> None:
-    """Writes a plan; the file has the old or the new content, never a part. At its top are the next steps, as commands.
-
-    Raises:
-        StoreUnwritableError: It cannot be written; an old file is as it was.
-    """
+    """Writes a plan atomically, with the next steps as commands at its top."""
     if not path.parent.is_dir():
-        raise StoreUnwritableError(
-            f"{path}: there is no directory {path.parent}", "create the directory that is to hold it first"
-        )
+        raise StoreUnwritableError(f"{path}: the directory {path.parent} does not exist", "create the directory first")
     name = shlex.quote(str(path))
-    go_on = (f"stantools migrate apply {name}", f"stantools migrate verify {name}")
-    replace_file(path, render_plan(plan, go_on).encode())
+    next_commands = (f"stantools migrate apply {name}", f"stantools migrate verify {name}")
+    replace_file(path, render_plan(plan, next_commands).encode())
 
 
-#: The version of the form; a reader refuses others.
+#: version of the form; a reader refuses others
 FORM = 1
 
 _NOTES_ON_TOP = 20
@@ -169,7 +157,7 @@ _OWN = ("description", "metadata")
 
 _ADVICE = (
     "What may be changed: names of streams and consumers, subjects, every setting; streams, consumers and channels may "
-    "be taken out, and channels moved to another stream. `found` and `source` record what the store held, so that "
+    "be removed, and channels moved to another stream. `found` and `source` record what the store held, so that "
     "a store that has changed since is noticed: leave them as they are.",
     "Durations are written as 30s, 72h or 1d12h, sizes as 4096, 64MB or 1GB in powers of 1024, and no limit as "
     "`unlimited`.",
@@ -178,23 +166,18 @@ _ADVICE = (
 )
 
 
-def render_plan(plan: Plan, go_on: Sequence[str] = ()) -> str:
-    """Returns a plan as the text of its file.
-
-    Args:
-        plan: The plan.
-        go_on: Commands that are the next steps, for the comment at the top.
-    """
+def render_plan(plan: Plan, next_commands: Sequence[str] = ()) -> str:
+    """Returns the text of a plan file; `next_commands` are for the comment at its top."""
     defaults = _defaults(plan.streams)
     blocks = [
-        _header(plan, go_on),
+        _header(plan, next_commands),
         [f"plan: {FORM}", *write_fields((MADE_AT, BROKER), vars(plan))],
-        _source(plan),
+        ["source:", *write_fields(SOURCE, vars(plan.source), 2)],
         _target(plan),
     ]
     if defaults:
         usual = write_fields((*STREAM_FIELDS, ORIGIN_HEADERS), defaults, 2)
-        blocks.append(["# What holds for each stream that says nothing else.", "defaults:", *usual])
+        blocks.append(["# Settings of every stream, unless the stream sets them itself.", "defaults:", *usual])
     if plan.streams:
         blocks.append(["streams:"])
         blocks += [_stream(stream, defaults, plan.made_at) for stream in plan.streams]
@@ -202,33 +185,33 @@ def render_plan(plan: Plan, go_on: Sequence[str] = ()) -> str:
         blocks.append(["streams: []"])
     blocks.append(_left_out(plan.left_out))
     blocks.append(_notes(plan.notes))
-    blocks.append(["# The last line. Without it the file was cut short.", "complete: yes"])
+    blocks.append(["# The last line; without it the file is incomplete.", "complete: yes"])
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def _header(plan: Plan, go_on: Sequence[str]) -> list[str]:
+def _header(plan: Plan, next_commands: Sequence[str]) -> list[str]:
     made = f" on {format_time(plan.made_at)[:19]}Z" if plan.made_at else ""
     channels = sum(len(stream.parts) for stream in plan.streams)
     lines = [
         "Plan for the migration of a NATS Streaming file store to JetStream.",
         f"Made by stantools {__version__}{made}; nothing has been changed anywhere yet.",
         "",
-        f"{counted(channels, 'channel')} to {counted(len(plan.streams), 'stream')}: "
+        f"{counted(channels, 'channel')} into {counted(len(plan.streams), 'stream')}: "
         f"{counted(plan.messages, 'message')}, {about(plan.bytes)} of payload, {counted(plan.consumers, 'consumer')}.",
     ]
     if plan.lost:
-        lines.append(f"MISSING before: {counted(plan.lost, 'message')}, damaged or gone in the store.")
+        lines.append(f"ALREADY MISSING: {counted(plan.lost, 'message')}, damaged or lost in the store.")
     if plan.left_out:
-        lines.append(f"Not taken along (see `left_out` at the end): {summary(plan.left_out)}.")
+        lines.append(f"Not migrated (see `left_out` at the end): {summary(plan.left_out)}.")
     found = find_problems(plan)
     lines += _listed("PROBLEMS that must be settled before it can be applied:", found, Level.PROBLEM)
     lines += _listed("Warnings:", [*found, *plan.notes], Level.WARNING)
     if hints := sum(note.level is Level.INFO for note in plan.notes):
         lines.append(f"See also {counted(hints, 'remark')} under `notes` at the end.")
-    if go_on:
-        lines += ["", "To go on:", *(f"    {command}" for command in go_on)]
+    if next_commands:
+        lines += ["", "To go on:", *(f"    {command}" for command in next_commands)]
     lines += ["", *_ADVICE]
-    return [f"# {line}".rstrip() for line in _wrapped(lines)]
+    return [f"# {line}".rstrip() for line in _wrap(lines)]
 
 
 def _listed(title: str, notes: Iterable[Note], level: Level) -> Iterator[str]:
@@ -245,8 +228,8 @@ def _listed(title: str, notes: Iterable[Note], level: Level) -> Iterator[str]:
         yield ""
 
 
-def _wrapped(lines: Iterable[str]) -> Iterator[str]:
-    """Breaks lines that are too long; what follows a `-` stays below it. Two empty lines become one."""
+def _wrap(lines: Iterable[str]) -> Iterator[str]:
+    """Breaks long lines; text after a `-` stays indented. Two empty lines become one."""
     before = ""
     for line in lines:
         if line or before:
@@ -255,23 +238,19 @@ def _wrapped(lines: Iterable[str]) -> Iterator[str]:
         before = line
 
 
-def _source(plan: Plan) -> list[str]:
-    return ["source:", *write_fields(SOURCE, vars(plan.source), 2)]
-
-
 def _target(plan: Plan) -> list[str]:
     return [
         "target:",
         *write_fields(TARGET, vars(plan.target), 2),
         "",
-        "# archive: stream archives that the server restores; exact in sequences, times, gaps and consumers.",
-        "# publish: messages are published again, where restoring is not allowed; times are in headers only.",
+        "# archive: the server restores stream archives; exact in sequences, times, gaps and consumers.",
+        "# publish: messages are published again, for servers without restore; times are in headers only.",
         *write_fields((WAY,), vars(plan)),
     ]
 
 
 def _defaults(streams: Sequence[StreamPlan]) -> dict[str, Any]:
-    """Returns the settings that most streams have, of those that all have."""
+    """Returns the settings that most streams share, of those that all streams have."""
     if len(streams) < 2:
         return {}
     defaults: dict[str, Any] = {}
@@ -313,14 +292,14 @@ def _unlike(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
 def _about(stream: StreamPlan) -> str:
     text = f"{counted(stream.messages, 'message')}, {about(stream.bytes)}"
     if stream.renumbered:
-        text = f"{len(stream.parts)} channels, ordered by time and NUMBERED ANEW from 1: {text}"
+        text = f"{len(stream.parts)} channels, ordered by time and RENUMBERED from 1: {text}"
     elif stream.messages:
         missing = stream.last - stream.first + 1 - stream.messages
-        gaps = f", {missing} of them missing" if missing else ""
+        gaps = f", {missing} missing" if missing else ""
         text += f", sequences {stream.first} to {stream.last}{gaps}"
     elif stream.last:
         text += f"; the next sequence is {stream.last + 1}"
-    return text + (f"; {stream.lost} DAMAGED OR GONE" if stream.lost else "")
+    return text + (f"; {stream.lost} DAMAGED OR LOST" if stream.lost else "")
 
 
 def _part(part: ChannelPart) -> Iterator[str]:
@@ -332,7 +311,7 @@ def _part(part: ChannelPart) -> Iterator[str]:
 
 
 def derived_filter(subjects: Sequence[str], subject: str) -> str | None:
-    """Returns the filter of a consumer where nothing is said: the channel's subject, if the stream has others too."""
+    """Returns the default filter of a consumer: the channel's subject, if the stream has other subjects."""
     return None if tuple(subjects) == (subject,) else subject
 
 
@@ -363,11 +342,11 @@ def _left_out(left_out: Sequence[LeftOut]) -> list[str]:
     if not left_out:
         return []
     lines = [line for left in left_out for line in write_fields(LEFT_OUT, vars(left), 2, item=True)]
-    return ["# What does not go along, and why. For information only.", "left_out:", *lines]
+    return ["# Parts of the store that are not migrated, and why. For information only.", "left_out:", *lines]
 
 
 def _notes(notes: Sequence[Note]) -> list[str]:
     if not notes:
         return []
     lines = [line for note in notes for line in write_fields(NOTE, vars(note), 2, item=True)]
-    return ["# What was noticed when the plan was made. For information only.", "notes:", *lines]
+    return ["# Remarks of the planner. For information only.", "notes:", *lines]

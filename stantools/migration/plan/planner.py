@@ -32,11 +32,11 @@ from stantools.migration.plan.overrides import Override, override_for
 from stantools.migration.plan.remarks import (
     DUPLICATE_WINDOW,
     channel_notes,
-    left_behind,
     left_out_limits,
-    removed_at_once,
+    limit_removals,
     store_notes,
     stream_limits,
+    unmigrated_parts,
 )
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.nats.channel_streams import Names
@@ -45,13 +45,13 @@ from stantools.nats.subjects import overlap
 from stantools.notation import counted
 from stantools.store.limits import UNLIMITED as NO_LIMITS
 
-#: As `METADATA_CHANNEL`: how many channels a stream is made of.
+#: metadata key with the number of channels of a stream
 METADATA_CHANNELS = "stantools.channels"
 
 
 @dataclass
 class _Member:
-    """A channel on its way into a stream."""
+    """A channel with its subject and overrides."""
 
     channel: ChannelSource
     part: ChannelPart
@@ -62,8 +62,6 @@ class _Member:
 
 @dataclass
 class _Draft:
-    """A stream that is being planned."""
-
     name: str
     members: list[_Member] = field(default_factory=list)
 
@@ -79,20 +77,10 @@ def make_plan(
     *,
     now_ns: int | None = None,
 ) -> Plan:
-    """Plans a migration. Nothing is changed anywhere.
+    """Plans a migration; nothing is changed anywhere. `checks.find_problems` finds what prevents the plan.
 
-    Args:
-        source: The store.
-        options: What is asked for.
-        target_version: The server's version, if there is a server.
-        now_ns: The present in nanoseconds since 1970, by default that of the clock.
-
-    Returns:
-        The plan. `checks.find_problems` finds what prevents it.
-
-    Raises:
-        UsageError: Overrides contradict each other.
-        StoreUnreadableError: The store cannot be read any more.
+    `target_version` is None without a server; `now_ns` is the time in nanoseconds since 1970, by default the
+    clock's.
     """
     options = options or PlanOptions()
     now = time.time_ns() if now_ns is None else now_ns
@@ -125,40 +113,36 @@ def _source_ref(source: StoreSource, options: PlanOptions) -> SourceRef:
 
 
 class _Planner:
-    """One planning."""
-
     def __init__(self, source: StoreSource, options: PlanOptions, target: TargetRef, now_ns: int) -> None:
         self._source = source
         self._options = options
         self._target = target
         self._now = now_ns
         self._kept = {plan.name: plan for plan in source.plan.channels}
-        self.notes: list[Note] = []  #: what was noticed
-        self.left_out: list[LeftOut] = []  #: what stays behind
+        self.notes: list[Note] = []
+        self.left_out: list[LeftOut] = []
 
     def streams(self) -> list[StreamPlan]:
-        """Plans all streams, sorted by name."""
         drafts = self._drafts()
         subjects = self._subjects(drafts)
         streams = [self._stream(draft, subjects[draft.name]) for draft in drafts]
         for stream, draft in zip(streams, drafts, strict=True):
-            self.notes += removed_at_once(stream, [member.channel for member in draft.members], self._now)
+            self.notes += limit_removals(stream, [member.channel for member in draft.members], self._now)
         channels = [member.channel.name for draft in drafts for member in draft.members]
         self.notes += store_notes(self._source, self._options, streams)
-        self.left_out += left_behind(self._source, clients=not self._options.for_broker)
+        self.left_out += unmigrated_parts(self._source, clients=not self._options.for_broker)
         if self._options.limits is not None:
             self.left_out += left_out_limits(self._options.limits, channels)
         return streams
 
     def _drafts(self) -> list[_Draft]:
-        """Puts the channels to their streams."""
         named: dict[str, _Draft] = {}
         alone: list[_Member] = []
         for channel in self._source.channels:
             override, origin = override_for(self._options.overrides, channel.name)
             if override.skip:
                 kept = f"{counted(channel.count, 'message')} and {counted(len(channel.subscriptions), 'subscription')}"
-                text = f"left out as asked, with {kept}"
+                text = f"excluded by option, with {kept}"
                 self.left_out.append(LeftOut("channel", channel.name, text))
                 continue
             member = self._member(channel, override, origin)
@@ -168,7 +152,7 @@ class _Planner:
                 named.setdefault(override.stream, _Draft(override.stream)).members.append(member)
         channels = [member.channel.name for member in alone]
         wanted = [stream_name(channel, self._options.stream_prefix) for channel in channels]
-        # A broker names them one by one.
+        # A broker uses its own names.
         names = wanted if self._options.for_broker else apart(wanted, channels, taken=named)
         drafts = [*named.values(), *(_Draft(name, [member]) for name, member in zip(names, alone, strict=True))]
         for draft in drafts:
@@ -187,10 +171,10 @@ class _Planner:
         return _Member(channel, part, override, origin, durables)
 
     def _subjects(self, drafts: Sequence[_Draft]) -> dict[str, tuple[str, ...]]:
-        """Returns the subjects of each stream.
+        """Returns the subjects of each stream: those of its channels.
 
-        Those of its channels; where a pattern with wildcards says what goes into a stream, the pattern, so that new
-        channels go there too, as streaming would make them. Unless it takes subjects of another stream.
+        A pattern with wildcards that selects the channels is the subject itself, so that new channels enter the
+        stream as in streaming, unless it overlaps subjects of another stream.
         """
         subjects = {draft.name: tuple(part.subject for part in draft.parts) for draft in drafts}
         wild = {draft.name: self._wildcard(draft) for draft in drafts}
@@ -226,7 +210,7 @@ class _Planner:
         )
 
     def _settings(self, draft: _Draft) -> dict[str, Any]:
-        asked = _agreed(draft)
+        asked = _override_settings(draft)
         limits = self._options.limits
         known = [limits.limits_for(member.channel.name) for member in draft.members] if limits else []
         if self._options.for_broker:
@@ -264,7 +248,7 @@ class _Planner:
             kind = member.override.consumers or self._options.consumers
             for durable in member.durables.durables:
                 if kind is Consumers.NONE:
-                    text = f"{durable}: no consumers are made, as asked"
+                    text = f"{durable}: no consumers by option"
                     self.left_out.append(LeftOut("durable", member.channel.name, text, durable.members))
                 else:
                     chosen.append((durable, ConsumerKind(kind.value)))
@@ -272,17 +256,17 @@ class _Planner:
         return plan_consumers(chosen, draft.name, filters, self._options.push_prefix)
 
 
-def _agreed(draft: _Draft) -> dict[str, Any]:
-    """Returns the settings that overrides ask for, which all channels of a stream must agree in."""
+def _override_settings(draft: _Draft) -> dict[str, Any]:
+    """Returns the settings of overrides; all channels of a stream must agree."""
     asked: dict[str, Any] = {}
     said_by: dict[str, str] = {}
     for member in draft.members:
         for key, value in member.override.settings.items():
             if key in asked and asked[key] != value:
                 raise UsageError(
-                    f"channels {said_by[key]!r} and {member.channel.name!r} go into stream {draft.name}, but the "
+                    f"channels {said_by[key]!r} and {member.channel.name!r} share stream {draft.name}, but the "
                     f"overrides set {key} to {asked[key]} for one and to {value} for the other",
-                    "give both the same value, or put them into two streams",
+                    "give both the same value, or use two streams",
                 )
             asked[key] = value
             said_by[key] = member.channel.name
@@ -304,5 +288,5 @@ def _metadata(draft: _Draft) -> dict[str, str]:
 
 
 def _utf8(text: str) -> str:
-    """Returns a name as text that json can hold."""
+    """Returns a name as text for json."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,12 +1,12 @@
-"""What whoever reviews a plan must know: what the store lacks, what stays behind, what limits would remove.
+"""Remarks for the review of a plan: gaps of the store, parts that are not migrated, messages that limits would remove.
 
     streaming            a stream of one channel    a stream of several channels
     max_msgs             max_msgs                   max_msgs_per_subject, the largest
     max_bytes            max_bytes                  max_bytes, the sum
     max_age              max_age                    max_age, the largest
-    max_subs, max_inactivity, max_channels          nothing of the kind
+    max_subs, max_inactivity, max_channels          no counterpart
 
-Bytes are counted differently: a stream counts its records (subject, payload and 30 bytes each, a little more with
+Bytes are counted differently: a stream counts its records (subject, payload and 30 bytes each, slightly more with
 headers), the streaming server the payload's record and 40 bytes each.
 """
 
@@ -27,15 +27,14 @@ from stantools.recovery.salvage.model import ChannelPlan, Copy, Dropped, Fate
 from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.store.ranges import Ranges
 
-#: What a header block with the origin has at least.
+#: least size of a header block with the origin, in bytes
 _ORIGIN_OVERHEAD = 118
 
-#: How long a server remembers message ids, where nothing else is said.
+#: default of the server, in nanoseconds
 DUPLICATE_WINDOW = 120_000_000_000
 
 
 def stream_limits(limits: Sequence[ChannelLimits]) -> dict[str, int]:
-    """Returns the limits of a stream that holds channels with these limits."""
     settings = dict(UNLIMITED)
     if not limits:
         return settings
@@ -51,7 +50,6 @@ def stream_limits(limits: Sequence[ChannelLimits]) -> dict[str, int]:
 
 
 def left_out_limits(limits: StoreLimits, channels: Iterable[str]) -> list[LeftOut]:
-    """Lists the limits that a stream has no counterpart of."""
     left = []
     of_channels = [limits.limits_for(channel) for channel in channels]
     if limits.max_channels:
@@ -70,17 +68,8 @@ def _span(texts: list[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
-def removed_at_once(stream: StreamPlan, channels: Sequence[ChannelSource], now_ns: int) -> Iterator[Note]:
-    """Returns what the limits of a stream would remove as soon as they apply.
-
-    Args:
-        stream: The stream.
-        channels: The channels that go into it.
-        now_ns: The present, in nanoseconds since 1970.
-
-    Raises:
-        StoreUnreadableError: The store cannot be read any more.
-    """
+def limit_removals(stream: StreamPlan, channels: Sequence[ChannelSource], now_ns: int) -> Iterator[Note]:
+    """Returns a note for each limit that would remove messages as soon as it applies."""
     settings = stream.settings
     if (age := settings.get("max_age", 0)) > 0:
         old = sum(older_than(channel, now_ns - age) for channel in channels)
@@ -105,23 +94,23 @@ def removed_at_once(stream: StreamPlan, channels: Sequence[ChannelSource], now_n
 def _removed(stream: StreamPlan, text: str, setting: str) -> Note:
     remedy = f"raise {setting} or set it to `unlimited` to keep them"
     return Note(
-        Level.WARNING, stream.name, f"{text}: the server removes the oldest as soon as the limit applies", remedy
+        Level.WARNING,
+        stream.name,
+        f"{text}: the server removes the oldest messages as soon as the limit applies",
+        remedy,
     )
 
 
 def older_than(channel: ChannelSource, moment: int) -> int:
     """Counts the messages at the beginning of a channel that are older than a moment.
 
-    Timestamps are looked up by halving, so few messages are read; where times go back it is an estimate.
-
-    Raises:
-        StoreUnreadableError: The store cannot be read any more.
+    Timestamps are found by binary search, so few messages are read; if times go back, the count is an estimate.
     """
     if not channel.count or channel.first_timestamp >= moment:
         return 0
     if channel.last_timestamp < moment:
         return channel.count
-    # Everything up to `low` is older, `high` and what follows is not.
+    # `low` and all before it are older, `high` and all after it are not.
     low, high = channel.first, channel.sequences.last
     while high - low > 1:
         middle = (low + high) // 2
@@ -134,7 +123,7 @@ def older_than(channel: ChannelSource, moment: int) -> int:
 
 
 def _next_message(channel: ChannelSource, sequence: int) -> tuple[int, int]:
-    """Returns sequence and time of the first message that is not before a sequence."""
+    """Returns sequence and time of the first message at or after a sequence."""
     batch = next(channel.read(after=sequence - 1, finish=False))
     return int(batch.sequence[0]), int(batch.columns.timestamp[0])
 
@@ -143,41 +132,30 @@ _NAMES_SHOWN = 5
 
 
 def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool) -> Iterator[Note]:
-    """Returns what is odd about a channel.
-
-    Args:
-        channel: The channel.
-        kept: What of it is taken.
-        decrypted: It is read with its encryption key.
-
-    Raises:
-        StoreUnreadableError: The store cannot be read any more.
-    """
     name = channel.name
     if channel.origin:
         yield Note(Level.WARNING, name, f"it is {channel.origin}: the channel's sequences began again after it")
     if lost := channel.lost:
-        text = f"{counted(lost.count(), 'message')} missing before, damaged or gone: {describe_ranges(lost)}"
+        text = f"{counted(lost.count(), 'message')} already missing, damaged or lost: {describe_ranges(lost)}"
         yield Note(Level.WARNING, name, text)
     if holes := channel.sequences.holes() - lost:
-        missing = f"{counted(holes.count(), 'sequence')} in between missing before: {describe_ranges(holes)}"
+        missing = f"{counted(holes.count(), 'sequence')} already missing between others: {describe_ranges(holes)}"
         text = f"{missing}; the gaps are kept"
-        yield Note(Level.WARNING, name, text, "see what `stantools verify` says: streaming itself leaves no gaps")
+        yield Note(Level.WARNING, name, text, "run `stantools verify`: streaming itself leaves no gaps")
     if channel.last > channel.sequences.last:
-        text = (
-            f"its last message is {channel.sequences.last}, its last sequence {channel.last}: the stream goes on there"
-        )
+        last = channel.sequences.last
+        text = f"its last message is {last}, its last sequence {channel.last}: the stream continues there"
         yield Note(Level.INFO, name, text)
     if not decrypted and channel.encrypted:
-        text = "its payloads may be encrypted, and go along as they are stored"
+        text = "its payloads may be encrypted, and are migrated as they are stored"
         yield Note(Level.WARNING, name, text, "give the encryption key, unless consumers decrypt them")
-    if moment := _goes_back(kept):
-        text = f"times go back near {format_time(moment)}: to start consumers by time is inexact there"
+    if moment := _clock_reversal(kept):
+        text = f"times go back near {format_time(moment)}: consumers that start by time are inexact there"
         yield Note(Level.INFO, name, text)
 
 
-def _goes_back(plan: ChannelPlan) -> int:
-    """Returns a time after which the clock was set back, as far as the ends of runs show it; 0 if there is none."""
+def _clock_reversal(plan: ChannelPlan) -> int:
+    """Returns a time after which the clock was set back, judged from the ends of runs; 0 if there is none."""
     before = None
     for step in plan.steps:
         if not isinstance(step, Copy):
@@ -190,46 +168,40 @@ def _goes_back(plan: ChannelPlan) -> int:
 
 
 def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[StreamPlan]) -> Iterator[Note]:
-    """Returns what holds for the whole migration."""
     renumbered = [stream for stream in streams if stream.renumbered]
     for stream in renumbered:
-        text = f"{len(stream.parts)} channels go in: messages are ordered by time and renumbered from 1"
+        text = f"{len(stream.parts)} channels: messages are ordered by time and renumbered from 1"
         yield Note(Level.INFO, stream.name, text)
     if source.plan.server.node_id:
-        text = "the store was written by a clustered server: its durables are in the raft log and not in the store"
-        remedy = "name the nodes of the cluster instead, with their raft directories: stantools migrate NODE NODE NODE"
+        text = "the store was written by a clustered server: its durables are in the Raft log, not in the store"
+        remedy = "name the nodes of the cluster instead, with their Raft directories: stantools migrate NODE NODE NODE"
         yield Note(Level.WARNING, "", text, remedy)
     if options.way is Way.PUBLISH:
         text = "published messages get the time of publishing; the old times, sequences and channels are in headers"
-        yield Note(Level.WARNING, "", text, "restore archives (`way: archive`) wherever the server allows it")
+        yield Note(Level.WARNING, "", text, "restore archives (`way: archive`) if the server allows it")
     if options.for_broker:
         subscriptions = sum(len(channel.subscriptions) for channel in source.channels)
         text = (
             f"{counted(len(source.clients), 'client')} and {counted(subscriptions, 'subscription')} go into stream "
-            f"{Names(options.for_broker).state}, which is made last: until then no broker goes on with the others"
+            f"{Names(options.for_broker).state}, which is made last: no broker can use the others before"
         )
         yield Note(Level.INFO, "", text)
         if source.plan.server_note:
             yield Note(Level.WARNING, "", f"server.dat: {source.plan.server_note}")
     elif options.limits is None:
-        text = "the limits of channels are not in the store: streams have none unless a plan or override sets them"
-        yield Note(Level.INFO, "", text, "give those of the streaming server, such as --max-age 72h")
+        text = "the limits of channels are not in the store: streams have no limits unless a plan or override sets them"
+        yield Note(Level.INFO, "", text, "give the limits of the streaming server, such as --max-age 72h")
     if not options.subject_prefix and streams:
-        text = "subjects are names of channels: what is published there to core NATS is stored from then on too"
-        yield Note(Level.INFO, "", text, "a prefix keeps the two apart: --subject-prefix stan")
+        text = "subjects equal channel names: from then on, core NATS messages on these subjects are stored as well"
+        yield Note(Level.INFO, "", text, "a prefix separates them: --subject-prefix stan")
     for pattern in unused(options.overrides, (channel.name for channel in source.channels)):
         yield Note(Level.WARNING, "", f"the override for {pattern!r} matches no channel", "check its spelling")
     for change in source.changes:
         yield Note(Level.INFO, "", change)
 
 
-def left_behind(source: StoreSource, *, clients: bool) -> list[LeftOut]:
-    """Lists what a store holds and a migration does not take, equal things together.
-
-    Args:
-        source: The store.
-        clients: Its clients stay behind.
-    """
+def unmigrated_parts(source: StoreSource, *, clients: bool) -> list[LeftOut]:
+    """Lists the parts of a store that are not migrated, equal ones together; clients only if asked."""
     left = []
     channels = {channel.name for channel in source.channels}
     pieces: dict[tuple[str, str, bool], list[Dropped]] = {}
@@ -256,7 +228,7 @@ def left_behind(source: StoreSource, *, clients: bool) -> list[LeftOut]:
 
 
 def summary(left_out: Sequence[LeftOut]) -> str:
-    """Counts what is left out, by kind."""
+    """Counts the parts that are not migrated, by kind."""
     counts = Counter[str]()
     for each in left_out:
         counts[each.what] += each.count

@@ -1,1 +1,1 @@
-"""Proof: messages and consumers of a stream against those of a store, or of two stores, compared one by one."""
+"""Proof: messages and consumers of a stream compared one by one with those of a store; two stores compared."""

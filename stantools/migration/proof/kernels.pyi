@@ -17,20 +17,17 @@ def compare_messages(
     marks: NDArray[np.uint8],
     other_marks: NDArray[np.uint8],
 ) -> tuple[int, int]:
-    """Compares messages by sequence until one side is used up; both sides must rise.
+    """Compares messages by sequence until one side ends; both sides must rise. Returns the rows where it stopped.
 
     Args:
-        batch: What should be there.
-        row: Where to begin in it.
+        batch: The expected messages.
+        row: The first row in it.
         received: The buffer that `columns` point into.
-        columns: What is there; sequence 0 may not occur.
-        other_row: Where to begin in it.
+        columns: The received messages; sequence 0 must not occur.
+        other_row: The first row in them.
         origin: Headers with channel, sequence and timestamp are expected.
-        published: Messages may have come by publishing: then the header block has the lines `Nats-Msg-Id` or
-            `Nats-Expected-…` behind ours, and the timestamp is the stream's own.
-        marks: Gets `Mark` for each row of the batch that was dealt with.
-        other_marks: Gets `Mark.ABSENT` for each received row that has no counterpart, else 0.
-
-    Returns:
-        The rows where it stopped; at least one is behind the last row of its side.
+        published: Messages may have been published: then the header block has lines `Nats-Msg-Id` or
+            `Nats-Expected-…` after ours, and the timestamp is the stream's own.
+        marks: Gets `Mark` for each compared row of the batch.
+        other_marks: Gets `Mark.ABSENT` for each received row without counterpart, else 0.
     """

@@ -1,4 +1,4 @@
-"""Which channels a stream is to be compared with, if nobody says so, and what is expected of its consumers."""
+"""The channels that a stream is compared with by default, and the expected state of its consumers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from stantools.errors import UsageError
 from stantools.escaping import escape
-from stantools.migration.plan.consumers import placed, plan_consumers, sort_subscriptions
+from stantools.migration.plan.consumers import plan_consumers, sort_subscriptions, stream_position
 from stantools.migration.plan.model import DESCRIPTION, METADATA_CHANNEL, ConsumerKind, ConsumerPlan
 from stantools.migration.proof.stream import ExpectedStream
 from stantools.migration.source import ChannelSource, SourceOptions, StoreSource
@@ -25,15 +25,10 @@ _GENERATION = re.compile(r"(.+)\.generation-\d+")
 
 
 def channels_of(info: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """Finds out which channels a stream was made from.
+    """Returns the channels that a stream was made from; empty if nothing fits.
 
-    Args:
-        info: The stream, as `STREAM.INFO` returns it.
-        names: The channels of the store.
-
-    Returns:
-        Channels that the stream itself names, in its metadata or description; else the one whose name gives the
-        stream's name; else those whose names are its subjects, also behind a prefix. None if nothing fits.
+    In this order: the channels in its metadata or description; the channel whose name gives the stream's name; the
+    channels whose names, or names with a prefix, are its subjects. `info` is the answer of `STREAM.INFO`.
     """
     config = info["config"]
     known = {_shown(name): name for name in names}
@@ -58,18 +53,7 @@ def channels_of(info: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 async def match_stream(
     js: JetStream, info: Mapping[str, Any], store: StoreSource, channels: Sequence[str]
 ) -> ExpectedStream:
-    """Puts together what a stream should hold.
-
-    Args:
-        js: The server.
-        info: The stream.
-        store: The store.
-        channels: The channels that went into the stream; several were renumbered.
-
-    Raises:
-        UsageError: The store has no such channel.
-        NatsError: The server cannot be asked.
-    """
+    """Returns the expected content of a stream made from these channels; several channels were renumbered."""
     config, parts = info["config"], []
     stream = str(config["name"])
     subjects = [str(subject) for subject in config.get("subjects") or []]
@@ -84,7 +68,7 @@ async def match_stream(
     source = stream_source(parts)
     several = len(parts) > 1
     consumers = _consumers(stream, [(channel, subject if several else b"") for channel, subject in parts])
-    positions = [(each, placed(each, source)) for each in consumers]
+    positions = [(each, stream_position(each, source)) for each in consumers]
     return ExpectedStream(stream, source, await _has_origin(js, info), True, positions)
 
 
@@ -98,7 +82,7 @@ def _consumers(stream: str, parts: Sequence[tuple[ChannelSource, bytes]]) -> lis
 
 
 async def _has_origin(js: JetStream, info: Mapping[str, Any]) -> bool:
-    """Returns whether the first message of a stream says where it comes from."""
+    """Returns whether the first message of a stream has headers with its origin."""
     state = info["state"]
     message = await js.message(info["config"]["name"], int(state["first_seq"])) if state["messages"] else None
     header = base64.b64decode((message or {}).get("hdrs", ""))
@@ -106,7 +90,7 @@ async def _has_origin(js: JetStream, info: Mapping[str, Any]) -> bool:
 
 
 def _subject(subjects: Sequence[str], channel: str) -> str:
-    """Returns the subject of a stream that is a channel's name, or ends in it behind a prefix; "" if there is none."""
+    """Returns the subject of a stream that is a channel's name, or ends in it after a prefix; "" if there is none."""
     name = _shown(channel)
     if name in subjects:
         return channel
@@ -118,17 +102,12 @@ def _literal(subject: str) -> bool:
 
 
 def _shown(name: str) -> str:
-    """Returns a name as text that json can hold, as a plan writes it."""
+    """Returns a name as text for json, in the form of a plan."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
 async def stream_info(js: JetStream, stream: str) -> dict[str, Any]:
-    """Returns a stream as the server describes it.
-
-    Raises:
-        UsageError: There is none of that name; the remedy names those that there are.
-        NatsError: The server cannot be asked.
-    """
+    """Returns the stream's STREAM.INFO; if it does not exist, the error names the existing streams."""
     info = await js.stream_info(stream)
     if info is not None:
         return info
@@ -141,28 +120,19 @@ async def stream_info(js: JetStream, stream: str) -> dict[str, Any]:
 
 
 def channels_for(info: Mapping[str, Any], names: Sequence[str], store: Path) -> list[str]:
-    """Returns the channels that a stream was made from.
-
-    Args:
-        info: The stream.
-        names: The channels of the store.
-        store: The store's path, for the message.
-
-    Raises:
-        UsageError: It is not clear.
-    """
+    """Returns the channels that a stream was made from, or raises UsageError naming `store` if they are not clear."""
     found = channels_of(info, names)
     if not found:
         raise UsageError(
             f"it is not clear which channel of {escape(str(store))} stream {escape(info['config']['name'])} "
             "was made from",
-            "say so with --channel",
+            "name it with --channel",
         )
     return found
 
 
 def taking_of(channels: Sequence[str], workers: int) -> SourceOptions:
-    """Returns how a store is read for some channels; an older generation lies with the channel itself."""
+    """Returns options for reading some channels; an older generation lies in the channel's own directory."""
     found = (_GENERATION.fullmatch(name) for name in channels)
     patterns = tuple(older[1] if older else name for older, name in zip(found, channels, strict=True))
     return SourceOptions(patterns, workers=workers)

@@ -1,7 +1,7 @@
-"""Whether two stores hold the same: channels, messages with all their fields, subscriptions, clients, identity.
+"""Comparison of two stores: channels, messages with all their fields, subscriptions, clients, identity.
 
-What is compared is what is intact, as salvage would take it; how it is laid out in files does not matter. Of a
-clustered node clients and subscriptions are those of its Raft log.
+Only intact records are compared, as salvage would take them; the layout in files does not matter. Clients and
+subscriptions of a clustered node are those of its Raft log.
 """
 
 from __future__ import annotations
@@ -35,45 +35,41 @@ from stantools.streamfiles.batch import Batch, texts
 
 _U64 = npt.NDArray[np.uint64]
 
-#: Bytes that are compared at once.
+#: bytes compared at a time
 _PIECE = 128 << 10
-#: What can differ, in the order in which it is reported.
+#: kinds of difference, in the order of the report
 KINDS = ("missing", "extra", "timestamp", "reply", "payload")
 
 
 class Compared:
-    """What a comparison of two channels came to."""
-
     def __init__(self) -> None:
-        self.both = 0  #: messages that both have
+        self.both = 0  #: messages in both channels
         self._ranges = dict.fromkeys(KINDS, Ranges())
 
     def differing(self) -> Iterator[tuple[str, Ranges]]:
-        """Yields each kind of difference there is, with the sequences."""
+        """Yields each kind of difference with its sequences."""
         return ((kind, ranges) for kind, ranges in self._ranges.items() if ranges)
 
     def add(self, other: Compared) -> None:
-        """Adds what a comparison of other messages of the same channels came to."""
+        """Adds the result for other messages of the same channels."""
         self.both += other.both
         for kind, ranges in other.differing():
             self._ranges[kind] |= ranges
 
     def note(self, kind: str, sequences: _U64) -> None:
-        """Takes note that sequences, which may be none, differ in one way."""
+        """Records sequences with one kind of difference; there may be none."""
         if len(sequences):
             self._ranges[kind] |= Ranges.from_sequences(sequences)
 
 
 class _Reader:
-    """Goes through the messages of one store."""
-
     def __init__(self, batches: Iterator[Batch], progress: Progress | None) -> None:
         self._batches = batches
         self._progress = progress
         self._rest: Batch | None = None
 
     def rest(self) -> Batch | None:
-        """Returns the rows of the present batch that were not compared yet; None at the end."""
+        """Returns the rows of the current batch that were not compared yet; None at the end."""
         while not self._rest:
             self._rest = next(self._batches, None)
             if self._rest is None:
@@ -84,7 +80,7 @@ class _Reader:
         return self._rest
 
     def up_to(self, sequence: np.uint64) -> Batch:
-        """Takes the rows of the present batch up to a sequence."""
+        """Takes the rows of the current batch up to a sequence."""
         batch = self._rest
         assert batch is not None
         end = int(np.searchsorted(batch.sequence, sequence, side="right"))
@@ -93,13 +89,7 @@ class _Reader:
 
 
 def compare_messages(a: Iterator[Batch], b: Iterator[Batch], progress: Progress | None = None) -> Compared:
-    """Compares the messages of two channels, each given in rising order.
-
-    Args:
-        a: Those of the first.
-        b: Those of the second.
-        progress: Told the number of bytes of both as they are compared.
-    """
+    """Compares the messages of two channels, both in rising order. `progress` gets bytes of both channels."""
     compared = Compared()
     one, other = _Reader(a, progress), _Reader(b, progress)
     while True:
@@ -138,7 +128,7 @@ def _compare_rows(compared: Compared, one: Batch, other: Batch) -> None:
 
 
 def _same_bytes(one: Batch, other: Batch) -> bool:
-    """Returns whether payloads and replies lie in the same order between the same bytes, which is quick to find out."""
+    """Returns whether payloads and replies lie in the same order between equal bytes, a quick test."""
     starts, sizes = _places(one.columns)
     other_starts, other_sizes = _places(other.columns)
     if not np.array_equal(sizes, other_sizes):
@@ -152,7 +142,7 @@ def _same_bytes(one: Batch, other: Batch) -> bool:
     begin, end = int(starts.min()), int((starts + sizes).max())
     mine = np.frombuffer(one.buffer, np.uint8)[begin:end]
     theirs = np.frombuffer(other.buffer, np.uint8)[begin + shift : end + shift]
-    # Piece by piece: numpy makes an array of what it compares, which is to stay in the processor's cache.
+    # In pieces: numpy allocates the result of a comparison, which has to stay in the processor's cache.
     return all(np.array_equal(mine[at : at + _PIECE], theirs[at : at + _PIECE]) for at in range(0, len(mine), _PIECE))
 
 
@@ -166,32 +156,27 @@ _MANY = 6
 
 @dataclass
 class StoresDifference:
-    """What a comparison of two stores came to."""
-
-    findings: list[Finding] = field(default_factory=list)  #: what differs
-    channels: int = 0  #: channels that both have
-    messages: int = 0  #: messages that both have
-    #: For each store, whether something in it is damaged and so was not compared.
+    findings: list[Finding] = field(default_factory=list)
+    channels: int = 0  #: channels in both stores
+    messages: int = 0  #: messages in both stores
+    #: for each store: something in it is damaged and was not compared
     damaged: tuple[bool, bool] = (False, False)
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two stores."""
-
-    store: Datastore  #: where its messages are
-    #: Of a clustered node, what its Raft log comes to; None for a store by itself.
+    store: Datastore  #: the store with its messages
+    #: result of a clustered node's Raft log; None for a store by itself
     state: ClusterState | None = None
 
     def server(self) -> pb.ServerInfo | None:
-        """Returns its identity; None if it has none."""
+        """The server's identity, if the store has one."""
         if self.store.server is None:
             return None
         with mapped(self.store.server) as buffer:
             return read_server_info(memoryview(bytes(buffer)), self.store.crc).info
 
     def clients(self) -> Mapping[bytes, pb.ClientInfo]:
-        """Returns the registered clients, by id."""
         if self.state is not None:
             return self.state.clients
         if self.store.clients is None:
@@ -200,7 +185,6 @@ class Side:
             return salvage_clients(buffer, self.store.crc).clients
 
     def subscriptions(self, channel: str) -> Mapping[int, StoredSubscription]:
-        """Returns the subscriptions of a channel, by id."""
         if self.state is not None:
             known = self.state.channels.get(os.fsencode(channel))
             return fold(known).subscriptions if known else {}
@@ -223,19 +207,11 @@ def compare_stores(
     workers: int = 2,
     progress: Progress | None = None,
 ) -> StoresDifference:
-    """Compares two stores; changes neither.
+    """Compares two stores, read-only.
 
-    Args:
-        first: What should be.
-        second: What is compared with it.
-        states: What the Raft logs of clustered nodes come to.
-        patterns: Channels to compare, with NATS wildcards; none compares all of both, and clients and identity.
-        workers: Slices that are scanned at the same time.
-        progress: Told the number of bytes as they are scanned, and once more as they are compared.
-
-    Raises:
-        StoreUnreadableError: A file has changed meanwhile, or cannot be read.
-        DecryptError: A payload cannot be decrypted.
+    `states` are the results of the Raft logs of clustered nodes. Without `patterns` (NATS wildcards) all channels,
+    clients and the identity are compared. `workers` slices are scanned in parallel. `progress` gets bytes twice:
+    scanned, compared.
     """
     a, b = (
         open_source(store, SourceOptions(tuple(patterns), workers=workers), progress=progress)
@@ -256,19 +232,17 @@ def compare_stores(
 
 
 def channel_pairs(a: StoreSource, b: StoreSource) -> Iterator[tuple[ChannelSource | None, ChannelSource | None]]:
-    """Yields the channels of two stores by name, None where one has no such channel."""
+    """Yields the channels of two stores by name; None for a channel that one of them lacks."""
     ones = {channel.raw_name: channel for channel in a.channels}
     others = {channel.raw_name: channel for channel in b.channels}
     return ((ones.get(name), others.get(name)) for name in sorted(ones.keys() | others.keys()))
 
 
 def root_differences(first: Side, second: Side) -> list[Finding]:
-    """Compares what two stores hold besides channels: identity and clients."""
     return [*_identity(first, second), *_clients(first, second)]
 
 
 def only_in_one(a: ChannelSource | None, b: ChannelSource | None) -> Finding:
-    """Makes the finding of a channel that only one of the stores has."""
     only = a or b
     assert only is not None
     detail = f"{counted(only.count, 'message')}, {counted(len(only.subscriptions), 'subscription')}"
@@ -276,7 +250,7 @@ def only_in_one(a: ChannelSource | None, b: ChannelSource | None) -> Finding:
 
 
 def add_channel(result: StoresDifference, sides: tuple[Side, Side], channel: ChannelSource, compared: Compared) -> None:
-    """Adds what the comparison of a channel's messages came to, and compares its subscriptions."""
+    """Adds the comparison of a channel's messages, and compares its subscriptions."""
     result.channels += 1
     result.messages += compared.both
     for kind, ranges in compared.differing():
@@ -298,7 +272,7 @@ _CODES = {
 
 def _identity(first: Side, second: Side) -> Iterator[Finding]:
     a, b = first.server(), second.server()
-    # Two nodes of a cluster have different ids.
+    # two nodes of a cluster have different ids
     without = ("node_id",) if first.state is not None and second.state is not None else ()
     for text in _field_differences(a, b, without):
         yield finding("server-differs", text, file=SERVER_FILE)
@@ -321,11 +295,11 @@ def _subscriptions(sides: tuple[Side, Side], channel: str) -> Iterator[Finding]:
         if one and other and one.pending != other.pending:
             texts.append(_pending_difference(one.pending, other.pending))
         if texts:
-            detail = f"subscription {number} ({_named(state)}): {'; '.join(texts)}"
+            detail = f"subscription {number} ({_subscription_name(state)}): {'; '.join(texts)}"
             yield finding("subscription-differs", detail, channel=channel, seq=number)
 
 
-def _named(state: pb.SubState) -> str:
+def _subscription_name(state: pb.SubState) -> str:
     parts = (("client", state.client_id), ("durable", state.durable_name), ("queue group", state.q_group))
     return ", ".join(f"{word} {value.decode('utf-8', 'replace')}" for word, value in parts if value) or "no name"
 
@@ -340,7 +314,7 @@ def _pending_difference(a: set[int], b: set[int]) -> str:
 
 
 def _field_differences(a: Any, b: Any, without: Sequence[str] = ()) -> Iterator[str]:
-    """Compares two messages of the same type field by field; None is one that is not there."""
+    """Compares two messages of one type field by field; None is a missing message."""
     if a is None and b is None:
         return
     if a is None or b is None:

@@ -1,12 +1,12 @@
-"""The proof that a stream is what was planned: its state, every message in it, its consumers.
+"""The proof that a stream equals its plan: its state, every message, its consumers.
 
-Messages are compared by sequence, time, subject, headers and payload. What differs is gathered by kind, as ranges of
-sequences, with the first few cases in words. So a stream in which nothing is right makes no more findings than one in
-which a single message is wrong.
+Messages are compared by sequence, time, subject, headers and payload. Differences are gathered by kind, as ranges of
+sequences, with the first few cases in words: a stream that is wrong throughout makes no more findings than one with
+a single wrong message.
 
-Consumers (jetstream-migration.md sections 9 and 11): JetStream does not tell which messages are pending, only how many,
-and up to where nothing is. Together with where it has delivered to, these fix the position in all cases but one: other
-pending messages, of the same number, behind the same first one.
+Consumers (jetstream-migration.md sections 9 and 11): JetStream reports the number of pending messages and the
+acknowledgement floor, but not which messages are pending. With the delivered sequence these fix the position in all
+cases but one: other pending messages, equal in number, after the same first one.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from stantools.streamfiles.headers import header_block
 
 _EXAMPLES = 3
 _EXTRA = "extra"
-#: Sequences that are collected before they are made ranges.
+#: sequences collected before they become ranges
 _COLLECT = 1 << 16
 
 
 class Mark(enum.IntFlag):
-    """What is wrong with a message."""
+    """Differences of a message."""
 
     ABSENT = 1  #: the other side has no message with this sequence
     TIME = 2
@@ -65,7 +65,7 @@ _ORDER = list(_CODES)
 
 @dataclass
 class _Gathered:
-    """What differs in one way."""
+    """Differences of one kind."""
 
     ranges: Ranges = field(default_factory=Ranges)
     new: list[npt.NDArray[np.uint64]] = field(default_factory=list)
@@ -85,14 +85,11 @@ class _Gathered:
 
 
 class Comparison:
-    """Takes what a stream holds, in rising order, and compares it with what it should hold.
+    """Compares the messages of a stream, in rising order, with their source.
 
-    Args:
-        source: What it should hold, in rising order.
-        stream: Its name, for the findings.
-        origin: Headers with channel, sequence and time are expected.
-        published: Messages may have come by publishing (see `compare_messages`).
-        channel: The channel that findings name, if it is one.
+    `source` yields the expected messages in rising order; `stream` and `channel` ("" for several) are for findings.
+    `origin`: headers with channel, sequence and time are expected. `published`: messages may have been published
+    (see `compare_messages`).
     """
 
     def __init__(
@@ -107,17 +104,17 @@ class Comparison:
         self._row = 0
         self._marks = np.zeros(0, np.uint8)
         self._gathered: dict[Mark | str, _Gathered] = {}
-        #: Messages that both sides have, and their payload bytes there.
+        #: messages in both, and their payload bytes in the stream
         self.messages = 0
         self.bytes = 0
 
     def add(self, received: Received) -> None:
-        """Compares the next messages of the stream; all have a sequence."""
+        """Compares the next messages of the stream; every message has a sequence."""
         self.bytes += int(received.columns.data_size.sum(dtype=np.int64))
         other_marks = np.zeros(len(received), np.uint8)
         at = 0
         while at < len(received):
-            batch = self._present()
+            batch = self._current_batch()
             if batch is None:
                 other_marks[at:] = Mark.ABSENT
                 break
@@ -141,14 +138,14 @@ class Comparison:
             self._gather(_EXTRA, received.columns.sequence[absent])
 
     def finish(self) -> list[Finding]:
-        """Says that nothing more comes, and returns what differs."""
-        while (batch := self._present()) is not None:
+        """Ends the comparison and returns its findings."""
+        while (batch := self._current_batch()) is not None:
             self._gather(Mark.ABSENT, batch.sequence[self._row :])
             self._row = len(batch)
         return list(self._findings())
 
-    def _present(self) -> Batch | None:
-        """Returns the batch of the source in which the next message is."""
+    def _current_batch(self) -> Batch | None:
+        """Returns the batch of the source with the next message."""
         while self._batch is None or self._row >= len(self._batch):
             self._batch = next(self._source, None)
             self._row = 0
@@ -164,8 +161,8 @@ class Comparison:
         gathered.add(sequences)
         return gathered
 
-    def _excuse(self, batch: Batch, begin: int, received: Received, other: int) -> None:
-        """Takes back the marks of messages that were appended, which carry their origin where the others do not."""
+    def _unmark_appended(self, batch: Batch, begin: int, received: Received, other: int) -> None:
+        """Removes the marks of appended messages, which have origin headers where the others have none."""
         again = np.zeros(len(self._marks), np.uint8)
         compare_messages(
             batch,
@@ -183,7 +180,7 @@ class Comparison:
 
     def _note(self, batch: Batch, begin: int, received: Received, other: int) -> None:
         if self._published and not self._origin:
-            self._excuse(batch, begin, received, other)
+            self._unmark_appended(batch, begin, received, other)
         marks = self._marks[begin : self._row]
         for mark in Mark:
             rows = np.flatnonzero(marks & mark) + begin
@@ -225,39 +222,36 @@ def _digest(data: bytes) -> str:
     return f"{counted(len(data), 'byte')} with SHA-256 {hashlib.sha256(data).hexdigest()[:16]}…"
 
 
-#: From this version on servers count every missing sequence, however the gap was made
-#: (jetstream-migration.md section 5.3).
+#: first version that counts every missing sequence, however the gap was made (jetstream-migration.md section 5.3)
 _COUNTS_GAPS = (2, 11, 0)
-#: Counting what is left for a consumer: older servers count sequences that are missing between two blocks as well.
+#: first version that counts a consumer's remaining messages exactly; older ones include sequences missing between
+#: blocks
 _COUNTS_PENDING = (2, 10, 0)
-#: What a server fills in, or the migration sets only while it works.
+#: fields that the server fills in, or that the migration sets only while it works
 _NOT_COMPARED = ("name", "durable_name", "deliver_policy", "opt_start_seq", "metadata", "num_replicas")
 
 
 @dataclass
 class Proof:
-    """What a comparison came to."""
-
-    findings: list[Finding] = field(default_factory=list)  #: what differs; empty if nothing does
-    messages: int = 0  #: messages that both sides have
-    bytes: int = 0  #: payload bytes that were read from the stream
-    seconds: float = 0.0  #: how long it took
+    findings: list[Finding] = field(default_factory=list)
+    messages: int = 0  #: messages in both
+    bytes: int = 0  #: payload bytes read from the stream
+    seconds: float = 0.0
 
     @property
     def clean(self) -> bool:
-        """Nothing differs."""
         return not self.findings
 
 
 @dataclass(frozen=True)
 class ExpectedStream:
-    """What a stream on a server should be."""
+    """The expected content of a stream on a server."""
 
-    name: str  #: the stream's name
-    source: StreamSource  #: what it should hold
-    origin: bool  #: its messages carry headers with channel, sequence and time
-    via_publish: bool  #: messages were published, all or some: such a message has a timestamp of its own
-    #: Its consumers, with positions in sequences of the stream.
+    name: str
+    source: StreamSource  #: expected messages
+    origin: bool  #: messages have headers with channel, sequence and time
+    via_publish: bool  #: messages, all or some, were published: their timestamps are their own
+    #: consumers with positions in sequences of the stream
     consumers: Sequence[tuple[ConsumerPlan, Position]] = ()
 
     async def prove(
@@ -265,22 +259,14 @@ class ExpectedStream:
     ) -> Proof:
         """Compares the stream on a server with its source.
 
-        It is read through an ephemeral consumer that is removed again; nothing else is made on the server.
-
-        Args:
-            js: The server.
-            messages: Compare the messages themselves, not only what the server reports of the stream.
-            after: Of the messages compare only those with higher sequences.
-            progress: Called with the number of messages as they are compared.
-
-        Raises:
-            NatsError: The server cannot be asked, or does not deliver.
-            StoreUnreadableError: As from the source.
+        The stream is read through an ephemeral consumer, which is removed afterwards; nothing else is created.
+        Without `messages` only the state reported by the server is compared. `after` skips messages up to that
+        sequence. `progress` gets numbers of messages.
         """
         started = time.monotonic()
         info = await js.stream_info(self.name)
         if info is None:
-            return Proof([finding("stream-missing", f"there is no stream {self.name}")])
+            return Proof([finding("stream-missing", f"stream {self.name} does not exist")])
         state, findings = info["state"], []
         if wrong := "; ".join(_state_differences(self.source, state, js.connection.version)):
             findings.append(finding("stream-state", f"stream {self.name}: {wrong}", channel=channel_of(self.source)))
@@ -297,7 +283,7 @@ class ExpectedStream:
     async def prove_messages(
         self, js: JetStream, state: dict[str, Any], *, after: int = 0, progress: Progress | None = None
     ) -> Proof:
-        """Compares only the messages, up to the last one of a state as `STREAM.INFO` returns it; see `prove`."""
+        """Compares only the messages, up to the last one of `state` (from `STREAM.INFO`)."""
         started = time.monotonic()
         comparison = Comparison(
             self.source.read(after=after),
@@ -319,7 +305,7 @@ class ExpectedStream:
 def _state_differences(source: StreamSource, state: Mapping[str, Any], version: tuple[int, int, int]) -> Iterator[str]:
     if state["messages"] != source.count:
         yield f"it has {state['messages']} messages instead of {source.count}"
-    # Servers do not agree about the first sequence of an empty stream.
+    # Servers disagree on the first sequence of an empty stream.
     if source.count and state["messages"] and state["first_seq"] != source.first:
         yield f"its first sequence is {state['first_seq']} instead of {source.first}"
     if state["last_seq"] != source.last:
@@ -337,18 +323,14 @@ def compare_consumer(
     position: Sequence[str],
     expected: Mapping[str, Any],
 ) -> Iterator[Finding]:
-    """Returns in what a consumer is not as planned.
+    """Returns the differences between a consumer and its plan.
 
-    Args:
-        stream: Its stream.
-        planned: What it should be.
-        config: Its configuration as it is, None if the consumer is not there.
-        position: What differs of its position, in words.
-        expected: What its configuration has at least.
+    `config` is the actual configuration, None without the consumer; `expected` are required fields; `position` are
+    differences of its position, in words.
     """
     where, channel = f"consumer {planned.name} of stream {stream}", planned.channel
     if config is None:
-        yield finding("consumer-missing", f"{where} is not there", channel=channel)
+        yield finding("consumer-missing", f"{where} does not exist", channel=channel)
         return
     if position:
         yield finding("consumer-position", f"{where}: {'; '.join(position)}", channel=channel)
@@ -357,7 +339,7 @@ def compare_consumer(
 
 
 def setting_differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Returns what of a configuration differs, in words; more may have been added to it, and zeros are left out."""
+    """Returns the differences of a configuration; additional fields are allowed, and zeros count as absent."""
     return "; ".join(
         f"{name} is {found.get(name)!r} instead of {value!r}"
         for name, value in expected.items()
@@ -372,18 +354,21 @@ def _position_differences(
     info: Mapping[str, Any],
     late_floor: bool,
 ) -> Iterator[str]:
-    """Returns in what a consumer stands elsewhere; made by acknowledging, servers show the floor when it moves next."""
+    """Returns the differences of a consumer's position.
+
+    `late_floor`: it was made by acknowledging, and the server shows its floor only with the next acknowledgement.
+    """
     delivered, floor = int(info["delivered"]["stream_seq"]), int(info["ack_floor"]["stream_seq"])
     if delivered != position.delivered:
-        yield f"has delivered up to {delivered} instead of {position.delivered}"
+        yield f"it has delivered up to {delivered} instead of {position.delivered}"
     if floor != position.ack_floor and not (late_floor and floor < position.ack_floor):
-        yield f"everything is acknowledged up to {floor} instead of {position.ack_floor}"
+        yield f"it is acknowledged up to {floor} instead of {position.ack_floor}"
     pending = int(info["num_ack_pending"])
     if pending != len(position.pending):
-        yield f"{counted(pending, 'message', 'waits/wait')} for acknowledgement instead of {len(position.pending)}"
+        yield f"{counted(pending, 'message', 'waits/wait')} for acknowledgement, instead of {len(position.pending)}"
     if len(source.parts) > 1 or js.connection.version < _COUNTS_PENDING:
-        return  # counting what is left for a consumer of one of several channels takes reading them
+        return  # the remaining messages of one of several channels can only be counted by reading them
     ((channel, _),) = source.parts
     left = (channel.sequences & Ranges.of([(position.delivered + 1, 2**64 - 1)])).count()
     if int(info["num_pending"]) != left:
-        yield f"{int(info['num_pending'])} messages are left to be delivered instead of {left}"
+        yield f"{int(info['num_pending'])} messages remain to be delivered, instead of {left}"

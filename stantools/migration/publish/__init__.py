@@ -1,1 +1,1 @@
-"""The online way: messages published one by one, for servers where a restore is not permitted."""
+"""Migration to a running server by publishing, where a restore is not permitted."""

@@ -1,16 +1,16 @@
-"""A part of a channel written behind what a stream holds, by whoever is asked to, as often as they like, even at once.
+"""Appends a part of a channel to a stream; repeated and concurrent calls are safe.
 
-`publish_stream` fills a stream with all that there is, and one process does it. Here the messages are a part: the first
-ones, or those that have come since. Several processes may write the same part, one after the other or at the same time:
-what lies where is decided by the server (see `headers.guarded`), so that whoever comes late finds it done.
+`publish_stream` fills a stream completely, in one process. Here the messages are a part: the first ones, or later
+ones. Several processes may write the same part, in turn or at once: the server decides which message is stored where
+(see `headers.guarded`), and a late writer finds the work done.
 
-A stream that is being written to does not look complete. From before the first message until `finish_part` its
-description says which sequences are under way, and it has no limits:
+A stream in progress must not look complete. From before the first message until `finish_part` it has no limits, and
+its description names the sequences being written:
 
     stantools: not complete, sequences 101 to 200 are being written behind 100 (100 messages)
 
-That is all the memory there is. The next writer finds in it what was there before, and that the stream may only be gone
-on with by one that has these sequences, too: with others behind them, messages would be missing in between for good.
+No other record exists. The next writer learns from it the earlier content, and that only a writer with these
+sequences may continue: later sequences would leave a permanent gap.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream
     from stantools.streamfiles.batch import Batch, Messages
 
-_HOW: Final = Publishing()
+_DEFAULTS: Final = Publishing()
 _MARK: Final = re.compile(
     r"stantools: not complete, sequences (\d+) to (\d+) are being written(?: behind (\d+) \((\d+) messages\))?"
 )
 
 
 class UnfinishedError(RefusedError):
-    """Other messages were begun to be written to a stream, and have to be finished first."""
+    """The stream has an unfinished part, which must be finished first."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What is being written to a stream, according to its description."""
+    """The part being written, read from a stream's description."""
 
-    first: int  #: the first sequence
-    last: int  #: the last one
-    whole: int = 0  #: the last sequence before it was begun; 0 if these are the stream's first messages
-    held: int = 0  #: how many messages there were then
+    first: int
+    last: int
+    whole: int = 0  #: last sequence before the part; 0 if the part is the beginning of the stream
+    held: int = 0  #: messages before the part
 
     def __str__(self) -> str:
         behind = f" behind {self.whole} ({self.held} messages)" if self.whole else ""
@@ -63,48 +63,43 @@ class Mark:
 
     @property
     def floor(self) -> int:
-        """What is behind this sequence is in the part, or nowhere."""
+        """The sequence before the part."""
         return min(self.whole, self.first - 1) if self.whole else self.first - 1
 
 
 @dataclass(frozen=True)
 class MessagesPart:
-    """The `Messages` of a part. The sequences between its floor and its first message count as missing ones."""
+    """The `Messages` of a part. Sequences between its floor and its first message count as missing."""
 
     messages: Messages
-    floor: int  #: the sequence that it begins behind
+    floor: int  #: the sequence before the part
 
     @property
     def count(self) -> int:
-        """How many messages there are."""
         return self.messages.count
 
     @property
     def first(self) -> int:
-        """The first sequence, whether there is a message or not."""
+        """The first sequence, with or without a message."""
         return self.floor + 1
 
     @property
     def last(self) -> int:
-        """The last sequence."""
         return self.messages.last
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
-        """Yields the messages; see `Messages.read`."""
         return self.messages.read(after=after, until=until)
 
 
 @dataclass(frozen=True)
 class Appended:
-    """A part that is in its stream."""
-
     stream: str
-    mark: Mark | None  #: what the stream says about it until it is finished; None if all was there and complete before
+    mark: Mark | None  #: mark of the stream until it is finished; None if it was complete before
     messages: int  #: messages of the part
-    found: int  #: how many of them were there before
+    found: int  #: messages that were there before
     fillers: int = 0  #: fillers that were stored and deleted for gaps
-    total: int = 0  #: messages that the stream must hold now; more may have come since
-    #: How often something had to be done again, because the connection broke or a server restarted.
+    total: int = 0  #: least number of messages in the stream now
+    #: attempts after a broken connection or a restarted server
     interruptions: int = 0
 
 
@@ -114,29 +109,17 @@ async def append_part(
     config: Mapping[str, Any],
     messages: Messages,
     *,
-    how: Publishing = _HOW,
+    options: Publishing = _DEFAULTS,
 ) -> Appended:
-    """Takes care that messages are in a stream, each at its own sequence, once. `finish_part` is to follow.
+    """Makes sure that a stream holds messages, each at its own sequence, once; `finish_part` completes the work.
 
-    Messages that are there already must be the same ones; the last of them are compared. What limits have removed from
-    the beginning of the stream is not missing.
-
-    Args:
-        js: Where to.
-        name: The stream; it is made if it is not there.
-        config: The configuration that it gets in the end.
-        messages: What to write, at least one message.
-        how: How messages are published.
-
-    Raises:
-        RefusedError: The stream has other settings, holds something else (`NotOursError`), waits for other messages
-            first, or it would take too many fillers.
-        PermissionDeniedError: The user may not do what it takes.
-        NatsError: The server refuses, or is gone for too long. The same call goes on from there.
-        StantoolsError: A message does not fit into the server, or the source cannot be read.
+    Existing messages must be equal; the last of them are compared. Messages that limits have removed from the
+    beginning of the stream are not missing. The stream is created if it does not exist; `config` is its final
+    configuration. Raises RefusedError if the stream has other settings or content (`NotOursError`), waits for
+    another part (`UnfinishedError`), or needs too many fillers. After a NatsError the same call continues.
     """
-    job = _Append(js, name, settings.final_config({**config, "name": name}), messages, how)
-    retry = Retry(js.connection, how.patience)
+    job = _Append(js, name, settings.final_config({**config, "name": name}), messages, options)
+    retry = Retry(js.connection, options.patience)
     mark = await retry.repeat(job.begin)
     if mark is None:
         return Appended(name, None, messages.count, messages.count, interruptions=retry.interruptions)
@@ -148,7 +131,7 @@ async def append_part(
     except StantoolsError as problem:
         await filling.explain(problem)
         raise
-    total = messages.count + (filling.besides or 0)
+    total = messages.count + (filling.preceding or 0)
     fillers = filling.loader.filled
     return Appended(name, mark, messages.count, filling.found, fillers, total, retry.interruptions)
 
@@ -161,40 +144,28 @@ async def extend_stream(
     floor: int,
     held: int,
     *,
-    how: Publishing = _HOW,
+    options: Publishing = _DEFAULTS,
     progress: Callable[[int], None] | None = None,
 ) -> Appended:
-    """Takes care that messages are in a stream that only the caller writes, behind what he knows to be there.
+    """Makes sure that a stream, written only by this caller, holds messages after those that the caller knows.
 
-    Nothing is marked in the stream: whoever was interrupted finds out again what it holds.
-
-    Args:
-        js: Where to.
-        name: The stream.
-        config: Its configuration while it is written, without limits.
-        messages: What to write, above `floor`.
-        floor: The last sequence that is known to be right.
-        held: Messages up to there.
-        how: How messages are published.
-        progress: Called with how many more messages are stored.
-
-    Raises:
-        RefusedError: It holds something else behind `floor` (`NotOursError`), or it would take too many fillers.
-        NatsError: The server refuses, or is gone for too long. The same call goes on from there.
-        StantoolsError: A message does not fit into the server, or the source cannot be read.
+    Nothing is marked in the stream: an interrupted caller reads its content again. `config` is the configuration
+    without limits; `floor` is the last sequence known to be right, `held` the number of messages up to it.
+    `progress` gets numbers of newly stored messages. Raises RefusedError for other content after `floor`
+    (`NotOursError`) or too many fillers. After a NatsError the same call continues.
     """
     part = MessagesPart(messages, floor)
-    check_fillers(name, missing(part), how.filler_limit)
-    filling = Filling(js, name, config, part, how, progress)
+    check_fillers(name, missing(part), options.filler_limit)
+    filling = Filling(js, name, config, part, options, progress)
     filling.writes_part(str(config.get("description") or ""), held)
-    retry = Retry(js.connection, how.patience)
+    retry = Retry(js.connection, options.patience)
     await _fill(js, name, filling, retry)
     fillers = filling.loader.filled
     return Appended(name, None, part.count, filling.found, fillers, held + part.count, retry.interruptions)
 
 
 async def _fill(js: JetStream, name: str, filling: Filling, retry: Retry) -> None:
-    """Sends what a stream lacks, as often as it takes."""
+    """Sends the missing messages of a stream until all are stored."""
     acks = Acks.open(js.connection, name)
     try:
         await retry.repeat(lambda: filling.fill(acks), lambda: filling.reported)
@@ -203,45 +174,31 @@ async def _fill(js: JetStream, name: str, filling: Filling, retry: Retry) -> Non
 
 
 async def check_part(js: JetStream, part: Appended) -> None:
-    """Checks that a part is still in its stream, all of it, and that nobody else is writing to it.
-
-    Raises:
-        RefusedError: It is not so.
-        NatsError: The server does not answer.
-    """
+    """Checks that a part is complete in its stream, and that no other writer is active; else raises RefusedError."""
     info = await js.stream_info(part.stream)
     if info is None:
         raise RefusedError(f"stream {part.stream} was removed while it was written to", "write it again")
     mark = Mark.of(info["config"])
     if part.mark is None or mark is None:
-        return  # it is complete; limits, which may remove messages, apply
+        return  # complete; its limits apply, which may remove messages
     if mark != part.mark:
         raise RefusedError(
             f"stream {part.stream}: sequences {mark.first} to {mark.last} are being written, and not "
             f"{part.mark.first} to {part.mark.last}",
-            "two jobs write to the same stream: let one finish, then run the other again",
+            "two jobs write to the same stream: wait until one has finished, then run the other again",
         )
     messages, last = (int(info["state"][name]) for name in ("messages", "last_seq"))
     if last < mark.last or messages < part.total:
         raise NotOursError(
             f"stream {part.stream} holds {messages} messages up to sequence {last}, expected {part.total} up to "
-            f"{mark.last}: a server was killed before it had stored all that it had acknowledged, or somebody deletes "
+            f"{mark.last}: a server was killed before it had stored all that it had acknowledged, or a client deletes "
             "messages",
-            "run it again: what is missing is written",
+            "run it again: missing messages are written",
         )
 
 
 async def finish_part(js: JetStream, config: Mapping[str, Any], part: Appended) -> None:
-    """Sets the configuration of a stream that is complete, with its limits. Does nothing if it has it.
-
-    Args:
-        js: The server.
-        config: The configuration.
-        part: What was written, and seen by `check_part`.
-
-    Raises:
-        NatsError: The server refuses, or does not answer.
-    """
+    """Sets the final configuration of a stream after `check_part`, with its limits, unless it has it already."""
     info = await js.stream_info(part.stream)
     if part.mark is None or info is None or Mark.of(info["config"]) is None:
         return
@@ -257,21 +214,17 @@ class _Append:
         name: str,
         config: Mapping[str, Any],
         messages: Messages,
-        how: Publishing,
+        options: Publishing,
     ) -> None:
         self._js = js
         self._name = name
         self._config = config
         self._messages = messages
-        self._how = how
+        self._options = options
         self.there = False
 
     async def begin(self) -> Mark | None:
-        """Finds out where the stream stands, and marks it; one that is not there is made later, with its mark.
-
-        Returns:
-            The mark, or None if the stream is complete and has all sequences.
-        """
+        """Reads the state of the stream and marks it; a missing stream is created later, with its mark."""
         info = await self._js.stream_info(self._name)
         mark = Mark(self._messages.first, self._messages.last)
         self.there = info is not None
@@ -281,32 +234,31 @@ class _Append:
         settings.check_fixed(self._name, info["config"], self._config)
         there = Mark.of(info["config"])
         if there is None:
-            return await self._begin_complete(info, mark)
-        mark = self._continued(there, mark)
+            return await self._mark_complete_stream(info, mark)
+        mark = self._continuation_mark(there, mark)
         self._check_gaps(max(int(info["state"]["last_seq"]), mark.floor))
         if mark != there:
             await self._update(info, {**info["config"], "description": str(mark)})
-        return await self._counted(info, mark)
+        return await self._recount(info, mark)
 
     def filling(self, mark: Mark) -> Filling:
-        """Returns what fills the stream."""
         part = MessagesPart(self._messages, mark.floor)
-        filling = Filling(self._js, self._name, self._config, part, self._how)
+        filling = Filling(self._js, self._name, self._config, part, self._options)
         kept = mark.held - extent(part, mark.whole).messages if mark.whole else None
         filling.writes_part(str(mark), kept)
         return filling
 
-    async def _begin_complete(self, info: Mapping[str, Any], mark: Mark) -> Mark | None:
-        """Marks a complete stream, which may be an empty one that somebody has made."""
+    async def _mark_complete_stream(self, info: Mapping[str, Any], mark: Mark) -> Mark | None:
+        """Marks a complete stream, which may be a new, empty one."""
         if differences := settings.differences(info["config"], self._config):
             words = "; ".join(f"{name} is {there!r}, asked for {wanted!r}" for name, there, wanted in differences)
             raise RefusedError(
-                f"stream {self._name} already exists, with other settings: {words}",
-                "ask for the settings that it has, or change them on the server first",
+                f"stream {self._name} already exists with other settings: {words}",
+                "use its settings, or change them on the server first",
             )
         state = info["state"]
         mark = replace(mark, whole=int(state["last_seq"]), held=int(state["messages"]))
-        # Before the stream is touched: it may be somebody else's.
+        # Before the stream is touched: it may belong to another application.
         await self._compare(
             MessagesPart(self._messages, mark.floor), min(mark.whole, mark.last), int(state["first_seq"])
         )
@@ -315,19 +267,15 @@ class _Append:
         self._check_gaps(max(mark.whole, mark.floor))
         loading = settings.loading_config(self._config, self._messages.count)
         await self._update(info, {**info["config"], **loading, "description": str(mark)})
-        return await self._counted(await self._js.stream_info(self._name) or info, mark)
+        return await self._recount(await self._js.stream_info(self._name) or info, mark)
 
     async def _compare(self, part: MessagesPart, until: int, first: int) -> None:
-        """Compares the last messages up to a sequence with those of the stream, which begins at `first`.
-
-        Raises:
-            NotOursError: They are different.
-        """
+        """Compares the last messages up to a sequence with those of the stream, which begins at `first`."""
         reach = max(first - 1, extent(part, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES).reach)
-        await compare(self._js, self._name, part, reach, until, self._how.generation)
+        await compare(self._js, self._name, part, reach, until, self._options.generation)
 
-    async def _counted(self, info: Mapping[str, Any], mark: Mark) -> Mark:
-        """Counts again what was there before: limits may have removed something until the mark came and they went."""
+    async def _recount(self, info: Mapping[str, Any], mark: Mark) -> Mark:
+        """Counts the earlier messages again: limits may have removed some before they were lifted."""
         state = info["state"]
         if not mark.whole or int(state["last_seq"]) != mark.whole or int(state["messages"]) == mark.held:
             return mark
@@ -335,18 +283,14 @@ class _Append:
         await self._update(info, {**info["config"], "description": str(mark)})
         return mark
 
-    def _continued(self, there: Mark, mark: Mark) -> Mark:
-        """Returns the mark for going on with what another writer has begun.
-
-        Raises:
-            RefusedError: It has to be finished by one that has the same messages.
-        """
+    def _continuation_mark(self, there: Mark, mark: Mark) -> Mark:
+        """Returns the mark for continuing the part of another writer."""
         first_is_right = mark.first <= there.first if there.whole else mark.first == there.first
         if first_is_right and mark.last >= there.last:
             return replace(mark, whole=there.whole, held=there.held)
         raise UnfinishedError(
-            f"stream {self._name}: sequences {there.first} to {there.last} are being written to it and not all there; "
-            f"these are {mark.first} to {mark.last}",
+            f"stream {self._name}: sequences {there.first} to {there.last} are still being written, and these are "
+            f"sequences {mark.first} to {mark.last}",
             f"write sequences {there.first} to {there.last} again first, or remove the stream",
         )
 
@@ -354,11 +298,10 @@ class _Append:
         await self._js.update_stream({**config, "name": info["config"]["name"]})
 
     def _check_gaps(self, after: int) -> None:
-        """Checks that not too many sequences are missing."""
         part = MessagesPart(self._messages, self._messages.first - 1)
         lead = max(self._messages.first - 1 - after, 0)
-        if missing(part) + lead <= self._how.filler_limit:
+        if missing(part) + lead <= self._options.filler_limit:
             return
         there = max(after, part.floor)
-        lacking = lead + (part.last - there) - (part.count - extent(part, there).messages)
-        check_fillers(self._name, lacking, self._how.filler_limit)
+        missing_count = lead + (part.last - there) - (part.count - extent(part, there).messages)
+        check_fillers(self._name, missing_count, self._options.filler_limit)

@@ -1,18 +1,18 @@
-"""Consumers with an exact state, where none can be given to the server: they get there by receiving and acknowledging.
+"""Consumers with an exact state, reached by delivering and acknowledging, as the server does not accept a state.
 
-A consumer is made so that it begins behind what is done with, is given headers only, and as many of them as were
-delivered; all are acknowledged but those that should be pending. Only then it gets its own configuration. Until that
-last step its description says that it is not finished, so that after an interruption it is recreated; behind it, it
-belongs to its users and is left alone. Between the two there is a pause, as servers write a consumer's state a tenth of
-a second late, and must not be able to forget it once it is finished.
+A consumer starts after its floor, receives headers only, exactly the messages that were delivered; all are
+acknowledged except the pending ones. Then it gets its own configuration. Until that last step its description says
+that it is unfinished, so that it is recreated after an interruption; from then on it belongs to its users and is not
+touched. A pause comes before the last step: servers write a consumer's state a tenth of a second late, and must not
+lose it once the consumer is finished.
 
-A pull consumer sends what it is asked for. A push consumer is sent messages without being asked, and must be stopped at
-the right one: it may have `max_ack_pending` messages open, and gets no more acknowledgements than that they and what is
-open make up what it should be sent. When all that has come, it is left without a listener; then the rest is
-acknowledged.
+A pull consumer delivers on request. A push consumer delivers by itself and has to be stopped at the right message:
+`max_ack_pending` bounds its unacknowledged messages, and acknowledgements are held back so that acknowledged and
+unacknowledged messages together make up the wanted number. When all have arrived, the client unsubscribes and
+acknowledges the rest.
 
-Servers before 2.14 show an ack floor of 0 until there was an acknowledgement. There the message before the first
-pending one is delivered and acknowledged too, which sets the floor right.
+Servers before 2.14 show an ack floor of 0 until the first acknowledgement. There the message before the first
+pending one is delivered and acknowledged as well, which sets the floor.
 """
 
 from __future__ import annotations
@@ -38,72 +38,60 @@ if TYPE_CHECKING:
     from stantools.store.ranges import U64
     from stantools.streamfiles.batch import Messages
 
-#: Description of a consumer that is being made.
+#: description of an unfinished consumer
 UNFINISHED: Final = "stantools: not finished yet"
 
-#: From this version on servers show the ack floor of a consumer from its beginning.
+#: first version that shows the ack floor of a new consumer
 _FLOOR_FROM: Final = (2, 14, 0)
-#: Nothing is redelivered while the consumer is made.
-_LONG: Final = 24 * 3600 * 1_000_000_000
-#: Left out meanwhile: they limit or slow down what is delivered.
+#: nanoseconds; no redelivery while the consumer is made
+_NO_REDELIVERY: Final = 24 * 3600 * 1_000_000_000
+#: fields that limit or delay delivery, left out while the consumer is made
 _REMOVED: Final = ("backoff", "rate_limit_bps", "max_batch", "max_expires", "max_bytes", "sample_freq", "pause_until")
 _IN_USE: Final = 10013
-#: How far back the message before the first pending one is looked for.
+#: distances, in sequences, at which the message before the first pending one is searched
 _LOOK_BACK: Final = (1, 1 << 16)
-#: Messages that a pull consumer is asked for at once, and that a push consumer may have open besides pending ones.
+#: messages in one pull request, and unacknowledged messages of a push consumer besides the pending ones
 _BATCH: Final = 4096
 
 
 class Standing(Protocol):
-    """How far a consumer is, in sequences of the stream."""
+    """A consumer's position, in sequences of the stream."""
 
     @property
-    def delivered(self) -> int:
-        """The last sequence that was delivered."""
+    def delivered(self) -> int: ...
 
     @property
     def ack_floor(self) -> int:
-        """Everything up to here is done with."""
+        """All messages up to here are acknowledged."""
 
     @property
     def pending(self) -> Sequence[int]:
-        """What was delivered and not acknowledged, rising."""
+        """Delivered but unacknowledged sequences, rising."""
 
 
 class Consumer(Protocol):
-    """A consumer to make."""
+    @property
+    def name(self) -> str: ...
 
     @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """Its configuration."""
+    def config(self) -> Mapping[str, Any]: ...
 
 
 @dataclass
 class Consumers:
-    """The consumers of one stream."""
-
     js: JetStream
     stream: str
-    source: Messages  #: what it holds
-    wanted: Sequence[tuple[Consumer, Standing]]  #: the consumers to make, with their positions
-    made: list[str] = field(default_factory=list)  #: names of those that were made
+    source: Messages  #: messages of the stream
+    wanted: Sequence[tuple[Consumer, Standing]]  #: consumers with their positions
+    made: list[str] = field(default_factory=list)  #: names of the consumers made by this call
 
     def __post_init__(self) -> None:
-        self._brought: dict[str, tuple[dict[str, Any], _Delivery]] = {}
+        self._prepared: dict[str, tuple[dict[str, Any], _Delivery]] = {}
 
     async def bring(self) -> bool:
-        """Makes those that are not there or not finished. May be called again when it has failed.
+        """Makes missing and unfinished consumers; returns whether some have to be finished.
 
-        Returns:
-            Whether some were brought to their states, and are to be finished.
-
-        Raises:
-            SetBackError: One got another state than it should have.
-            StantoolsError: One could not be made.
+        A failed call may be repeated. Raises SetBackError if a consumer got a wrong state.
         """
         for consumer, position in self.wanted:
             there = await self.js.consumer_info(self.stream, consumer.name)
@@ -113,24 +101,22 @@ class Consumers:
                 await self.js.consumer_delete(self.stream, consumer.name)
             await self._make(consumer, position)
             self.made += [consumer.name] if consumer.name not in self.made else []
-        return bool(self._brought)
+        return bool(self._prepared)
 
     async def finish(self) -> None:
-        """Configures those that were brought to their states. May be called again when it has failed.
+        """Configures the new consumers. A failed call may be repeated, but not after SetBackError.
 
-        Raises:
-            SetBackError: The server has forgotten the state of one; all has to be done again.
-            NatsError: Something else failed.
+        SetBackError: the server has lost the state of a consumer; all work has to be repeated.
         """
-        for name in self._brought:
+        for name in self._prepared:
             if not self._is_right(name, info := await _consumer_info(self.js, self.stream, name)):
                 raise self._set_back(name, info)
-        for name in list(self._brought):
-            await self._configure(self._brought[name][0])
-            del self._brought[name]
+        for name in list(self._prepared):
+            await self._configure(self._prepared[name][0])
+            del self._prepared[name]
 
     async def _make(self, consumer: Consumer, position: Standing) -> None:
-        self._brought.pop(consumer.name, None)
+        self._prepared.pop(consumer.name, None)
         config = {key: value for key, value in consumer.config.items() if not key.startswith("opt_start_")}
         if position.delivered:
             what = f"consumer {consumer.name} of stream {self.stream}"
@@ -143,67 +129,59 @@ class Consumers:
         await self._configure(config)
 
     async def _deliver(self, name: str, config: dict[str, Any], delivery: _Delivery) -> None:
-        """Makes a consumer, and brings it to its state."""
+        """Makes a consumer and brings it to its state."""
         setup = {key: value for key, value in config.items() if key not in _REMOVED}
-        setup |= {"ack_wait": _LONG, "max_ack_pending": -1, "max_deliver": -1, "headers_only": True}
+        setup |= {"ack_wait": _NO_REDELIVERY, "max_ack_pending": -1, "max_deliver": -1, "headers_only": True}
         setup["description"] = UNFINISHED
         deliver = _push if config.get("deliver_subject") else _pull
         await deliver(self.js, self.stream, name, setup, delivery)
-        self._brought[name] = config, delivery
+        self._prepared[name] = config, delivery
         if not self._is_right(name, info := await _consumer_info(self.js, self.stream, name)):
             raise self._set_back(name, info)
 
     async def _configure(self, config: Mapping[str, Any]) -> None:
-        """Configures a consumer."""
         for pause in (0.05, 0.2, 1.0, None):
             try:
                 await self.js.consumer_create(self.stream, config)
                 return
             except ApiError as problem:
-                # Another server of a cluster may believe for a moment that we still listen.
+                # Another server of a cluster may still assume our subscription.
                 if pause is None or problem.err_code != _IN_USE:
                     raise
                 await asyncio.sleep(pause)
 
     def _is_right(self, name: str, info: Mapping[str, Any]) -> bool:
-        """Whether a consumer that is not finished has the state that it should have."""
-        if name not in self._brought:
+        """Whether an unfinished consumer has the right state."""
+        if name not in self._prepared:
             return False
-        _, delivery = self._brought[name]
+        _, delivery = self._prepared[name]
         reached = int(info["delivered"]["stream_seq"]), int(info["num_ack_pending"])
         return reached == (delivery.last, len(delivery.pending))
 
     def _set_back(self, name: str, info: Mapping[str, Any]) -> SetBackError:
-        _, delivery = self._brought[name]
+        _, delivery = self._prepared[name]
         return SetBackError(
             f"consumer {name} of stream {self.stream} is at sequence {info['delivered']['stream_seq']} with "
             f"{info['num_ack_pending']} pending messages, expected {delivery.last} with {len(delivery.pending)}",
-            "if somebody else uses it already, stop them; then run the command again",
+            "stop other users of the consumer, then run the command again",
         )
 
 
 @dataclass(frozen=True)
 class _Delivery:
-    """What a consumer has to be given."""
+    """Deliveries that bring a consumer to its position."""
 
-    start: int  #: the sequence that it begins at
-    count: int  #: how many messages there are from there to the last one delivered
-    last: int  #: the last one of them, 0 if there is none
-    pending: frozenset[int]  #: those not to acknowledge
+    start: int  #: first sequence
+    count: int  #: number of messages up to the last delivered one
+    last: int  #: last delivered sequence, 0 without messages
+    pending: frozenset[int]  #: sequences to leave unacknowledged
 
 
 def _plan_delivery(source: Messages, what: str, position: Standing, subject: str | None, *, lead: bool) -> _Delivery:
-    """Finds out what a consumer has to be given.
+    """Plans the deliveries for a position.
 
-    Args:
-        source: What its stream holds.
-        what: Names the consumer in the message.
-        position: Where it should stand.
-        subject: The subject that its messages have; None for any.
-        lead: Begin with the message before the first pending one.
-
-    Raises:
-        StantoolsError: A message that should be pending is not there.
+    `what` names the consumer in messages; `subject` is its filter, None for any. With `lead` the deliveries begin
+    with the message before the first pending one.
     """
     start = position.ack_floor + 1
     before = _message_before(source, start, subject) if lead else 0
@@ -224,14 +202,14 @@ def _plan_delivery(source: Messages, what: str, position: Standing, subject: str
 
 
 def _existing(source: Messages, start: int, end: int, subject: str | None) -> Iterator[U64]:
-    """The sequences from `start` to `end` that have a message on the subject."""
+    """Yields the sequences from `start` to `end` that have a message on the subject."""
     for batch in source.read(after=start - 1, until=end):
         if subject is None or subject_matches(subject, os.fsdecode(batch.subject)):
             yield batch.sequence
 
 
 def _message_before(source: Messages, sequence: int, subject: str | None) -> int:
-    """The last message before a sequence, 0 if there is none nearby."""
+    """Returns the last message before a sequence, 0 if there is none nearby."""
     for distance in _LOOK_BACK:
         found = 0
         for part in _existing(source, max(sequence - distance, 1), sequence - 1, subject):
@@ -242,25 +220,13 @@ def _message_before(source: Messages, sequence: int, subject: str | None) -> int
 
 
 async def _pull(js: JetStream, stream: str, name: str, setup: Mapping[str, Any], delivery: _Delivery) -> None:
-    """Makes a pull consumer, and brings it to its state.
-
-    Args:
-        js: JetStream.
-        stream: The stream.
-        name: The consumer.
-        setup: Its configuration meanwhile.
-        delivery: What it has to be given.
-
-    Raises:
-        SetBackError: It was given something else.
-        NatsError: Something else failed.
-    """
+    """Makes a pull consumer and brings it to its state."""
     await js.consumer_create(stream, setup)
     connection, timeout = js.connection, js.connection.options.timeout
     subject = f"{js.prefix}.CONSUMER.MSG.NEXT.{stream}.{name}"
     inbox = connection.open_inbox(connection.new_inbox())
     got = 0
-    # They are answered when all have come, or they would come again in between.
+    # answered when all have arrived; earlier answers would cause redelivery before the end
     kept: list[bytes] = []
     try:
         with connection.watch(subject) as failed:
@@ -280,14 +246,14 @@ async def _pull(js: JetStream, stream: str, name: str, setup: Mapping[str, Any],
                         strict=True,
                     ):
                         if not size:
-                            continue  # the end
+                            continue
                         reply = bytes(received.buffer[start : start + size])
                         (kept if sequence in delivery.pending else answers).append(reply)
                         got += 1
                 if got == before:
                     raise SetBackError(
                         f"consumer {name} of stream {stream}: {got} messages were delivered, expected {delivery.count}",
-                        "somebody else uses it already: stop them, then run the command again",
+                        "stop other users of the consumer, then run the command again",
                     )
                 await _acknowledge(js, stream, name, answers, len(kept))
             await _keep_pending(js, kept)
@@ -296,11 +262,7 @@ async def _pull(js: JetStream, stream: str, name: str, setup: Mapping[str, Any],
 
 
 def _ended(name: str, stream: str, received: Received) -> bool:
-    """Returns whether the request is over: there are no more messages at the moment.
-
-    Raises:
-        NoAnswerError: It ended for another reason.
-    """
+    """Returns whether the request has ended for lack of messages; other ends raise."""
     for row in np.flatnonzero(received.columns.status).tolist():
         line = received.header(row).split(b"\r\n")[0]
         if not line.startswith((b"NATS/1.0 404", b"NATS/1.0 408", b"NATS/1.0 409 Exceeded")):
@@ -312,25 +274,13 @@ def _ended(name: str, stream: str, received: Received) -> bool:
 
 
 async def _push(js: JetStream, stream: str, name: str, setup: Mapping[str, Any], delivery: _Delivery) -> None:
-    """Makes a push consumer, and brings it to its state.
-
-    Args:
-        js: JetStream.
-        stream: The stream.
-        name: The consumer.
-        setup: Its configuration meanwhile.
-        delivery: What it has to be given.
-
-    Raises:
-        NoAnswerError: Messages did not come.
-        NatsError: Something else failed.
-    """
+    """Makes a push consumer and brings it to its state."""
     connection, timeout = js.connection, js.connection.options.timeout
     open_limit = min(delivery.count, len(delivery.pending) + _BATCH)
     early = delivery.count - open_limit
     subject = connection.new_inbox()
     came = acknowledged = 0
-    # Answered when all have come.
+    # answered when all have arrived
     waiting: list[bytes] = []
     kept: list[bytes] = []
     with connection.watch(subject) as failed:
@@ -345,7 +295,7 @@ async def _push(js: JetStream, stream: str, name: str, setup: Mapping[str, Any],
                 for row, sequence in enumerate(received.columns.sequence.tolist()):
                     reply = received.reply(row)
                     if received.columns.status[row]:
-                        # Flow control: the consumer stops until it is answered.
+                        # Flow control: the consumer waits for an answer.
                         if answer := reply or _stalled(received.header(row)):
                             answers.append(encoding.publish(answer, b""))
                         continue
@@ -365,7 +315,7 @@ async def _push(js: JetStream, stream: str, name: str, setup: Mapping[str, Any],
 
 
 def _stalled(header: bytes) -> bytes:
-    """Returns where a consumer that was stalled wants its answer, if a header block says so."""
+    """Returns the reply subject that a stalled consumer waits for, from a header block; empty if there is none."""
     for line in header.split(b"\r\n"):
         name, _, value = line.partition(b":")
         if name.lower() == b"nats-consumer-stalled":
@@ -374,19 +324,7 @@ def _stalled(header: bytes) -> bytes:
 
 
 async def _acknowledge(js: JetStream, stream: str, name: str, replies: Sequence[bytes], pending: int) -> None:
-    """Acknowledges messages, and waits until the consumer has taken that.
-
-    Args:
-        js: JetStream.
-        stream: The stream.
-        name: The consumer.
-        replies: Reply subjects of the messages.
-        pending: How many messages will be pending then.
-
-    Raises:
-        NoAnswerError: The consumer still has another number of pending messages.
-        PermissionDeniedError: The user may not acknowledge.
-    """
+    """Acknowledges messages and waits until the consumer has processed that."""
     connection = js.connection
     with connection.watch(*replies[:1]) as failed:
         await connection.write(b"".join(encoding.publish(reply, b"+ACK") for reply in replies))
@@ -398,22 +336,16 @@ async def _acknowledge(js: JetStream, stream: str, name: str, replies: Sequence[
             if asyncio.get_running_loop().time() > deadline:
                 raise NoAnswerError(
                     f"consumer {name} of stream {stream} has {info['num_ack_pending']} pending messages, not {pending}",
-                    f"let the user publish to $JS.ACK.{stream}.{name}.>, where messages are acknowledged",
+                    f"permit the user to publish to $JS.ACK.{stream}.{name}.>, the subjects of acknowledgements",
                 )
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.1)
 
 
 async def _keep_pending(js: JetStream, replies: Sequence[bytes]) -> None:
-    """Leaves messages pending, to be delivered again as soon as somebody asks, as STAN does when a durable resumes.
-
-    Args:
-        js: JetStream.
-        replies: Reply subjects of the messages.
-    """
+    """Leaves messages pending for redelivery to the next subscriber, as STAN does when a durable resumes."""
     await js.connection.write(b"".join(encoding.publish(reply, b"-NAK") for reply in replies))
 
 
 async def _consumer_info(js: JetStream, stream: str, name: str) -> dict[str, Any]:
-    """Returns configuration and state of a consumer that must be there."""
     return await js.api(f"CONSUMER.INFO.{stream}.{name}", asks=True)

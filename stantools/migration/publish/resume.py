@@ -1,8 +1,9 @@
-"""Is what a stream holds already the beginning of the source? Asked before anything is added to it.
+"""Checks that the content of a stream is the beginning of the source, before anything is added.
 
-Every message was acknowledged before the ones a window later were sent, and stored only directly behind the one before
-it. So only the last window can hold something else: it is compared message by message, the rest follows from how far
-the source goes up to there (`extent`). Sequences without a message (`gaps`) have to be filled and emptied again.
+Every message was acknowledged before those one window later were sent, and stored only directly after its
+predecessor. So only the last window can differ: it is compared message by message; the rest follows from the number
+of messages in the source up to there (`extent`). Sequences without a message (`gaps`) have to be filled and emptied
+again.
 """
 
 from __future__ import annotations
@@ -29,32 +30,22 @@ if TYPE_CHECKING:
 
 
 def missing(source: Messages) -> int:
-    """Returns how many sequences have no message between others or at the end: so many fillers it takes."""
+    """Returns the number of sequences without a message between others or at the end, each of which needs a filler."""
     return source.last + 1 - source.first - source.count if source.count else 0
 
 
-def check_fillers(name: str, lacking: int, limit: int) -> None:
-    """Checks that not too many sequences of a stream have to be filled and emptied again.
-
-    Raises:
-        RefusedError: There are too many.
-    """
-    if lacking > limit:
+def check_fillers(name: str, missing_count: int, limit: int) -> None:
+    """Raises RefusedError if too many sequences of a stream need fillers."""
+    if missing_count > limit:
         raise RefusedError(
-            f"stream {name}: {lacking} sequences have no message, and publishing leaves a gap only by filling and "
+            f"stream {name}: {missing_count} sequences have no message, and publishing makes a gap only by filling and "
             f"emptying it; the limit is {limit}",
             "restore an archive, which can have gaps of any size, or allow more fillers",
         )
 
 
 def gaps(batches: Iterator[Batch], after: int, until: int) -> Iterator[tuple[int, int]]:
-    """Yields the closed ranges of sequences in (after, until] that no message has.
-
-    Args:
-        batches: The messages in (after, until].
-        after: Where to begin.
-        until: Where to end.
-    """
+    """Yields the closed ranges of sequences in (after, until] without a message; `batches` are its messages."""
     for batch in batches:
         sequences = batch.sequence
         before = np.concatenate((np.array([after], np.uint64), sequences[:-1]))
@@ -69,20 +60,16 @@ def gaps(batches: Iterator[Batch], after: int, until: int) -> Iterator[tuple[int
 class Extent:
     """The part of a source up to a sequence."""
 
-    messages: int = 0  #: how many there are
-    gaps: deque[tuple[int, int]] = field(default_factory=deque)  #: ranges of sequences without a message, the last ones
-    reach: int = 0  #: the sequence behind which the last messages are
+    messages: int = 0
+    gaps: deque[tuple[int, int]] = field(default_factory=deque)  #: last ranges of sequences without a message
+    reach: int = 0  #: the sequence before the last messages
 
 
 def extent(source: Messages, until: int, gaps_kept: int = 0, last: int = 0, last_bytes: int = 0) -> Extent:
     """Measures the part of a source up to a sequence.
 
-    Args:
-        source: The source.
-        until: The last sequence of the part.
-        gaps_kept: How many sequences of gaps to keep, the last ones.
-        last: How many sequences are the last ones, gaps included.
-        last_bytes: Payload bytes that the last messages have together, at most, if it is more than one.
+    Keeps the last gaps, up to `gaps_kept` sequences. The "last messages" are those of the last `last` sequences,
+    gaps included, with at most `last_bytes` of payload unless a single message is larger.
     """
     found = Extent(reach=max(until - last, source.first - 1, 0))
     tail: deque[tuple[U64, U64]] = deque()
@@ -113,83 +100,57 @@ def extent(source: Messages, until: int, gaps_kept: int = 0, last: int = 0, last
     return found
 
 
-#: Servers before this version undo a deletion without erasing when they are killed (seen: 2.9.10).
+#: older servers undo a deletion without erasing when they are killed (seen: 2.9.10)
 _LASTING_FROM: Final = (2, 10, 0)
-#: Fillers that are deleted at once.
+#: fillers deleted at a time
 AT_ONCE: Final = 4096
-#: There is no such message: it has been deleted already.
+#: the message does not exist: it was deleted before
 _NOT_FOUND: Final = 10043
 
 
 async def delete_fillers(js: JetStream, name: str, sequences: Iterable[int]) -> None:
-    """Deletes messages of a stream; those that are gone already are no failure.
-
-    Args:
-        js: JetStream.
-        name: The stream.
-        sequences: Which ones; they must be fillers.
-
-    Raises:
-        NatsError: It could not be done.
-    """
+    """Deletes fillers of a stream; those already deleted are no failure."""
     rest = iter(sequences)
     while part := list(islice(rest, AT_ONCE)):
         bodies = [{"seq": sequence, "no_erase": js.connection.version >= _LASTING_FROM} for sequence in part]
         await js.ask_many(f"STREAM.MSG.DELETE.{name}", bodies, ignore=frozenset({_NOT_FOUND}))
 
 
-#: Messages, and bytes of payloads, that are asked for at once: the server must get rid of them, and both are in memory.
+#: messages per request; server and client hold all of them in memory
 _ROWS: Final = 512
 _BYTES: Final = 8 << 20
 
 
 REMEDY: Final = (
-    "something else writes to the stream, or it was made from something else: stop what publishes to it, then remove "
+    "another application writes to the stream, or it was made from another source: stop the publishers, then remove "
     "the stream and migrate again"
 )
 
 
 class NotOursError(RefusedError):
-    """A stream holds something that is not in the source."""
+    """A stream holds messages that are not in the source."""
 
 
 @dataclass
 class Compared:
-    """What a part of a stream holds."""
+    """The content of a part of a stream."""
 
     messages: int = 0  #: messages of the source
-    fillers: list[int] = field(default_factory=list)  #: sequences at which there still are fillers
+    fillers: list[int] = field(default_factory=list)  #: sequences that still have fillers
 
 
 async def compare(js: JetStream, name: str, source: Messages, after: int, until: int, generation: int) -> Compared:
-    """Compares what a stream holds with the source.
+    """Compares the messages in (after, until] with the source.
 
-    Args:
-        js: JetStream.
-        name: The stream.
-        source: What it should hold.
-        after: Only higher sequences are compared.
-        until: Only sequences up to this one.
-        generation: Part of the ids that messages have.
-
-    Raises:
-        NotOursError: There is a message that is another one than in the source, or none where it has one.
-        NatsError: The server does not answer as it should.
+    Raises NotOursError for a different message, or for a missing one. `generation` is part of message ids.
     """
     return await _compare(js, name, wanted_messages(source, after, until), generation)
 
 
 async def find_fillers(js: JetStream, name: str, sequences: Iterable[int]) -> list[int]:
-    """Returns the sequences at which there still are fillers, of those that the source lacks.
+    """Returns those of the rising sequences that still have fillers; the source has no message at any of them.
 
-    Args:
-        js: JetStream.
-        name: The stream.
-        sequences: Where to look, rising.
-
-    Raises:
-        NotOursError: There is a message that is not a filler.
-        NatsError: The server does not answer as it should.
+    Raises NotOursError for a message that is not a filler.
     """
     return (await _compare(js, name, map(Wanted, sequences), 0)).fillers
 
@@ -211,7 +172,7 @@ async def _compare(js: JetStream, name: str, listed: Iterable[Wanted], generatio
             else:
                 raise NotOursError(
                     f"stream {name}: {_describe(stored)} at sequence {wanted.sequence}, where the source has "
-                    f"{'no message' if wanted.subject is None else 'another one'}",
+                    f"{'no message' if wanted.subject is None else 'a different one'}",
                     REMEDY,
                 )
     return found
@@ -222,7 +183,7 @@ Stored = tuple[bytes, bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What should be at a sequence of the stream; without a subject nothing should."""
+    """The expected message at a sequence of the stream; without a subject, no message."""
 
     sequence: int
     subject: bytes | None = None
@@ -233,7 +194,7 @@ class Wanted:
     data: bytes = b""
 
     def is_met(self, stored: Stored | None, generation: int) -> bool:
-        """Returns whether it is there; it may have been published, or restored, with origin headers or without."""
+        """Returns whether the stored message is equal; published or restored, with or without origin headers."""
         if stored is None or self.subject is None:
             return stored is None and self.subject is None
         subject, block, data = stored
@@ -246,22 +207,22 @@ class Wanted:
 
 
 def wanted_messages(source: Messages, after: int, until: int) -> Iterator[Wanted]:
-    """What should be at each sequence of the range."""
+    """Yields the expectation for each sequence in (after, until]."""
     if not source.count:
         return
     at = max(after + 1, source.first)
     for batch in source.read(after=at - 1, until=until):
         for sequence, message in zip(batch.sequence.tolist(), batch.messages(), strict=True):
-            for lacking in range(at, sequence):
-                yield Wanted(lacking)
+            for missing_count in range(at, sequence):
+                yield Wanted(missing_count)
             yield Wanted(sequence, batch.subject, batch.channel, *message)
             at = sequence + 1
-    for lacking in range(at, until + 1):
-        yield Wanted(lacking)
+    for missing_count in range(at, until + 1):
+        yield Wanted(missing_count)
 
 
 def _parts(listed: Iterable[Wanted]) -> Iterator[list[Wanted]]:
-    """Puts together what is asked for at once."""
+    """Groups expectations by request."""
     part: list[Wanted] = []
     size = 0
     for wanted in listed:

@@ -1,8 +1,8 @@
-"""The configuration that a stream has while it is filled, and the one that it gets in the end.
+"""The configuration of a stream during filling, and its final one.
 
-Limits would see fillers as messages and throw real ones away for them; `deny_delete` would keep the fillers; without
-acknowledgements nothing is known to be stored. The server remembers the id of every message for `duplicate_window`,
-some 200 bytes each, gigabytes at full speed, and the guards do not need it (see `headers.guarded`).
+Limits would count fillers as messages and remove real ones for them; `deny_delete` would keep the fillers; without
+acknowledgements no message is known to be stored. The server remembers each message id for `duplicate_window`, about
+200 bytes each (gigabytes at full speed), and the guards do not need them (see `headers.guarded`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stantools.errors import RefusedError, UsageError
 from stantools.migration.plan.model import UNLIMITED
 from stantools.migration.publish.resume import NotOursError
 
-#: What is in the way -> what it is meanwhile.
+#: fields that hinder filling, with their values during it
 _LIFTED: Final[Mapping[str, Any]] = {
     **UNLIMITED,
     "max_msg_size": -1,
@@ -25,40 +25,32 @@ _LIFTED: Final[Mapping[str, Any]] = {
     "deny_delete": False,
     "deny_purge": False,
 }
-#: Left out meanwhile: they would send migrated messages on, or store them under other subjects.
+#: fields left out during filling: they would forward migrated messages, or change their subjects
 _REMOVED: Final = ("republish", "subject_transform")
-#: What cannot be changed after a stream was made.
+#: fields that are fixed when a stream is created
 _FIXED: Final = ("subjects", "storage", "retention")
-#: Where messages come from elsewhere, or are gone when they are read.
+#: fields of streams whose messages come from elsewhere
 _UNFIT: Final = ("mirror", "sources")
 
-#: From this number of messages on, their ids are not kept for the whole window while they are published.
+#: number of messages from which on their ids are not kept for the whole window
 MANY_IDS: Final = 1_000_000
 _SHORT_WINDOW: Final = 10_000_000_000
 _DEFAULT_WINDOW: Final = 120_000_000_000
 
-#: The account demands `max_bytes`.
+#: error code: the account demands `max_bytes`
 MAX_BYTES_REQUIRED: Final = 10113
 SUBJECTS_OVERLAP: Final = 10065
 
 
 def loading_config(config: Mapping[str, Any], messages: int) -> dict[str, Any]:
-    """Returns the configuration to fill a stream with.
-
-    Args:
-        config: The one that it gets in the end.
-        messages: How many messages will be published.
-
-    Raises:
-        UsageError: Publishing into such a stream cannot be exact.
-    """
+    """Returns the configuration for filling a stream with `messages` messages; UsageError if it cannot be exact."""
     name = config.get("name")
     for field in _UNFIT:
         if config.get(field):
-            raise UsageError(f"stream {name}: it cannot be filled, it takes its messages from elsewhere ({field})")
+            raise UsageError(f"stream {name}: it cannot be filled, because its messages come from elsewhere ({field})")
     if config.get("retention", "limits") != "limits":
         raise UsageError(
-            f"stream {name}: with the retention {config['retention']} messages would be gone before it is complete",
+            f"stream {name}: with the retention {config['retention']} messages would be removed before it is complete",
             "migrate with the retention limits, and change it afterwards",
         )
     loading = {key: value for key, value in config.items() if key not in _REMOVED}
@@ -69,7 +61,7 @@ def loading_config(config: Mapping[str, Any], messages: int) -> dict[str, Any]:
 
 
 def with_max_bytes(loading: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns it for an account that demands `max_bytes`: what does not fit is an error then, nothing is dropped."""
+    """Adds `max_bytes` for an account that demands it; excess messages are then an error, none is dropped."""
     if config.get("max_bytes", -1) <= 0:
         raise RefusedError(
             f"stream {config.get('name')}: the account demands that streams have max_bytes",
@@ -79,17 +71,13 @@ def with_max_bytes(loading: Mapping[str, Any], config: Mapping[str, Any]) -> dic
 
 
 def final_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the configuration that a stream gets in the end, with two defaults written out."""
+    """Returns the final configuration of a stream, with two defaults written out."""
     age = config.get("max_age") or _DEFAULT_WINDOW
     return {"duplicate_window": min(_DEFAULT_WINDOW, age), "discard": "old", **config}
 
 
 def check_fixed(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Checks that a stream that is there has what cannot be changed of it.
-
-    Raises:
-        NotOursError: It has something else.
-    """
+    """Raises NotOursError if fixed fields of an existing stream are different."""
     for key in _FIXED:
         if wanted.get(key) is not None and there.get(key) != wanted[key]:
             raise NotOursError(
@@ -99,7 +87,7 @@ def check_fixed(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) 
 
 
 def differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Returns what differs in what is changed for filling a stream: name, as it is there, as it should be."""
+    """Returns the differences in fields that filling changes: name, actual value, wanted value."""
     fields = [*_LIFTED, "duplicate_window"]
     found = [(name, _plain(name, there), _plain(name, wanted)) for name in fields if name in wanted]
     changed = [each for each in found if each[1] != each[2]]
@@ -108,7 +96,7 @@ def differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tup
 
 
 def _plain(field: str, config: Mapping[str, Any]) -> Any:
-    """The value, as the server writes what is not set."""
+    """Returns a value, with the server's default for a missing one."""
     none = _LIFTED.get(field)
     value = config.get(field)
     if field == "max_age":

@@ -1,14 +1,14 @@
-"""A stream filled by publishing to it, exactly but for the time of its messages (jetstream-migration.md section 13).
+"""A stream filled by publishing, exact except for message times (jetstream-migration.md section 13).
 
-There is no record of how far it is but the stream itself: its last sequence says what has to be sent next, whether this
-process was interrupted, another one was killed, or the server has restarted. So the same call again goes on, any number
-of times, and does nothing where everything is done.
+The stream itself is the only record of progress: its last sequence determines the next message, after an
+interruption of this process, the end of another one, or a restart of the server. The same call can be repeated any
+number of times, and does nothing once all is done.
 
-1. Create it without limits; let its first message get the right sequence.
-2. Publish every message, and a filler for every sequence that the source lacks. Delete the fillers.
+1. Create it without limits, with the right sequence for its first message.
+2. Publish every message, and a filler for every sequence missing in the source. Delete the fillers.
 3. Make the consumers (see `consumers`).
-4. When the server has had the time to write all that down, and still has it: give consumers and stream the
-   configurations that they should have.
+4. After a pause in which the server writes all that to disk, check it, and set the final configurations of consumers
+   and stream.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream
     from stantools.streamfiles.batch import Messages
 
-_HOW: Final = Publishing()
-#: Seconds in which servers write down what they have acknowledged (seen: a tenth).
+_DEFAULTS: Final = Publishing()
+#: seconds in which servers write acknowledged data to disk (seen: a tenth)
 SETTLING = 0.3
 
 
 @dataclass(frozen=True)
 class Published:
-    """What a stream holds in the end, and what was done for it."""
+    """The final content of a stream, and the work done for it."""
 
-    state: dict[str, Any]  #: the stream's state, as the server reports it
-    messages: int  #: messages that this call stored
+    state: dict[str, Any]  #: the stream's state reported by the server
+    messages: int  #: messages stored by this call
     found: int  #: messages that were there before
-    fillers: int  #: fillers that this call stored and deleted
-    consumers: list[str] = field(default_factory=list)  #: names of the consumers that this call made
-    #: How often something had to be done again, because the connection broke or a server restarted.
+    fillers: int  #: fillers stored and deleted by this call
+    consumers: list[str] = field(default_factory=list)  #: names of the consumers made by this call
+    #: attempts after a broken connection or a restarted server
     interruptions: int = 0
-    seconds: float = 0.0  #: how long it took
+    seconds: float = 0.0
 
 
 async def publish_stream(
@@ -57,35 +57,24 @@ async def publish_stream(
     source: Messages,
     consumers: Sequence[tuple[Consumer, Standing]] = (),
     *,
-    how: Publishing = _HOW,
+    options: Publishing = _DEFAULTS,
     progress: Callable[[int], None] | None = None,
     resume: bool = False,
 ) -> Published:
-    """Makes a stream hold what a source holds, by publishing.
+    """Fills a stream with the messages of a source, by publishing.
 
-    Args:
-        js: Where to. Several streams may be filled over it at once.
-        name: The stream.
-        config: Its configuration.
-        source: What it should hold, with the sequences that it should have.
-        consumers: Consumers to make, with their positions in sequences of the stream.
-        how: How messages are published.
-        progress: Called with how many more messages are stored, those found included; a negative number if the
-            server has lost some and they have to be stored again.
-        resume: The stream may be there already: what it holds must be a beginning of the source, and is completed.
+    Several streams may be filled over one connection at once. `consumers` have positions in sequences of the stream.
+    `progress` gets the number of stored messages, existing ones included; a negative number for messages that a
+    server has lost and that are stored again. With `resume` the stream may exist: its messages must be a beginning
+    of the source.
 
-    Raises:
-        RefusedError: The stream already exists, or (`NotOursError`) holds something else than the source, or it
-            would take too many fillers.
-        UsageError: A stream with this configuration cannot be filled exactly.
-        PermissionDeniedError: The user may not do what it takes; as far as possible that is checked before the stream
-            is created.
-        NatsError: The server refuses, or is gone for too long. The same call goes on from there, with `resume`.
-        StantoolsError: A message does not fit into the server, or the source cannot be read.
+    Raises RefusedError if the stream exists, holds messages that are not in the source (`NotOursError`) or needs too
+    many fillers; UsageError for a configuration that cannot be filled exactly; PermissionDeniedError, if possible
+    before the stream is created. After a NatsError the same call with `resume` continues.
     """
     began = time.monotonic()
-    filling = Filling(js, name, config, source, how, progress)
-    check_fillers(name, filling.lacking, how.filler_limit)
+    filling = Filling(js, name, config, source, options, progress)
+    check_fillers(name, filling.missing_count, options.filler_limit)
     there = await js.stream_info(name)
     if there is not None and not resume:
         raise RefusedError(
@@ -93,7 +82,7 @@ async def publish_stream(
         )
     if there is None:
         await probe(js, name, filling, consumers=bool(consumers))
-    retry = Retry(js.connection, how.patience)
+    retry = Retry(js.connection, options.patience)
     makers = Consumers(js, name, source, consumers)
     acks = Acks.open(js.connection, name)
     try:
@@ -110,8 +99,8 @@ async def publish_stream(
 
 
 async def _complete(filling: Filling, makers: Consumers, acks: Acks) -> dict[str, Any]:
-    """Makes the consumers of a filled stream, and finishes all; returns the stream's state."""
-    # It is filled already, unless a server was killed since.
+    """Makes the consumers of a filled stream, configures all, and returns the stream's state."""
+    # already filled, unless a server was killed since
     await filling.fill(acks)
     if await makers.bring() or filling.unsettled:
         await asyncio.sleep(SETTLING)

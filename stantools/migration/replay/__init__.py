@@ -1,1 +1,1 @@
-"""Replay: messages of a store published again, at their own pace or any other."""
+"""Replay: messages of a store published again, at the original or another pace."""

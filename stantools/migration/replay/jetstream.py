@@ -1,11 +1,10 @@
-"""Publishing to streams: a message counts as confirmed when its stream has acknowledged it.
+"""Publishing to streams: a message is confirmed when its stream has acknowledged it.
 
-Promise: every message is stored exactly once, in order, also when the process is killed and the replay resumed, or the
-connection breaks. Each message carries an id (`Nats-Msg-Id`) made of the run, the channel and the sequence. Before
-anything is sent a second time, the streams are asked what they have got behind the last confirmed message, and whether
-they have lost any that they had acknowledged (a server that is killed may). Where that is not permitted, or messages
-leave the stream as soon as they are consumed, a repeated message is recognised only within the stream's duplicate
-window.
+Promise: every message is stored exactly once, in order, even if the process is killed and the replay resumed, or the
+connection breaks. Each message has an id (`Nats-Msg-Id`) made of the run, the channel and the sequence. Before
+anything is sent again, the streams are asked for the messages after the last confirmed one, and for the loss of
+acknowledged ones (which a killed server may cause). Without permission for that, or if messages leave the stream
+when consumed, a repeated message is recognised only within the stream's duplicate window.
 """
 
 from __future__ import annotations
@@ -30,19 +29,14 @@ from stantools.streamfiles import headers
 from stantools.streamfiles.batch import Batch
 
 MESSAGE_ID = "Nats-Msg-Id"
-#: Requests to the API at a time.
+#: concurrent API requests
 AT_ONCE = 16
-#: A longer stretch of a stream is gone through in parts, at the same time.
+#: sequences; a longer range of a stream is read in parts, concurrently
 _STRETCH = 512
 
 
 class Afterwards:
-    """Asks streams for the messages of one run.
-
-    Args:
-        jetstream: The API.
-        run: Names the run.
-    """
+    """Reads the messages of one run from streams."""
 
     def __init__(self, jetstream: JetStream, run: str) -> None:
         self._jetstream = jetstream
@@ -50,48 +44,33 @@ class Afterwards:
         self._limit = asyncio.Semaphore(AT_ONCE)
 
     def name(self, channel: str, sequence: int) -> str:
-        """Returns the id of a message."""
         return f"{self._begin}{channel}:{sequence}"
 
-    async def ids(self, stream: str, subject: str, behind: int, last: int) -> set[str]:
-        """Returns the ids of the messages of this run on a subject.
-
-        Args:
-            stream: The stream.
-            subject: The subject.
-            behind: Only messages with higher sequences in the stream.
-            last: Only messages up to this sequence.
-
-        Raises:
-            NatsError: The stream cannot be asked.
-        """
-        step = max(_STRETCH, -(-(last - behind) // AT_ONCE))
-        parts = [(low, min(low + step, last)) for low in range(behind, last, step)]
+    async def ids(self, stream: str, subject: str, after: int, last: int) -> set[str]:
+        """Returns the ids of this run on a subject, of messages with stream sequences in (after, last]."""
+        step = max(_STRETCH, -(-(last - after) // AT_ONCE))
+        parts = [(low, min(low + step, last)) for low in range(after, last, step)]
         found = await asyncio.gather(*(self._ids(stream, subject, low, high) for low, high in parts))
         return set().union(*found)
 
-    async def _ids(self, stream: str, subject: str, behind: int, last: int) -> set[str]:
+    async def _ids(self, stream: str, subject: str, after: int, last: int) -> set[str]:
         found: set[str] = set()
         async with self._limit:
-            while behind < last:
-                message = await self._message(stream, {"seq": behind + 1, "next_by_subj": subject})
+            while after < last:
+                message = await self._message(stream, {"seq": after + 1, "next_by_subj": subject})
                 sequence = int(message.get("seq", 0))
-                if not behind < sequence <= last:
+                if not after < sequence <= last:
                     break
-                behind = sequence
+                after = sequence
                 name = message_id(message)
                 if name.startswith(self._begin):
                     found.add(name)
         return found
 
     async def last(self, stream: str, subject: str, channel: str) -> int | None:
-        """Returns the sequence, in its channel, of the last message on a subject that only this channel goes to.
+        """Returns the channel sequence of the last message on a subject used by this channel only.
 
-        Returns:
-            0 if there is no message; None if the last one is not of this run.
-
-        Raises:
-            NatsError: The stream cannot be asked.
+        0 without a message; None if the last one is not of this run.
         """
         message = await self._message(stream, {"last_by_subj": subject})
         if not message:
@@ -100,7 +79,7 @@ class Afterwards:
         return int(sequence) if f"{begin}:" == f"{self._begin}{channel}:" and sequence.isdigit() else None
 
     async def _message(self, stream: str, query: dict[str, Any]) -> dict[str, Any]:
-        """Returns one message, empty if there is none."""
+        """Returns one message, {} if it does not exist."""
         try:
             answer = await self._jetstream.api(f"STREAM.MSG.GET.{stream}", query, asks=True)
         except ApiError as problem:
@@ -112,7 +91,7 @@ class Afterwards:
 
 
 def message_id(message: dict[str, Any]) -> str:
-    """Returns the id of a message as the API has it, empty if it has none."""
+    """Returns the id of a message from the API, "" without one."""
     for line in base64.b64decode(message.get("hdrs") or b"").split(b"\r\n"):
         name, colon, value = line.partition(b":")
         if colon and name.lower() == MESSAGE_ID.lower().encode():
@@ -120,46 +99,44 @@ def message_id(message: dict[str, Any]) -> str:
     return ""
 
 
-#: Of these the server's texts say enough.
+#: the texts of the server are sufficient for these errors
 _REMEDIES = {
-    10054: "raise max_msg_size of the stream and go on, or leave the message out with --seq",
-    10077: "make room in the stream, or raise its limits, and go on",
-    10047: "free storage on the server, or raise its limits, and go on",
+    10054: "raise max_msg_size of the stream and continue, or exclude the message with --seq",
+    10077: "free space in the stream, or raise its limits, and continue",
+    10047: "free storage on the server, or raise its limits, and continue",
 }
 
 
 class JetStreamPublisher(Publisher):
-    """Publishes to the streams that take the subjects."""
-
     def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions) -> None:
         super().__init__(connection, plan, state, options)
         self._jetstream = JetStream(connection)
-        self._afterwards = Afterwards(self._jetstream, state.run)
+        self._queries = Afterwards(self._jetstream, state.run)
         self._position = plan.position
-        self._behind = dict(state.streams)
+        self._confirmed = dict(state.streams)
         self._acked: dict[str, deque[tuple[int, int]]] = {}
-        self._asked = False
-        self._takes: dict[str, str] = {}  # subject -> stream
-        self._there: dict[str, set[str]] = {}  # subject -> ids of messages that its stream has
+        self._queried = False
+        self._stream_of: dict[str, str] = {}
+        self._stored_ids: dict[str, set[str]] = {}  # subject -> ids of messages in its stream
         self._inbox = b""
 
     async def _begin(self, *, resumed: bool) -> None:
-        if not self._asked:
+        if not self._queried:
             try:
                 await self._find_streams()
             except PermissionDeniedError as problem:
                 self.note(
-                    f"the streams could not be asked for ({problem.message}): if this replay is interrupted, repeated "
+                    f"the streams could not be listed ({problem.message}): if this replay is interrupted, repeated "
                     "messages are recognised only within the duplicate window"
                 )
-            self._asked = True
+            self._queried = True
         if not self._inbox:
             self._inbox = self.connection.new_inbox() + b"."
             self.connection.listen(self._inbox + b"*", self._on_ack)
         self._acked.clear()
-        self._there.clear()
+        self._stored_ids.clear()
         if resumed:
-            await self._look_what_is_there()
+            await self._find_stored_messages()
 
     async def _find_streams(self) -> None:
         limit = asyncio.Semaphore(AT_ONCE)
@@ -172,8 +149,8 @@ class JetStreamPublisher(Publisher):
         for subject, names in await asyncio.gather(*(find(shown(each)) for each in sorted(self.subjects))):
             if len(names) != 1:
                 raise NatsError(
-                    f"no stream at {self.connection.url} takes the subject {subject}",
-                    "create one first, or name subjects that a stream takes with --subject or --prefix",
+                    f"no stream at {self.connection.url} listens on the subject {subject}",
+                    "create one first, or use subjects of a stream with --subject or --prefix",
                 )
             takes[subject] = names[0]
         for name in sorted(set(takes.values())):
@@ -181,69 +158,69 @@ class JetStreamPublisher(Publisher):
             config: dict[str, Any] = (info or {}).get("config") or {}
             if config.get("no_ack"):
                 raise NatsError(
-                    f"the stream {name} acknowledges nothing (no_ack): nobody would know what it has stored",
-                    "switch no_ack off, or use --as core",
+                    f"the stream {name} sends no acknowledgements (no_ack), so that stored messages would be unknown",
+                    "disable no_ack, or use --as core",
                 )
             if config.get("sealed"):
-                raise NatsError(f"the stream {name} is sealed: it takes no messages", "choose another one")
+                raise NatsError(f"the stream {name} is sealed: it accepts no messages", "choose another one")
             if config.get("retention", "limits") != "limits":
                 self.note(
                     f"the stream {name} drops messages that were consumed: if this replay is interrupted, repeated "
                     "ones are recognised only within its duplicate window"
                 )
-            # Nothing of this run is behind it yet.
-            self._behind.setdefault(name, int(((info or {}).get("state") or {}).get("last_seq", 0)))
-        self._takes = takes
+            # the stream has no message of this run after its present end
+            self._confirmed.setdefault(name, int(((info or {}).get("state") or {}).get("last_seq", 0)))
+        self._stream_of = takes
 
-    async def _look_what_is_there(self) -> None:
-        """Asks the streams for messages of this run behind what is confirmed, and whether they lost any."""
+    async def _find_stored_messages(self) -> None:
+        """Reads messages of this run after the confirmed ones, and checks that none was lost."""
         try:
-            lasts = {name: await self._last_sequence(name) for name in sorted(set(self._takes.values()))}
-            lost = {name for name, last in lasts.items() if last < self._behind.get(name, 0)}
+            lasts = {name: await self._last_sequence(name) for name in sorted(set(self._stream_of.values()))}
+            lost = {name for name, last in lasts.items() if last < self._confirmed.get(name, 0)}
             for name in sorted(lost):
                 await self._go_back(name, lasts[name])
-            subjects = [(subject, stream) for subject, stream in self._takes.items() if stream not in lost]
+            subjects = [(subject, stream) for subject, stream in self._stream_of.items() if stream not in lost]
             found = await asyncio.gather(
-                *(self._afterwards.ids(name, each, self._behind.get(name, 0), lasts[name]) for each, name in subjects)
+                *(self._queries.ids(name, each, self._confirmed.get(name, 0), lasts[name]) for each, name in subjects)
             )
         except PermissionDeniedError as problem:
             self.note(
-                f"the streams could not be asked what they have already ({problem.message}): repeated messages are "
+                f"the messages of the streams could not be read ({problem.message}): repeated messages are "
                 "recognised only within the duplicate window"
             )
             return
-        self._there = {subject: ids for (subject, _), ids in zip(subjects, found, strict=True) if ids}
+        self._stored_ids = {subject: ids for (subject, _), ids in zip(subjects, found, strict=True) if ids}
 
     async def _last_sequence(self, stream: str) -> int:
         info = await self._jetstream.stream_info(stream)
         if info is None:
-            raise NatsError(f"the stream {stream} is gone", "create it again, then go on")
+            raise NatsError(f"the stream {stream} is gone", "create it again, then continue")
         return int((info.get("state") or {}).get("last_seq", 0))
 
     async def _go_back(self, stream: str, last: int) -> None:
-        """Goes back to what a stream has, after it has lost messages that it had acknowledged."""
+        """Goes back to the last message of a stream that has lost acknowledged messages."""
         subjects = Counter(self.routes.values())
         for channel, subject in self.routes.items():
-            if self._takes[shown(subject)] != stream:
+            if self._stream_of[shown(subject)] != stream:
                 continue
-            sequence = await self._afterwards.last(stream, shown(subject), header_text(channel))
+            sequence = await self._queries.last(stream, shown(subject), header_text(channel))
             if subjects[subject] > 1 or sequence is None:
                 raise NatsError(
                     f"the stream {stream} has lost messages that it had acknowledged (its last one is {last}), and "
-                    f"not only those of channel {shown(channel)} are on {shown(subject)}: which cannot be determined",
+                    f"{shown(subject)} has messages of other channels than {shown(channel)}: the lost ones are unknown",
                     "purge the stream and start over, or replay each channel to a subject of its own",
                 )
             self.ledger.set_position(channel, self._position(channel, sequence))
-        self._behind[stream] = last
+        self._confirmed[stream] = last
         self.note(f"the stream {stream} had lost messages that it had acknowledged; they are sent again")
 
     async def _send(self, batch: Batch) -> None:
         channel = self._texts[batch.channel]
-        there = self._there.get(shown(batch.subject))
+        there = self._stored_ids.get(shown(batch.subject))
         publish, most, origin = self.connection.publish, self.connection.max_payload, self._options.origin_headers
         for sequence, timestamp, reply, data in batch.messages():
             self.check()
-            name = self._afterwards.name(channel, sequence)
+            name = self._queries.name(channel, sequence)
             if there and name in there:
                 there.discard(name)
                 self.again += 1
@@ -266,7 +243,7 @@ class JetStreamPublisher(Publisher):
         if not self.ledger.low <= number < self.ledger.next:
             return  # of an earlier leg
         if not message.data:
-            self.fail(NobodyListensError("no stream has taken a message", "check the streams, then go on"))
+            self.fail(NobodyListensError("no stream has accepted a message", "check the streams, then continue"))
             return
         try:
             answer = json.loads(message.data)
@@ -275,21 +252,19 @@ class JetStreamPublisher(Publisher):
             self.fail(NatsError(f"a message was answered with {message.data[:80]!r}", "is that a stream?"))
             return
         if error or not isinstance(stream, str) or not isinstance(sequence, int):
-            self._on_refused(number, error if isinstance(error, dict) else {})
+            details = error if isinstance(error, dict) else {}
+            reason = str(details.get("description") or "without a reason")
+            remedy = _REMEDIES.get(int(details.get("err_code") or 0), "see the stream's configuration, then continue")
+            self.fail(self.refused_message(number, reason, remedy))
             return
         if self.confirmed(number):
             self.again += bool(answer.get("duplicate"))
             self._acked.setdefault(stream, deque()).append((number, sequence))
 
-    def _on_refused(self, number: int, error: dict[str, Any]) -> None:
-        reason = str(error.get("description") or "without a reason")
-        remedy = _REMEDIES.get(int(error.get("err_code") or 0), "see the stream's configuration, then go on")
-        self.fail(self.refused_message(number, reason, remedy))
-
     def confirmed_streams(self) -> dict[str, int]:
-        """Returns, of each stream, a sequence behind which nothing is that is confirmed without a hole."""
+        """Returns, for each stream, the sequence of its last message before any unconfirmed one."""
         for stream, acked in self._acked.items():
-            # Acks of a stream come in the order of its sequences.
+            # Acknowledgements of a stream come in the order of its sequences.
             while acked and acked[0][0] < self.ledger.low:
-                self._behind[stream] = acked.popleft()[1]
-        return dict(self._behind)
+                self._confirmed[stream] = acked.popleft()[1]
+        return dict(self._confirmed)

@@ -1,4 +1,4 @@
-"""What users say of a replay: what is published again, as what, and how fast. Nothing here imports numpy."""
+"""Options of a replay: messages, destination and pace. Nothing here imports numpy."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ _MAX_SPEED = 1e6
 
 
 class Kind(enum.StrEnum):
-    """What messages are published as."""
-
     CORE = "core"
     JETSTREAM = "jetstream"
     STREAMING = "streaming"
 
 
 def _read_speed(text: str) -> float | None:
-    """Reads a speed; None is as fast as possible."""
+    """Reads a speed; None: as fast as possible."""
     if text == "max":
         return None
     if text == "original":
@@ -39,14 +37,12 @@ def _read_speed(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """What is published again, as what, and how fast."""
-
     channels: tuple[str, ...] = CHANNELS.field()
     sequences: tuple[int | None, int | None] | None = SEQUENCES.field()
     since: int | None = SINCE.field()
     until: int | None = UNTIL.field()
     kind: Kind = option(
-        "Publish to NATS subjects, to streams that take them, or to channels of a streaming server.",
+        "Publish to NATS subjects, to streams that listen on them, or to channels of a streaming server.",
         "--as",
         default=Kind.CORE,
         choices=Kind,
@@ -58,22 +54,22 @@ class ReplayOptions:
         written="original",
         metavar="original|N|max",
     )
-    rate: float | None = option("Messages a second, at most.", kind=float, least=0, above=True, metavar="N")
-    max_pause: int | None = AGE.field(help="Shorten longer pauses between messages to this.", metavar="TIME")
+    rate: float | None = option("Limit of messages per second.", kind=float, least=0, above=True, metavar="N")
+    max_pause: int | None = AGE.field(help="Longest pause between messages.", metavar="TIME")
     rules: tuple[str, ...] = option(
-        "Rewrite names: 'old.*=new.*'. * is one token ($1, $2 to reorder), > the rest; the first that matches counts.",
+        "Rewrite names: 'old.*=new.*'. * is one token ($1, $2 to reorder), > the rest; the first match counts.",
         "--subject",
         default=(),
         metavar="RULE",
     )
-    prefix: str = option("Put this and a dot in front of every subject.", default="", metavar="PREFIX")
-    origin_headers: bool = option("Say in headers where messages come from: channel, sequence, time.", default=False)
-    cluster_id: str | None = CLUSTER_ID.field(help="Cluster id of the streaming server; test-cluster if not given.")
-    client_id: str | None = option("The name to register under with the streaming server.", metavar="ID")
+    prefix: str = option("Prefix of every subject, before a dot.", default="", metavar="PREFIX")
+    origin_headers: bool = option("Add headers with the origin of messages: channel, sequence, time.", default=False)
+    cluster_id: str | None = CLUSTER_ID.field(help="Cluster id of the streaming server; default: test-cluster.")
+    client_id: str | None = option("Client id for the streaming server.", metavar="ID")
     discover_prefix: str | None = option("The streaming server's discover_prefix.", metavar="SUBJECT")
     resume: bool = option("Continue an interrupted replay.", default=False)
     state: Path | None = option(
-        "Where to remember how far it is; by default a file in the current directory that is found by the command.",
+        "File with the progress; default: a file in the current directory, named after the command's options.",
         kind=Path,
         metavar="FILE",
     )
@@ -81,28 +77,24 @@ class ReplayOptions:
     archived: bool = ARCHIVED.field()
 
     def check(self) -> None:
-        """Checks that no option is of no use for what messages are published as.
-
-        Raises:
-            UsageError: One is.
-        """
+        """Raises UsageError for an option that has no effect with this destination."""
         if self.kind is not Kind.STREAMING:
             for name in ("cluster_id", "client_id", "discover_prefix"):
                 if getattr(self, name) is not None:
                     flag = f"--{name.replace('_', '-')}"
-                    raise UsageError(f"{flag} is of no use without --as streaming", "add that, or leave it out")
+                    raise UsageError(f"{flag} has no effect without --as streaming", "add that, or remove it")
         elif self.origin_headers:
             raise UsageError(
-                "messages of a streaming server have no headers, which --origin-headers would write", "leave it out"
+                "--origin-headers needs headers, which messages of a streaming server lack", "leave it out"
             )
 
     @property
     def streaming_id(self) -> str:
-        """The cluster id of the streaming server; servers and clients use that one unless configured otherwise."""
+        """Cluster id of the streaming server; the default is that of servers and clients."""
         return self.cluster_id or "test-cluster"
 
     def identity(self, store: Path, servers: Sequence[str]) -> dict[str, Any]:
-        """Returns what makes it the same replay when it is resumed."""
+        """Returns the options that must be equal when a replay is resumed."""
         return {
             "store": str(store.resolve()),
             "to": list(servers),

@@ -1,4 +1,4 @@
-"""Running a replay: legs, pace, saving, stopping. See `publisher` for what a leg is."""
+"""A replay: legs, pace, saving, stopping. See `publisher` for legs."""
 
 from __future__ import annotations
 
@@ -25,34 +25,26 @@ from stantools.nats.options import ConnectOptions
 from stantools.progress import Progress
 
 _SECOND = 1_000_000_000
-#: About 290 years: what is due later is due never, and the sums cannot overflow.
+#: nanoseconds, about 290 years: never; sums with it cannot overflow
 _NEVER = 2**62
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast."""
-
-    #: How many times faster than the original; None does not wait for original times at all.
+    #: multiple of the original speed; None: original times are ignored
     speed: float | None = 1.0
-    #: Messages a second at most, None for no limit. It holds at every moment: there are no bursts.
+    #: limit of messages per second, without bursts; None: unlimited
     rate: float | None = None
-    #: No pause between two messages is longer than this, in nanoseconds of the replay; None for no limit.
+    #: longest pause between two messages, in nanoseconds of the replay; None: unlimited
     longest_pause: int | None = None
 
     def seconds(self, plan: ReplayPlan) -> float:
-        """Returns about how long a replay takes at least; at most, if pauses are shortened."""
+        """Estimates the duration: the shortest one, or the longest one with shortened pauses."""
         by_time = plan.span / _SECOND / self.speed if self.speed else 0.0
         return max(by_time, plan.messages / self.rate if self.rate else 0.0)
 
 
 class Pacer:
-    """Makes a schedule, which begins now.
-
-    Args:
-        pace: How fast.
-    """
-
     def __init__(self, pace: Pace) -> None:
         self._speed = pace.speed
         self._step = 0 if pace.rate is None else _SECOND / pace.rate
@@ -67,24 +59,20 @@ class Pacer:
         return self._speed is not None or bool(self._step)
 
     def schedule(self, timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns when each of the next messages is due, in nanoseconds after the start of the replay.
-
-        Args:
-            timestamps: When they were stored, in nanoseconds since 1970.
-        """
+        """Returns when the next messages are due, in nanoseconds after the start of the replay."""
         if len(timestamps) <= 1:
-            # The usual case where channels alternate.
+            # the usual case with alternating channels
             return np.array([self._one(int(each)) for each in timestamps], np.int64)
         due = self._by_time(timestamps)
         if self._step:
-            # Each is at least a step after the one before: due[i] = max(due[i], due[i - 1] + step).
+            # each is at least one step after its predecessor: due[i] = max(due[i], due[i - 1] + step)
             steps = np.arange(len(due)) * self._step
             due = np.maximum.accumulate(np.maximum(due, self._next + steps) - steps) + steps
             self._next = float(due[-1]) + self._step
         return np.minimum(due, _NEVER).astype(np.int64)
 
     def _one(self, timestamp: int) -> int:
-        """Does what `schedule` does, for a single message."""
+        """As `schedule`, for a single message."""
         due = 0.0
         if self._speed is not None:
             last = timestamp if self._last is None else self._last
@@ -103,7 +91,7 @@ class Pacer:
         first = int(timestamps[0]) if self._last is None else self._last
         times = np.maximum.accumulate(np.concatenate(([first], timestamps)).astype(np.int64))
         self._last = int(times[-1])
-        # The difference of two times of which the later is not smaller always fits, as an unsigned number.
+        # The difference of two ordered times always fits into an unsigned number.
         numbers: npt.NDArray[np.uint64] = times.view(np.uint64)
         pauses: npt.NDArray[np.float64] = (numbers[1:] - numbers[:-1]) / self._speed
         if self._pause is not None:
@@ -113,47 +101,39 @@ class Pacer:
         return due
 
 
-#: Seconds between two saves of the state.
+#: seconds between two saves of the state
 SAVE_EVERY = 1.0
-#: Seconds that confirmations have to come in after the user has stopped the replay.
+#: seconds for confirmations after the user has stopped the replay
 GRACE = 10.0
-#: Legs in a row that achieve nothing.
+#: limit of consecutive legs without progress
 ATTEMPTS = 6
-#: Seconds for the connection to come back.
+#: seconds for the connection to come back
 _RECONNECT = 90.0
 _TICK = 0.1
-#: Messages, and bytes of payload, that are sent without looking at anything else.
+#: limits of messages, and of payload bytes, that are sent without other checks
 _PART = 256
 _PART_BYTES = 1 << 20
-#: Shorter waits than this many seconds are not worth a system call.
+#: seconds; shorter waits are not worth a system call
 _SHORTEST = 0.001
-#: A rate is kept from falling this many nanoseconds behind: what was missed is not made up for by a burst.
+#: nanoseconds that a rate may lag behind; older delay is not made up for by a burst
 _SLACK = 50_000_000
 
 
 @dataclass
 class Outcome:
-    """What a replay has done."""
-
-    messages: int = 0  #: messages that the target has, and had not confirmed before this run
+    messages: int = 0  #: messages confirmed in this run
     finished: bool = False  #: everything is replayed; False if the user stopped it
-    seconds: float = 0.0  #: how long it took
-    again: int = 0  #: messages that the target had already
-    #: Messages that were on their way when the connection broke: they were sent again, or found there.
+    seconds: float = 0.0
+    again: int = 0  #: messages that the target had before
+    #: messages in flight when the connection broke: sent again, or found at the target
     repeated: int = 0
 
 
 class Replay:
     """One run of a replay.
 
-    Args:
-        plan: All that is to be replayed, also what an earlier run has done.
-        publisher: Where it goes.
-        file: Where to remember how far it is.
-        pace: How fast.
-        stop: Set when the user wants to stop.
-        say: Called with what the user is to know at once.
-        progress: Called with the bytes of payload that were sent.
+    `plan` includes messages that an earlier run has replayed; `stop` is set when the user wants to stop; `say` shows
+    a message to the user; `progress` gets sent payload bytes.
     """
 
     def __init__(
@@ -180,11 +160,7 @@ class Replay:
         self.outcome = Outcome()
 
     async def run(self) -> Outcome:
-        """Replays until everything is done or the user stops it.
-
-        Raises:
-            StantoolsError: It cannot go on; the state is saved.
-        """
+        """Replays until all is done or the user stops it. On errors the state is saved."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         connection = self._publisher.connection
@@ -207,12 +183,12 @@ class Replay:
                     self.outcome.repeated += self._ledger.forget_outstanding()
                     if self._stop.is_set():
                         break
-                    self._say(f"{problem.message}; trying to go on")
-                    await self._back_again(0.25 * 2**attempts)
-            await self._take_leave()
+                    self._say(f"{problem.message}; trying to continue")
+                    await self._wait_for_connection(0.25 * 2**attempts)
+            await self._close_session()
         except StantoolsError:
             if self._begun and connection.connected:
-                await self._take_leave()
+                await self._close_session()
             raise
         finally:
             self._save()
@@ -241,13 +217,13 @@ class Replay:
             await asyncio.gather(sender, ticker, return_exceptions=True)
 
     async def _send_all(self, failed: asyncio.Future[NatsError]) -> bool:
-        """Sends what is left; False if the user stopped it before everything was sent."""
+        """Sends the remaining messages; returns False if the user stopped before the end."""
         try:
             finished = await self._send_batches(failed)
         except StantoolsError as problem:
             if problem.retriable:
                 raise
-            # The store, or a message, stops us; what is on its way need not be repeated.
+            # Reading or one message failed; messages in flight need not be repeated.
             with suppress(NatsError, TimeoutError):
                 await asyncio.wait_for(self._publisher.settle(), GRACE)
             raise
@@ -274,7 +250,7 @@ class Replay:
                     if late < 0:
                         await self._pause(-late / 1e9, failed)
                         continue
-                    # A rate must hold after a delay, too.
+                    # A rate must hold after a delay as well.
                     if self._pace.rate and late > _SLACK:
                         start += late / 1e9
                         now -= late
@@ -305,8 +281,8 @@ class Replay:
                 self._save()
                 saved = loop.time()
 
-    async def _back_again(self, pause: float) -> None:
-        """Waits until the connection is back and a moment has passed, or the user stops it."""
+    async def _wait_for_connection(self, pause: float) -> None:
+        """Waits for the connection and a short pause, or until the user stops."""
         stopped = asyncio.ensure_future(self._stop.wait())
         waiting = asyncio.ensure_future(self._publisher.connection.wait_connected(_RECONNECT))
         try:
@@ -319,11 +295,11 @@ class Replay:
                 task.cancel()
             await asyncio.gather(stopped, waiting, return_exceptions=True)
 
-    async def _take_leave(self) -> None:
+    async def _close_session(self) -> None:
         try:
             await self._publisher.end()
         except NatsError as problem:
-            self._publisher.note(f"leaving went wrong: {problem.message}")
+            self._publisher.note(f"closing the session failed: {problem.message}")
 
     def _save(self) -> None:
         state = self._file.state
@@ -332,7 +308,6 @@ class Replay:
         self._file.save()
 
 
-#: What publishes, by what messages are published as.
 PUBLISHERS: Mapping[Kind, type[Publisher]] = {
     Kind.CORE: CorePublisher,
     Kind.JETSTREAM: JetStreamPublisher,
@@ -351,20 +326,9 @@ async def replay(
     say: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Replays what is left of a plan.
+    """Replays the remaining messages of a plan; confirmed ones are recorded in `file`, even after an error.
 
-    Args:
-        plan: All that is to be replayed.
-        connecting: How to connect.
-        options: What users say of it.
-        file: How far it is, and where to remember that.
-        pace: How fast.
-        stop: Set when the user wants to stop.
-        say: Called with what the user is to know at once.
-        progress: Called with the bytes of payload that were sent.
-
-    Raises:
-        StantoolsError: It cannot go on. What is confirmed is in the file.
+    `stop` is set when the user wants to stop; `say` shows a message to the user; `progress` gets sent payload bytes.
     """
     async with connect(connecting, name="stantools replay") as connection:
         publisher = PUBLISHERS[options.kind](connection, plan, file.state, options)

@@ -1,4 +1,4 @@
-"""What is replayed: of each channel which messages, and under which subject."""
+"""Messages of a replay, by channel, with their subjects."""
 
 from __future__ import annotations
 
@@ -22,27 +22,22 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True)
 class Chosen(Bounds):
-    """Which messages are wanted; negative sequences count from the channel's end."""
+    """Selected messages; negative sequences count from the channel's end."""
 
-    #: Channel -> the last sequence that negative ones count from; the channel's last one if not given.
+    #: channel -> last sequence that negative ones count from; default: the channel's last one
     ends: Mapping[str, int] = field(default_factory=dict)
 
     def fixed(self, channels: Iterable[ChannelSource]) -> Chosen:
-        """Returns what means the same messages when channels have grown."""
+        """Returns a selection of the same messages for channels that have grown."""
         ends = {shown(each.raw_name): each.sequences.last for each in channels} if self.counts_from_end else {}
         return replace(self, ends=ends)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it for a state file."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Chosen:
-        """Reads what `as_json` gave.
-
-        Raises:
-            ValueError: It is something else.
-        """
+        """Reads the result of `as_json`; raises ValueError for anything else."""
         numbers = first, last, since, until = tuple(values.get(name) for name in ("first", "last", "since", "until"))
         ends = values.get("ends", {})
         if not isinstance(ends, dict) or not all(isinstance(each, int) for each in ends.values()):
@@ -52,7 +47,7 @@ class Chosen(Bounds):
         return cls(first, last, since, until, ends)
 
     def of(self, channel: ChannelSource) -> ChannelSource:
-        """Returns a channel with only the messages that are wanted. With times, it reads all timestamps."""
+        """Returns a channel with the selected messages only. A selection by time reads all timestamps."""
         end = self.ends.get(shown(channel.raw_name), channel.sequences.last)
         if self.first is not None or self.last is not None:
             wanted = self.resolved(end)
@@ -76,31 +71,26 @@ class Chosen(Bounds):
 
 @dataclass(frozen=True)
 class ReplayChannel:
-    """One channel of a replay."""
-
-    source: ChannelSource  #: its messages, those that are wanted
-    subject: bytes  #: where they go; for a streaming server the channel there
+    source: ChannelSource  #: selected messages
+    subject: bytes  #: destination; for a streaming server, its channel
 
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """What a replay is going to do."""
-
-    channels: tuple[ReplayChannel, ...]  #: those that have anything to replay, by name
+    channels: tuple[ReplayChannel, ...]  #: channels with messages to replay, by name
 
     @property
     def messages(self) -> int:
-        """How many messages there are."""
         return sum(channel.source.count for channel in self.channels)
 
     @property
     def payload(self) -> int:
-        """Bytes of payload, about."""
+        """Approximate bytes of payload."""
         return sum(channel.source.payload_bytes for channel in self.channels)
 
     @property
     def span(self) -> int:
-        """Nanoseconds between the first and the last message, by their timestamps."""
+        """Nanoseconds between the timestamps of the first and the last message."""
         if not self.channels:
             return 0
         first = min(channel.source.first_timestamp for channel in self.channels)
@@ -108,7 +98,7 @@ class ReplayPlan:
 
     @property
     def routes(self) -> dict[bytes, bytes]:
-        """Channel -> where it goes."""
+        """Channel -> destination."""
         return {channel.source.raw_name: channel.subject for channel in self.channels}
 
     def position(self, channel: bytes, sequence: int) -> Position | None:
@@ -120,7 +110,7 @@ class ReplayPlan:
         return None
 
     def after(self, positions: Mapping[bytes, Position]) -> ReplayPlan:
-        """Returns what is left behind some positions."""
+        """Returns the messages after these positions."""
         left = []
         for channel in self.channels:
             position = positions.get(channel.source.raw_name)
@@ -132,52 +122,33 @@ class ReplayPlan:
         return ReplayPlan(tuple(left))
 
     def read(self) -> Iterator[Batch]:
-        """Yields all messages: channels together in the order of time, each channel in the order of its sequences.
-
-        Raises:
-            StoreUnreadableError: As from `ChannelSource.read`.
-            DecryptError: As from `ChannelSource.read`.
-        """
+        """Yields all messages, channels merged by time, each in the order of its sequences."""
         parts = [(channel.source, channel.subject) for channel in self.channels]
         return stream_source(parts).read() if parts else iter(())
 
     def check_positions(self, source: StoreSource, positions: Mapping[bytes, Position]) -> None:
-        """Makes sure that a store is the one that positions are of.
-
-        Raises:
-            RefusedError: It is another one, or has been started over.
-        """
+        """Raises RefusedError unless the positions belong to this store."""
         known = {channel.raw_name: channel for channel in source.channels}
         for name, position in positions.items():
             channel = known.get(name)
             what = ""
             if channel is None:
-                what = "there is no such channel any more"
+                what = "the channel no longer exists"
             elif position.sequence > channel.last:
                 what = f"it was replayed up to sequence {position.sequence}, its last one is now {channel.last}"
             elif position.sequence in channel.sequences:
                 message = channel.narrowed(Ranges.of([(position.sequence, position.sequence)]))
                 if message.first_timestamp != position.timestamp:
-                    what = f"its message {position.sequence} is another one now"
+                    what = f"its message {position.sequence} is different now"
             if what:
                 raise RefusedError(
-                    f"the store is not the one that was replayed: channel {shown(name)}: {what}",
-                    "give the right store, or start over without --resume",
+                    f"this is not the replayed store: channel {shown(name)}: {what}",
+                    "name the right store, or start over without --resume",
                 )
 
 
 def plan_replay(source: StoreSource, rules: SubjectRules, chosen: Chosen, *, streaming: bool) -> ReplayPlan:
-    """Plans a replay of all channels of a source.
-
-    Args:
-        source: The channels.
-        rules: Where they go.
-        chosen: Which of their messages.
-        streaming: They go to a streaming server, as channels.
-
-    Raises:
-        UsageError: A subject is none that can be published to.
-    """
+    """Plans a replay of all channels of a source; `streaming`: the destinations are channels of a streaming server."""
     channels = []
     for channel in source.channels:
         wanted = chosen.of(channel)
@@ -189,7 +160,7 @@ def plan_replay(source: StoreSource, rules: SubjectRules, chosen: Chosen, *, str
             kind = "channel" if streaming else "subject"
             raise UsageError(
                 f"channel {shown(channel.raw_name)!r} cannot be replayed: the {kind} {shown(subject)!r} {problem}",
-                "give it another one with --subject 'CHANNEL=SUBJECT', or choose others with --channel",
+                "give it another one with --subject 'CHANNEL=SUBJECT', or choose other channels with --channel",
             )
         channels.append(ReplayChannel(wanted, subject))
     return ReplayPlan(tuple(channels))

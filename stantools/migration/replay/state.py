@@ -1,11 +1,10 @@
-"""The state file of a replay: how far it is, so that `--resume` goes on where it ended, whatever ended it.
+"""The state file of a replay, which lets `--resume` continue it after any kind of end.
 
     {"schema": 1, "kind": "stantools-replay", "identity": {"store": …, "to": …, …}, "run": "…", "selection": {…},
      "channels": {"orders": [42, 1600000000000000000], …}, "streams": {"ORDERS": 57}}
 
-It is replaced as a whole by a rename, so that it is never half written. Whoever has it open holds a lock on it. A
-position stands for what the target has confirmed; when the process is killed, what was confirmed since the file was
-last written is not in it.
+It is replaced atomically by a rename, and locked while open. A position means confirmation by the target;
+confirmations after the last save are lost when the process is killed.
 """
 
 from __future__ import annotations
@@ -30,10 +29,8 @@ from stantools.store.durable import fsync_directory, write_all, writing
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a channel is."""
-
-    sequence: int  #: of its last message that is done
-    timestamp: int  #: of the same, in nanoseconds since 1970: returns whether a store is still the same
+    sequence: int  #: sequence of its last confirmed message
+    timestamp: int  #: timestamp of that message, nanoseconds since 1970, to recognise the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,54 +42,43 @@ class _Run:
 
 
 class Ledger:
-    """Keeps account of one replay.
+    """Records sent and confirmed messages of one replay. Messages are numbered in the order of sending.
 
-    Args:
-        positions: Where the channels are, from an earlier run.
+    `positions` of the channels come from an earlier run.
     """
 
     def __init__(self, positions: Mapping[bytes, Position] | None = None) -> None:
         self._positions = dict(positions or {})
         self._runs: deque[_Run] = deque()
         self._ahead: set[int] = set()
-        self._next = 0  # the number of the next message
-        self._low = 0  # the lowest number that may still be outstanding
-        #: Messages that are confirmed without a hole before them.
+        self._next = 0
+        self._low = 0  # lowest number that may be unconfirmed
+        #: messages confirmed without a gap before them
         self.confirmed = 0
 
     @property
     def next(self) -> int:
-        """The number of the next message."""
         return self._next
 
     @property
     def low(self) -> int:
-        """The lowest number that is not confirmed."""
+        """The lowest unconfirmed number."""
         return self._low
 
     @property
     def outstanding(self) -> int:
-        """Messages that were sent and are not confirmed."""
+        """Sent but unconfirmed messages."""
         return self._next - self._low - len(self._ahead)
 
     def add(self, channel: bytes, sequences: list[int], timestamps: list[int]) -> int:
-        """Notes messages of one channel that are being sent.
-
-        Args:
-            channel: The channel.
-            sequences: Their sequences; the list is kept.
-            timestamps: Their timestamps; the list is kept.
-
-        Returns:
-            The number of the first.
-        """
+        """Adds messages of one channel that are being sent; returns the number of the first. The lists are kept."""
         number = self._next
         self._runs.append(_Run(number, channel, sequences, timestamps))
         self._next += len(sequences)
         return number
 
     def withdraw(self, number: int) -> None:
-        """Notes that messages from this number on were not sent after all."""
+        """Removes messages from this number on, which were not sent after all."""
         while self._runs and self._runs[-1].first >= number:
             self._runs.pop()
         if self._runs and number < self._next:
@@ -102,11 +88,7 @@ class Ledger:
         self._next = min(self._next, number)
 
     def confirm(self, number: int) -> bool:
-        """Notes that one message is confirmed.
-
-        Returns:
-            True if it was outstanding.
-        """
+        """Records one confirmation; returns whether the message was unconfirmed."""
         if not self._low <= number < self._next or number in self._ahead:
             return False
         if number == self._low:
@@ -116,7 +98,7 @@ class Ledger:
         return True
 
     def confirm_below(self, number: int) -> None:
-        """Notes that every message with a number below this is confirmed."""
+        """Records the confirmation of all messages below a number."""
         number = min(number, self._next)
         if number > self._low:
             self._ahead = {each for each in self._ahead if each >= number}
@@ -130,14 +112,14 @@ class Ledger:
         self._low = low
 
     def where(self, number: int) -> tuple[bytes, int]:
-        """Returns channel and sequence of a message that is not yet part of `positions`."""
+        """Returns channel and sequence of a message after `positions`."""
         for run in self._runs:
             if run.first <= number < run.first + len(run.sequences):
                 return run.channel, run.sequences[number - run.first]
         raise KeyError(number)
 
     def positions(self) -> dict[bytes, Position]:
-        """Returns how far every channel is, as far as there is no hole."""
+        """Returns the position of every channel, before its first unconfirmed message."""
         while self._runs and self._runs[0].first < self._low:
             run = self._runs[0]
             row = min(self._low - run.first, len(run.sequences)) - 1
@@ -148,7 +130,7 @@ class Ledger:
         return dict(self._positions)
 
     def set_position(self, channel: bytes, position: Position | None) -> None:
-        """Corrects how far a channel is, None for its beginning; nothing may be outstanding."""
+        """Corrects the position of a channel, None for its beginning; all messages must be confirmed."""
         self.positions()
         if position is None:
             self._positions.pop(channel, None)
@@ -156,11 +138,7 @@ class Ledger:
             self._positions[channel] = position
 
     def forget_outstanding(self) -> int:
-        """Drops what is not part of `positions`: it will be sent again, under new numbers.
-
-        Returns:
-            How many messages that are.
-        """
+        """Drops and counts messages after `positions`: they will be sent again, with new numbers."""
         self.positions()
         dropped = self._next - self._low
         self._runs.clear()
@@ -176,18 +154,15 @@ _LARGEST = 1 << 28
 
 @dataclass
 class ReplayState:
-    """How far a replay is."""
-
-    identity: dict[str, Any]  #: what makes it this replay and no other: store, target, kind, channels, rules
-    selection: dict[str, Any] = field(default_factory=dict)  #: which messages were asked for, in absolute terms
-    #: A text that no other replay has; every message carries it, so that a target can tell what it has.
+    identity: dict[str, Any]  #: identity of the replay: store, target, kind, channels, rules
+    selection: dict[str, Any] = field(default_factory=dict)  #: selected messages, with absolute sequences
+    #: unique text of this replay in every message, by which a target recognises them
     run: str = field(default_factory=lambda: secrets.token_hex(8))
-    channels: dict[bytes, Position] = field(default_factory=dict)  #: what is confirmed of each channel
-    #: Stream -> a sequence in it: what is confirmed is not behind it. Only for JetStream.
+    channels: dict[bytes, Position] = field(default_factory=dict)  #: confirmed position of each channel
+    #: JetStream only: stream -> sequence of its last message before any unconfirmed one
     streams: dict[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Returns the content of the file."""
         document = {
             "schema": _SCHEMA,
             "kind": _KIND,
@@ -201,14 +176,10 @@ class ReplayState:
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Reads the content of a file.
-
-        Raises:
-            ValueError: It is none.
-        """
+        """Reads the content of a file; raises ValueError for other files."""
         document = json.loads(content)
         if not isinstance(document, dict) or document.get("kind") != _KIND:
-            raise ValueError("it is not a state of a replay")
+            raise ValueError("it is not the state of a replay")
         if document.get("schema") != _SCHEMA:
             raise ValueError(f"it has schema {document.get('schema')!r}, expected {_SCHEMA}")
         channels = {
@@ -218,7 +189,7 @@ class ReplayState:
         streams = {name: _whole(sequence) for name, sequence in _table(document, "streams").items()}
         run = document.get("run")
         if not isinstance(run, str) or not run.isalnum() or not run.isascii():
-            raise ValueError("its run is missing")
+            raise ValueError("`run` is missing")
         selection = _table(document, "selection")
         return cls(_table(document, "identity"), selection, run, channels, streams)
 
@@ -237,28 +208,20 @@ def _whole(value: object) -> int:
 
 
 def default_path(identity: dict[str, Any]) -> Path:
-    """Returns where the state of a replay lies unless the user says otherwise: the same command finds it again."""
+    """Returns the default path of the state: equal for equal commands."""
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
     return Path(f"stantools-replay-{digest}.json")
 
 
 class StateFile:
-    """A state file that is open, and locked; a context manager.
+    """An open, locked state file; a context manager.
 
-    Args:
-        path: Where it is, or is to be.
-        identity: Of the replay that is to run.
-        resume: Go on from it; otherwise it must not exist yet.
-
-    Raises:
-        RefusedError: It belongs to a replay that did not finish or to another one, is in use, or is not there.
-        StoreUnreadableError: It cannot be read.
-        StoreUnwritableError: It cannot be written.
+    With `resume` it continues an existing file, otherwise the file must not exist. Raises RefusedError if it belongs
+    to another or unfinished replay, is in use, or does not exist.
     """
 
     def __init__(self, path: Path, identity: dict[str, Any], *, resume: bool) -> None:
         self.path = path
-        #: What is in it.
         self.state = ReplayState(identity)
         self._written = b""
         if resume:
@@ -280,11 +243,7 @@ class StateFile:
         os.close(self._descriptor)
 
     def save(self) -> None:
-        """Writes the state, if it has changed.
-
-        Raises:
-            StoreUnwritableError: It cannot be written; the file has the content of the last time.
-        """
+        """Writes the state if it has changed; on an error the old content stays."""
         content = self.state.encode()
         if content == self._written:
             return
@@ -300,18 +259,13 @@ class StateFile:
                 os.close(descriptor)
                 temporary.unlink(missing_ok=True)
                 raise
-            # The new file was locked before it had the name: nobody can come in between.
+            # The new file was locked before the rename, so that the lock has no gap.
             os.close(self._descriptor)
             self._descriptor = descriptor
             fsync_directory(self.path.parent)
         self._written = content
 
     def remove(self) -> None:
-        """Removes the file: the replay is finished.
-
-        Raises:
-            StoreUnwritableError: It cannot be removed.
-        """
         with writing(self.path):
             self.path.unlink(missing_ok=True)
             fsync_directory(self.path.parent)
@@ -322,8 +276,8 @@ class StateFile:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             except FileExistsError as problem:
                 raise RefusedError(
-                    f"{self.path}: already exists: a replay that has not finished",
-                    "go on with it by --resume; to start over, remove the file or name another one by --state",
+                    f"{self.path}: already exists, from an unfinished replay",
+                    "continue it with --resume; to start over, remove the file or name another one with --state",
                 ) from problem
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         return descriptor
@@ -334,8 +288,8 @@ class StateFile:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError as problem:
                 raise RefusedError(
-                    f"{self.path}: there is no state to go on from",
-                    "was it finished, or was it another command? name its file by --state, or leave --resume out",
+                    f"{self.path}: this state file does not exist, so that no replay can be resumed",
+                    "if that replay finished, or was another command, remove --resume; else name its file with --state",
                 ) from problem
             except OSError as problem:
                 raise StoreUnreadableError(f"{self.path}: cannot be read: {problem.strerror}") from problem
@@ -352,18 +306,18 @@ class StateFile:
                 if problem.errno != errno.ENOENT:
                     raise StoreUnreadableError(f"{self.path}: cannot be read: {problem.strerror}") from problem
             else:
-                os.close(descriptor)  # another run has put a new file in its place in between
+                os.close(descriptor)  # another run has replaced the file meanwhile
 
     def _read(self, identity: dict[str, Any]) -> None:
         try:
             content = os.pread(self._descriptor, _LARGEST, 0)
-            # A run that was killed before it had anything to remember leaves an empty file.
+            # A run killed before its first save leaves an empty file.
             if content:
                 self.state = ReplayState.decode(content)
         except (OSError, ValueError, TypeError, AttributeError) as problem:
             reason = problem.strerror if isinstance(problem, OSError) else problem
             raise StoreUnreadableError(
-                f"{self.path}: is not a state file of stantools replay: {reason}", "name the right file by --state"
+                f"{self.path}: not a state file of stantools replay: {reason}", "name the right file with --state"
             ) from problem
         different = [name for name in identity if self.state.identity.get(name) != identity[name]]
         if different:
@@ -371,6 +325,6 @@ class StateFile:
             raise RefusedError(
                 f"{self.path}: belongs to another replay: its {name} is {self.state.identity.get(name)!r}, "
                 f"this one's is {identity[name]!r}",
-                "repeat the command as it was, with --resume; or leave --resume out and name another --state",
+                "repeat the original command with --resume; or remove --resume and name another --state",
             )
         self._written = content

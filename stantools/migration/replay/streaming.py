@@ -1,7 +1,7 @@
-"""Publishing to the channels of a streaming server: the driver of `Session` on a NATS connection.
+"""Publishing to channels of a streaming server: drives a `Session` on a NATS connection.
 
-Promise: every message is stored at least once, in order. The server knows no duplicates: when the connection breaks or
-the process is killed, messages whose acks had not come are sent again, and may be stored twice.
+Promise: every message is stored at least once, in order. The server does not recognise duplicates: when the
+connection breaks or the process is killed, unacknowledged messages are sent again and may be stored twice.
 """
 
 from __future__ import annotations
@@ -23,25 +23,23 @@ from stantools.streaming.session import DISCOVER_PREFIX, SessionState
 if TYPE_CHECKING:
     from stantools.nats.client import Message
 
-#: What the official clients receive acks on; users may have rights for no other subject.
+#: subject of acks in the official clients; users may have no permission for others
 _ACKS = b"_STAN.acks"
-#: The server's answer when it does not know us any more (or the name of a channel is none, which was looked at before).
+#: the server's answer to an unregistered client (or an invalid channel name, which is checked before)
 _NOT_REGISTERED = "stan: invalid publish request"
 
 
 class Session(streaming.Session):
-    """The session of `stantools.streaming`. Raises `NatsError`, and names options of a replay."""
+    """A session whose errors are `NatsError` and name options of a replay."""
 
     failure: ClassVar[type[StantoolsError]] = NatsError
     remedies: ClassVar[dict[str, str]] = {
         "client": "choose another --client-id",
-        "cluster": "check --cluster-id and --discover-prefix: is something else listening there?",
+        "cluster": "check --cluster-id and --discover-prefix: another application may listen there",
     }
 
 
 class StreamingPublisher(Publisher):
-    """Publishes to channels of a streaming server."""
-
     def __init__(self, connection: Connection, plan: ReplayPlan, state: ReplayState, options: ReplayOptions) -> None:
         super().__init__(connection, plan, state, options)
         self._cluster_id = options.streaming_id
@@ -82,13 +80,13 @@ class StreamingPublisher(Publisher):
             raise type(problem)(
                 f"no streaming server with cluster id {self._cluster_id!r} has answered at {self.connection.url} "
                 f"(on {request.subject})",
-                "check --cluster-id, and that the streaming server uses this NATS server",
+                "check --cluster-id, and whether the streaming server uses this NATS server",
             ) from None
         session.connect_answered(answer, _now())
         self._session = session
 
     async def _still_there(self, session: Session) -> None:
-        """Asks whether the server still knows the session; its state shows the answer."""
+        """Asks whether the server still knows the session; the session's state shows the answer."""
         ping = session.ping()
         if ping is None:
             return
@@ -112,11 +110,6 @@ class StreamingPublisher(Publisher):
         await self.connection.drain()
 
     async def tick(self) -> None:
-        """Sends a ping when one is due.
-
-        Raises:
-            NatsError: The leg is over.
-        """
         self.check()
         session = self._session
         if session is None:
@@ -127,11 +120,7 @@ class StreamingPublisher(Publisher):
         self._look(session)
 
     async def end(self) -> None:
-        """Closes the session, so that the server forgets the client.
-
-        Raises:
-            NatsError: It did not answer, or not as expected.
-        """
+        """Closes the session, so that the server forgets the client."""
         session, self._session = self._session, None
         if session is None or session.state is not SessionState.OPEN:
             return
@@ -159,7 +148,7 @@ class StreamingPublisher(Publisher):
         if session is None:
             return
         try:
-            # A message without payload and with a status: nobody listens where we publish.
+            # A message with a status and without payload: the publish subject has no subscriber.
             acked = session.ack(message.data) if message.data else None
         except NatsError as problem:
             self.fail(problem)
@@ -174,14 +163,16 @@ class StreamingPublisher(Publisher):
             session.lost(acked.error)
             self._look(session)
         else:
-            self.fail(self.refused_message(acked.number, acked.error, "see the server's limits and log, then go on"))
+            self.fail(
+                self.refused_message(acked.number, acked.error, "check the server's limits and log, then continue")
+            )
 
     def _look(self, session: Session) -> None:
         if session.state is SessionState.LOST:
             self._lose(f"the streaming server {self._cluster_id!r} has dropped the client: {session.why_lost}")
 
     def _lose(self, text: str) -> None:
-        self.fail(ConnectionLostError(text, "check the server, then go on"))
+        self.fail(ConnectionLostError(text, "check the server, then continue"))
 
 
 def _now() -> float:

@@ -1,15 +1,15 @@
-"""Where a replayed message goes: rules that turn the name of a channel into a subject.
+"""Subjects of replayed messages: rules that map a channel's name to a subject.
 
-A rule is `PATTERN=SUBJECT`. The pattern is a channel name in which `*` stands for one token and a last `>` for one or
-more. In the subject, each `*` takes what the next `*` of the pattern stood for, `$1`, `$2`, … what a certain one stood
-for, and a last `>` what the pattern's `>` stood for:
+A rule is `PATTERN=SUBJECT`. The pattern is a channel name in which `*` matches one token and a last `>` one or more.
+In the subject, each `*` is replaced by the match of the next `*` of the pattern, `$1`, `$2`, … by the match of that
+`*`, and a last `>` by the match of the pattern's `>`:
 
     old.*=new.*             old.orders          -> new.orders
     shop.*.*=$2.of.$1       shop.eu.paid        -> paid.of.eu
     telemetry.>=lab.>       telemetry.a.b       -> lab.a.b
     orders=test             orders              -> test
 
-The first rule that matches counts; a channel that none matches keeps its name. A prefix is put in front of the result.
+The first matching rule counts; a channel without one keeps its name. A prefix is added to the result.
 """
 
 from __future__ import annotations
@@ -23,35 +23,29 @@ from stantools.errors import UsageError
 from stantools.nats.subjects import subject_problem
 
 _NUMBERED = re.compile(r"\$([1-9]\d*)")
-#: Publishing to these would be requests to the server itself.
+#: messages on these subjects would be requests to the server itself
 _RESERVED = (b"$JS.", b"$SYS.", b"$KV.", b"$O.", b"_STAN.")
 
 
 def shown(name: bytes) -> str:
-    """Returns a name as text; bytes that are not UTF-8 survive the way back."""
+    """Returns a name as text; bytes that are not UTF-8 survive the reverse conversion."""
     return name.decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule."""
-
-    pattern: tuple[str, ...]  #: the tokens of the pattern
-    subject: tuple[str | int, ...]  #: the tokens of the subject: text, the number of a `*` from 0, or `>` for the rest
+    pattern: tuple[str, ...]  #: tokens of the pattern
+    subject: tuple[str | int, ...]  #: tokens of the subject: text, the index of a `*` from 0, or `>` for the rest
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a rule `PATTERN=SUBJECT`; the first equals sign divides it.
-
-        Raises:
-            UsageError: It is none.
-        """
+        """Reads `PATTERN=SUBJECT`, divided at the first equals sign."""
         left, equals, right = text.partition("=")
         if not equals or not left or not right:
             raise UsageError(f"{text!r} is not a rule for subjects", "write PATTERN=SUBJECT, such as 'old.*=new.*'")
         pattern = tuple(left.split("."))
         if ">" in pattern[:-1]:
-            raise UsageError(f"{text!r}: > stands for the rest of a name and can only be last")
+            raise UsageError(f"{text!r}: > matches the rest of a name and can only be last")
         return cls(pattern, tuple(_subject_tokens(text, pattern, right.split("."))))
 
     def apply(self, channel: str) -> str | None:
@@ -85,7 +79,7 @@ class Rule:
 
 
 def _subject_tokens(text: str, pattern: tuple[str, ...], tokens: list[str]) -> Iterable[str | int]:
-    """Turns the wildcards of the right side into numbers; see `Rule`."""
+    """Replaces the wildcards of the right side by numbers; see `Rule`."""
     stars = pattern.count("*")
     used = 0
     if "*" in tokens and any(_NUMBERED.fullmatch(token) for token in tokens):
@@ -112,25 +106,19 @@ def _subject_tokens(text: str, pattern: tuple[str, ...], tokens: list[str]) -> I
 
 @dataclass(frozen=True)
 class SubjectRules:
-    """All rules, and the prefix."""
-
-    rules: tuple[Rule, ...] = ()  #: in the order in which they are tried
-    prefix: str = ""  #: put in front, without a dot at its end; empty for none
+    rules: tuple[Rule, ...] = ()  #: in the order of evaluation
+    prefix: str = ""  #: without a dot at its end; "" for none
 
     @classmethod
     def parse(cls, rules: Iterable[str], prefix: str = "") -> Self:
-        """Reads rules and a prefix as a user writes them; a dot at the end of the prefix does not count.
-
-        Raises:
-            UsageError: They make no sense.
-        """
+        """Reads rules and a prefix; a dot at the end of the prefix is ignored."""
         prefix = prefix.removesuffix(".")
         if prefix and (problem := replay_problem(prefix.encode("utf-8", "surrogateescape"))):
             raise UsageError(f"the prefix {prefix!r} {problem}", "write it like a subject, such as 'replayed'")
         return cls(tuple(Rule.parse(rule) for rule in rules), prefix)
 
     def subject(self, channel: bytes) -> bytes:
-        """Returns the subject of a channel, which need not be a valid one: see `replay_problem`."""
+        """Returns the subject of a channel, which may be invalid: see `replay_problem`."""
         name = shown(channel)
         for rule in self.rules:
             subject = rule.apply(name)
@@ -143,14 +131,14 @@ class SubjectRules:
 
 
 def replay_problem(subject: bytes) -> str:
-    """Says why nothing can be replayed to a subject, "" if it can: the sentence continues from its name."""
+    """Returns why a subject cannot be published to, "" if it can; the text follows the subject in a sentence."""
     if subject.startswith(_RESERVED):
-        return "belongs to the server: publishing there would be a request to it"
+        return "belongs to the server: messages there are requests to it"
     return subject_problem(subject)
 
 
 def channel_problem(channel: bytes) -> str:
-    """Says why a streaming server takes no message for a channel of that name, "" if it does (protocol 10.2)."""
+    """Returns why a streaming server refuses a channel name, "" if it does not (protocol 10.2)."""
     if b"/" in channel or b"*" in channel or b">" in channel:
-        return "has /, * or > in it, which a streaming server refuses"
+        return "contains /, * or >, which a streaming server refuses"
     return replay_problem(channel)

@@ -1,1 +1,1 @@
-"""A nats-server at the other end: what it can do, one of our own, sending it an archive. Knows nothing of stores."""
+"""The nats-server of a migration: its abilities, an embedded server, restoring an archive. Knows nothing of stores."""

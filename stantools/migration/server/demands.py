@@ -1,7 +1,7 @@
-"""What is to be made on a server, and whether its version and the limits of the account allow for that.
+"""Wanted streams, compared with the server's version and the limits of the account.
 
-An account has one set of limits, or one for each number of replicas (tiers `R1`, `R3`, …). Without tiers every replica
-counts; with them it does not. The limit of consumers holds for each stream. -1 is no limit.
+An account has one set of limits, or one for each number of replicas (tiers `R1`, `R3`, …). Without tiers every
+replica counts, with tiers each stream once. The limit of consumers holds for each stream. -1 is no limit.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from stantools.migration.plan.model import Level
 from stantools.nats.subjects import overlap
 
 _REST = ">"
-#: What a server keeps for itself (jetstream-migration.md section 10), from which version on.
+#: reserved subjects of a server (jetstream-migration.md section 10), with the first version that reserves them
 _RESERVED = (("$JS.API", (0, 0, 0)), ("$JS", (2, 10, 0)), ("$JSC", (2, 10, 0)), ("$SYS", (2, 10, 0)))
-#: Before, a pattern that only takes in some of it was let through.
+#: first version that refuses patterns with a part of the reserved subjects
 _PATTERNS_REFUSED_SINCE = (2, 11, 0)
 _NEWEST = (1 << 30, 0, 0)
 
 
 def refused(subject: str, version: tuple[int, int, int]) -> str | None:
-    """Returns why a server refuses a subject for a stream, None if it does not.
+    """Returns why a server refuses a subject or pattern for a stream; None if it does not.
 
-    Args:
-        subject: Subject or pattern.
-        version: The server's version; zeros for one that is not known, which is taken for a new one.
+    An unknown version (zeros) counts as a new one.
     """
     tokens = subject.split(".")
     if not all(tokens) or any(character.isspace() for character in subject):
@@ -35,20 +33,20 @@ def refused(subject: str, version: tuple[int, int, int]) -> str | None:
     if version == (0, 0, 0):
         version = _NEWEST
     if subject == _REST:
-        # Servers before 2.10 let it through; the stream then takes in requests and answers of the API as well.
-        return "takes in all there is, the server's own requests and answers as well"
+        # Servers before 2.10 accept it; the stream then also stores requests and answers of the API.
+        return "matches all subjects, including requests and answers of the server itself"
     for prefix, since in _RESERVED:
         inside = subject.startswith(f"{prefix}.")
         touches = version >= _PATTERNS_REFUSED_SINCE and overlap(subject, f"{prefix}.{_REST}")
         if version >= since and (inside or touches):
-            return f"lies under {prefix}.{_REST}, which the server keeps for itself"
+            return f"lies under {prefix}.{_REST}, which is reserved by the server"
     return None
 
 
 OLDEST_TRIED: Final = (2, 9, 10)
 NEWEST_TRIED: Final = (2, 15, 1)
 
-#: Option of a stream -> the first version that knows it. Older ones ignore it silently, or refuse the request.
+#: stream option -> first version with it; older ones ignore it silently or refuse the request
 _SINCE: Final = {
     "compression": (2, 10, 0),
     "consumer_limits": (2, 10, 0),
@@ -66,12 +64,12 @@ _SINCE: Final = {
 
 
 def knows(option: str, version: tuple[int, int, int]) -> bool:
-    """Returns whether servers of a version know an option of streams; one that is not known is taken for a new one."""
+    """Returns whether a version has a stream option; an unknown version counts as a new one."""
     return version == (0, 0, 0) or version >= _SINCE.get(option, version)
 
 
 def unknown_options(config: Mapping[str, Any], version: tuple[int, int, int]) -> list[tuple[str, str]]:
-    """Returns the options of a stream that a server does not know, each with the version that brought it."""
+    """Returns the options of a stream that a server lacks, each with the first version that has it."""
     return [
         (name, ".".join(map(str, _SINCE[name][:2])))
         for name, value in config.items()
@@ -81,45 +79,38 @@ def unknown_options(config: Mapping[str, Any], version: tuple[int, int, int]) ->
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is in the way."""
-
-    code: str  #: which kind, the same in all versions: `stream-exists`, `subject-taken`, …
-    level: Level  #: how much it matters: a problem would let the work fail, a warning should be known
-    stream: str  #: the stream concerned, "" for all of them
-    detail: str  #: what is the matter
-    remedy: str  #: what can be done about it
+    code: str  #: kind, equal in all versions: `stream-exists`, `subject-taken`, …
+    level: Level  #: a problem makes the work fail, a warning does not
+    stream: str  #: stream, "" for all
+    detail: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
 class StreamDemand:
-    """A stream that is to be made."""
-
-    config: Mapping[str, Any]  #: its configuration as the API takes it; `name` is always there
-    bytes: int = 0  #: what its messages will take, as the server counts it
-    least_bytes: int = 0  #: what they will take in any case
-    largest_message: int = 0  #: bytes of the largest message with its headers; 0 if not known
+    config: Mapping[str, Any]  #: configuration for the API; always has `name`
+    bytes: int = 0  #: estimated size, as the server counts it
+    least_bytes: int = 0  #: certain part of the size
+    largest_message: int = 0  #: bytes of the largest message with headers; 0 if unknown
     consumers: Sequence[Mapping[str, Any]] = ()  #: configurations of its consumers
-    may_exist: bool = False  #: it may be there already: it will be replaced, or gone on with
-    updated: bool = False  #: it will be given other settings after it was filled
+    may_exist: bool = False  #: it may exist: it will be replaced or continued
+    updated: bool = False  #: its settings change after filling
 
     @property
     def name(self) -> str:
-        """Its name."""
         return str(self.config["name"])
 
     @property
     def subjects(self) -> list[str]:
-        """Its subjects; a stream without any listens on its name."""
+        """Its subjects; without any, a stream listens on its name."""
         return [str(subject) for subject in self.config.get("subjects") or [self.name]]
 
     @property
     def replicas(self) -> int:
-        """In how many copies it is kept."""
         return int(self.config.get("num_replicas") or 1)
 
     @property
     def in_memory(self) -> bool:
-        """Whether it is kept in memory."""
         return self.config.get("storage") == "memory"
 
 
@@ -127,19 +118,16 @@ _LIMITS_OF = {
     False: ("storage", "max_storage", "storage_max_stream_bytes", "reserved_storage"),
     True: ("memory", "max_memory", "memory_max_stream_bytes", "reserved_memory"),
 }
-#: Whether in memory -> what there has to be room in, as infos of accounts call it.
+#: in memory -> field of an account's info with the used space
 ROOM = {in_memory: names[0] for in_memory, names in _LIMITS_OF.items()}
 
 
 def account_problems(
     account: Mapping[str, Any], demands: Sequence[StreamDemand], there: Mapping[str, Mapping[str, Any]]
 ) -> list[Problem]:
-    """Compares the limits of an account with what is to be made.
+    """Compares the limits of an account with the demands.
 
-    Args:
-        account: The account's info, as the API returns it.
-        demands: The streams.
-        there: Infos of those that are there already and will be replaced or gone on with.
+    `account` is its info from the API; `there` are infos of existing streams that will be replaced or continued.
     """
     tiers = account.get("tiers") or {}
     if not tiers:
@@ -153,7 +141,7 @@ def account_problems(
             problems += _tier_problems(f"tier {name} of the account", tiers[name], group, there, every_replica=False)
             continue
         detail = f"the account has no limits for streams with {group[0].replicas} replicas, only {', '.join(tiers)}"
-        problems += [Problem("replicas", Level.PROBLEM, each.name, detail, "ask for as many") for each in group]
+        problems += [Problem("replicas", Level.PROBLEM, each.name, detail, "use that many replicas") for each in group]
     return problems
 
 
@@ -170,7 +158,7 @@ def _tier_problems(
     new = [demand for demand in demands if demand.name not in there]
     used, allowed = int(tier.get("streams", 0)), _limit(limits, "max_streams")
     if allowed is not None and used + len(new) > allowed:
-        detail = f"{where} may have {allowed} streams and has {used}; {len(new)} more are wanted"
+        detail = f"{where} may have {allowed} streams and has {used}; {len(new)} more are needed"
         problems.append(Problem("too-many-streams", Level.PROBLEM, "", detail, "raise max_streams of the account"))
     for in_memory in (False, True):
         some = [demand for demand in demands if demand.in_memory is in_memory]
@@ -202,9 +190,9 @@ def _storage_problems(
 
 
 def reserved_bytes(tier: Mapping[str, Any], name: str) -> int | None:
-    """Returns what streams have reserved, None where the server is too old to tell.
+    """Returns the bytes reserved by streams; None if the server is too old to report them.
 
-    Servers 2.10 count a stream without max_bytes as -1, and may tell that as 2**64 - 1.
+    Servers 2.10 count a stream without max_bytes as -1, and may report that as 2**64 - 1.
     """
     value = tier.get(name)
     if value is None:
@@ -219,16 +207,12 @@ def wanted_bytes(
     every_replica: bool = False,
     least: bool = False,
 ) -> int:
-    """Returns how many bytes streams need, beyond those that are there already and will be replaced or gone on with.
+    """Returns the bytes needed beyond existing streams that will be replaced or continued.
 
-    Args:
-        demands: The streams.
-        there: Infos of those that are there.
-        every_replica: Count every replica.
-        least: Count what is certain; else what is estimated.
+    With `every_replica` each replica counts. `least` counts certain bytes instead of estimated ones.
     """
     return sum(
-        (max(each.least_bytes if least else each.bytes, _max_bytes(each)) - _bytes_there(there.get(each.name)))
+        (max(each.least_bytes if least else each.bytes, _max_bytes(each)) - _existing_bytes(there.get(each.name)))
         * (each.replicas if every_replica else 1)
         for each in demands
     )
@@ -257,7 +241,7 @@ def _demand_problems(where: str, limits: Mapping[str, Any], demand: StreamDemand
         yield problem(
             "too-many-consumers",
             f"it has {len(demand.consumers)} consumers, and {where} allows {consumers} for a stream",
-            "raise max_consumers of the account, or leave some out",
+            "raise max_consumers of the account, or remove some consumers",
         )
     pending = _limit(limits, "max_ack_pending")
     if pending:
@@ -280,7 +264,7 @@ def _max_bytes(demand: StreamDemand) -> int:
     return max(0, int(demand.config.get("max_bytes") or 0))
 
 
-def _bytes_there(info: Mapping[str, Any] | None) -> int:
+def _existing_bytes(info: Mapping[str, Any] | None) -> int:
     if not info:
         return 0
     state, config = info.get("state") or {}, info.get("config") or {}

@@ -1,8 +1,7 @@
-"""What is in the way of streams on a server, checked before anything is created there.
+"""Checks of a server for wanted streams, before anything is created there.
 
-Everything is asked for with requests that change nothing. Whether the user may send a request that would change
-something is checked with one that is not valid JSON: a server that permits it answers that it is malformed. Whether
-there is room is checked with one that asks for what the server cannot do.
+All requests are free of side effects. Permission for a request with side effects is tested with invalid JSON: a
+server that permits it answers that it is malformed. Space is tested with a request that the server cannot fulfil.
 """
 
 from __future__ import annotations
@@ -41,42 +40,31 @@ if TYPE_CHECKING:
 
 __all__ = ["Access", "Problem", "StreamDemand", "preflight"]
 
-#: Requests that are under way at a time.
+#: concurrent requests
 _AT_A_TIME = 32
 _PROBE = b"?"
 
 
 class Access(enum.Enum):
-    """How streams will be made, which says what has to be permitted and what is possible."""
+    """How streams will be made, which determines permissions and limits."""
 
-    #: From archives.
     RESTORE = "restore"
-    #: Message by message.
     PUBLISH = "publish"
 
 
 async def preflight(
     js: JetStream, demands: Sequence[StreamDemand], access: Access = Access.RESTORE, *, verify: bool = True
 ) -> list[Problem]:
-    """Looks for everything that would stop the work half way.
+    """Returns all problems that would stop the work, errors first; otherwise in the order of the streams.
 
-    Args:
-        js: Where the streams are to be made.
-        demands: The streams.
-        access: How.
-        verify: They will be compared afterwards, which needs more permissions.
-
-    Returns:
-        What was found; empty if all is well. Errors come first, otherwise it is in the order of the streams.
-
-    Raises:
-        NatsError: The server cannot be asked at all.
+    `verify`: the streams will be compared afterwards, which needs more permissions. Raises NatsError without an
+    answer.
     """
     problems = _server_problems(js.connection)
     account = await _account(js, problems)
     if account is None:
         return problems
-    taken = await _streams_there(js, demands, problems)
+    taken = await _existing_streams(js, demands, problems)
     if account:
         problems += account_problems(account, demands, taken)
     problems += await _server_room(js, demands, account, taken)
@@ -91,13 +79,13 @@ async def preflight(
 def _server_problems(connection: Connection) -> list[Problem]:
     version = connection.version
     text = str(connection.info.get("version", "none"))
-    tried = f"tried are {'.'.join(map(str, OLDEST_TRIED))} to {'.'.join(map(str, NEWEST_TRIED))}"
+    tried = f"tested versions are {'.'.join(map(str, OLDEST_TRIED))} to {'.'.join(map(str, NEWEST_TRIED))}"
     if version == (0, 0, 0):
         detail = f"the server's version {text!r} cannot be read; {tried}"
         return [Problem("version-unknown", Level.WARNING, "", detail, "try it with a small channel first")]
     if version < (2, 2, 0):
-        detail = f"the server has version {text}, which has no JetStream as it is today"
-        return [Problem("version-too-old", Level.PROBLEM, "", detail, "take version 2.9 or newer")]
+        detail = f"the server has version {text}, whose JetStream is too old"
+        return [Problem("version-too-old", Level.PROBLEM, "", detail, "use version 2.9 or newer")]
     if version < OLDEST_TRIED or version[:2] > NEWEST_TRIED[:2]:
         detail = f"the server has version {text}; {tried}"
         return [Problem("version-untried", Level.WARNING, "", detail, "try it with a small channel first")]
@@ -105,7 +93,7 @@ def _server_problems(connection: Connection) -> list[Problem]:
 
 
 async def _account(js: JetStream, problems: list[Problem]) -> dict[str, Any] | None:
-    """Returns the account's limits; empty if they may not be seen, None if there is no JetStream."""
+    """Returns the account's limits; empty if hidden, None without JetStream."""
     try:
         return await js.account()
     except PermissionDeniedError as problem:
@@ -124,21 +112,23 @@ async def _account(js: JetStream, problems: list[Problem]) -> dict[str, Any] | N
         return None
 
 
-async def _streams_there(
+async def _existing_streams(
     js: JetStream, demands: Sequence[StreamDemand], problems: list[Problem]
 ) -> dict[str, dict[str, Any]]:
-    """Returns the infos of the streams that are there under the names that are wanted."""
+    """Returns the infos of existing streams with wanted names."""
     try:
         names = set(await js.stream_names())
         infos = {name: await js.stream_info(name) for name in sorted({each.name for each in demands} & names)}
     except PermissionDeniedError as problem:
-        problems.append(_cannot_ask("which streams there are", problem))
+        problems.append(_cannot_ask("the list of streams", problem))
         return {}
     for demand in demands:
         if demand.name in infos and not demand.may_exist:
             state = (infos[demand.name] or {}).get("state", {})
             detail = f"it already exists, with {state.get('messages', '?')} messages up to {state.get('last_seq', '?')}"
-            remedy = "--replace deletes it first, --append-missing adds what it lacks at its end; or take another name"
+            remedy = (
+                "use --replace to delete it first, --append-missing to add missing messages, or choose another name"
+            )
             problems.append(Problem("stream-exists", Level.PROBLEM, demand.name, detail, remedy))
     return {name: info or {} for name, info in infos.items()}
 
@@ -146,12 +136,12 @@ async def _streams_there(
 async def _server_room(
     js: JetStream, demands: Sequence[StreamDemand], account: Mapping[str, Any], there: Mapping[str, Mapping[str, Any]]
 ) -> list[Problem]:
-    """Finds out whether a single server may store all that is wanted (`max_file` and `max_mem` of its configuration).
+    """Checks the space of a single server (`max_file` and `max_mem` of its configuration).
 
-    It reports this to no client, but compares max_bytes of a stream with what it may store beside what is reserved,
-    and only then refuses five replicas, which need a cluster (2.9.10 to 2.15.1). So nothing comes of the question.
-    What other accounts use without having reserved it, and how full the disk is, stays unknown. Limits of the account
-    are compared by themselves; there every replica counts, so they would make the answer another one.
+    It reports this to no client, but compares max_bytes of a stream with its unreserved space, and only then refuses
+    five replicas, which need a cluster (2.9.10 to 2.15.1): the request never succeeds. Unreserved use by other
+    accounts and the space on disk stay unknown. Limits of the account are compared separately; there every replica
+    counts, which would change the answer.
     """
     connection = js.connection
     if connection.cluster or not connection.info.get("jetstream") or js.prefix != DEFAULT_API_PREFIX or not demands:
@@ -161,7 +151,7 @@ async def _server_room(
         some = [each for each in demands if each.in_memory is in_memory]
         wanted, least = wanted_bytes(some, there), wanted_bytes(some, there, least=True)
         reserved = reserved_bytes(account, f"reserved_{kind}")
-        # Not counted as reserved by the server, but in its way all the same.
+        # not reserved on the server, but not free either
         used = 0 if reserved is None else max(0, int(account.get(kind, 0)) - reserved)
         limited = account.get("tiers") or int((account.get("limits") or {}).get(f"max_{kind}", -1)) >= 0
         if limited or wanted <= 0 or await _fits(js, demands[0].name, in_memory, used + wanted):
@@ -172,21 +162,23 @@ async def _server_room(
             fits = await _fits(js, demands[0].name, in_memory, middle)
             room, too_much = (middle, too_much) if fits else (room, middle)
         left = max(0, room - used)
-        detail = f"the server at {connection.url} has room for about {left} bytes of {kind}; about {wanted} are needed"
+        detail = (
+            f"the server at {connection.url} has room for about {left} bytes of {kind}; about {wanted} bytes are needed"
+        )
         remedy = f"raise {'max_mem' if in_memory else 'max_file'} in the server's configuration, or remove something"
         problems.append(Problem(kind, Level.PROBLEM if left < least else Level.WARNING, "", detail, remedy))
     return problems
 
 
 async def _fits(js: JetStream, name: str, in_memory: bool, size: int) -> bool:
-    """Asks for a stream that cannot be made; False if it is the room that is missing."""
+    """Requests a stream that cannot be made; returns False if the error is lack of space."""
     config = {"name": name, "subjects": [name], "retention": "limits", "storage": "memory" if in_memory else "file"}
     try:
         await js.api(f"STREAM.CREATE.{name}", {**config, "num_replicas": 5, "max_bytes": size})
     except ApiError as problem:
         return not is_full(problem)
     except NatsError:
-        return True  # who may not ask meets it during the work
+        return True  # without permission, lack of space shows during the work
     raise NatsError(f"{js.connection.url}: made stream {name} with 5 replicas on a single server", "delete it")
 
 
@@ -200,33 +192,34 @@ def _stream_problems(connection: Connection, demand: StreamDemand, access: Acces
     for subject in demand.subjects:
         reason = refused(subject, connection.version)
         if reason:
-            found("subject-refused", f"the subject {subject} {reason}", "give its channel another one, with a prefix")
+            found(
+                "subject-refused", f"the subject {subject} {reason}", "give its channel another subject, with a prefix"
+            )
     if demand.replicas > 1 and not connection.cluster:
         found("replicas", f"{demand.replicas} replicas need a cluster, and this is a single server", "ask for 1")
     known = len(set(connection.info.get("connect_urls") or ()))
     if connection.cluster and demand.replicas > known > 0:
-        detail = f"{demand.replicas} replicas are asked for, but only {known} servers of the cluster are known"
-        found("replicas", detail, "check the cluster, or ask for fewer", Level.WARNING)
+        detail = f"{demand.replicas} replicas are wanted, but only {known} servers of the cluster are known"
+        found("replicas", detail, "check the cluster, or use fewer replicas", Level.WARNING)
     if restoring and demand.config.get("storage") == "memory":
         found("memory", "a stream in memory cannot be restored from an archive", "store it in files, or publish")
     limit = int(demand.config.get("max_msg_size") or -1)
     if 0 <= limit < demand.largest_message:
         detail = f"its largest message has {demand.largest_message} bytes, over its max_msg_size of {limit}"
-        found("message-too-large", detail, "raise max_msg_size, or leave it out")
+        found("message-too-large", detail, "raise max_msg_size, or remove it")
     if demand.largest_message > connection.max_payload:
         detail = f"its largest message has {demand.largest_message} bytes, over max_payload {connection.max_payload}"
         if restoring:
-            found("message-too-large", f"{detail}: clients may not get it", "raise max_payload", Level.WARNING)
+            found("message-too-large", f"{detail}: clients may not receive it", "raise max_payload", Level.WARNING)
         else:
             found("message-too-large", detail, "raise max_payload on the server, or restore from an archive")
     for name, since in unknown_options(demand.config, connection.version):
         detail = f"the server does not know the option {name}, which came with version {since}"
-        found("unknown-option", detail, "leave it out, or take a newer server")
+        found("unknown-option", detail, "remove it, or use a newer server")
     return problems
 
 
 def _overlaps_among(demands: Sequence[StreamDemand]) -> list[Problem]:
-    """Finds subjects of one stream that overlap those of another."""
     problems, taken = [], Taken()
     for demand in demands:
         for subject in demand.subjects:
@@ -249,21 +242,19 @@ async def _overlaps_with_others(
     try:
         found = await asyncio.gather(*(look(each, subject) for each in demands for subject in each.subjects))
     except PermissionDeniedError:
-        return []  # said already: it is the same request that lists the streams
+        return []  # reported before: the request that lists streams is the same
     return [problem for some in found for problem in some]
 
 
 def _taken(stream: str, subject: str, other: str) -> Problem:
     detail = f"its subject {subject} overlaps a subject of stream {other}"
-    return Problem(
-        "subject-taken", Level.PROBLEM, stream, detail, "give it another subject, for instance with a prefix"
-    )
+    return Problem("subject-taken", Level.PROBLEM, stream, detail, "choose another subject, for instance with a prefix")
 
 
 async def _permissions(
     js: JetStream, demands: Sequence[StreamDemand], access: Access, verify: bool
 ) -> AsyncIterator[Problem]:
-    """Tries what can be tried without creating anything, with the first stream."""
+    """Tests the permissions that can be tested without side effects, with the first stream."""
     if not demands:
         return
     name = demands[0].name
@@ -294,5 +285,5 @@ async def _permissions(
 
 
 def _cannot_ask(what: str, problem: NatsError) -> Problem:
-    detail = f"{what} cannot be asked for: {problem.message}"
-    return Problem("cannot-ask", Level.WARNING, "", detail, "what it would have shown is met during the work")
+    detail = f"{what} cannot be read: {problem.message}"
+    return Problem("cannot-ask", Level.WARNING, "", detail, "problems with it will show during the work")

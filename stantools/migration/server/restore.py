@@ -1,12 +1,12 @@
-"""Restoring a stream from an archive (jetstream-migration.md section 4): all of it, or nothing.
+"""Restores a stream from an archive (jetstream-migration.md section 4), completely or not at all.
 
-A server makes the stream only when it has the whole archive (new ones do not even wait until they are told that it has
-ended). So whatever goes wrong before leaves nothing, but in a cluster (see `find`). Two more things are to be
-dealt with: the answer at the end can be lost, then the stream may be there or not; and a server that finds a damaged
-record leaves out the rest of its block without an error (jetstream-migration.md section 5.4), so the state that it
-reports is compared with what it must be, and a stream that differs is deleted again.
+A server creates the stream when it has the whole archive (new versions do not even wait for its end mark), so an
+earlier failure leaves nothing, except in a cluster (see `find`). Two cases remain. The final answer can be lost;
+then the stream may or may not exist. And a server that finds a damaged record omits the rest of its block without an
+error (jetstream-migration.md section 5.4); so the reported state is compared, and a stream that differs is deleted
+again.
 
-Nothing is deleted but what this restore made: the server has said so, or, in a cluster, the name was free before.
+Only streams of this restore are deleted: the server has confirmed it, or, in a cluster, the name was free before.
 """
 
 from __future__ import annotations
@@ -33,21 +33,16 @@ if TYPE_CHECKING:
 
 
 def state_differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """Compares two states of a stream.
+    """Returns the differences between an expected and a reported state, in words.
 
-    Args:
-        expected: What the state should be; only members that it has are compared.
-        found: What the server says.
-
-    Returns:
-        What differs, in words; empty if nothing does. In an empty stream only the last sequence means anything:
-        servers do not agree about what the first one is (jetstream-migration.md section 5.3).
+    Only fields of `expected` are compared. In an empty stream only the last sequence counts: servers disagree on the
+    first (jetstream-migration.md section 5.3).
     """
     names = ["messages", "last_seq", "consumer_count"]
     if expected.get("messages") or found.get("messages"):
         names += ["bytes", "last_ts"]
         if found.get("first_seq"):
-            # Version 2.9 says 0 until the next message comes, where a skip record has a block of its own.
+            # 2.9 reports 0 until the next message, if a skip record has its own block.
             names += ["first_seq", "first_ts"]
     return [
         f"{name} is {found.get(name)} instead of {expected[name]}"
@@ -65,32 +60,23 @@ def _same(name: str, expected: Any, found: Any) -> bool:
         return False
 
 
-#: Seconds in which a single server must come back, or a stream show up whose restore was not answered.
+#: seconds for a single server to come back, or for a stream to appear whose restore was not answered
 SETTLE_SECONDS: Final = 10.0
-#: The same for a cluster, which may have to find a new leader.
+#: the same for a cluster, which may have to elect a leader
 CLUSTER_SETTLE_SECONDS: Final = 60.0
 _ASK_AGAIN_SECONDS = 0.5
 _ASK_SECONDS = 3.0
 
 
 def settle_seconds(js: JetStream) -> float:
-    """How long it may take until the system knows what is left."""
+    """Returns the seconds until the server's or cluster's state is settled."""
     return CLUSTER_SETTLE_SECONDS if js.connection.cluster else SETTLE_SECONDS
 
 
 async def find(js: JetStream, stream: str, subjects: Iterable[str]) -> dict[str, Any] | None:
-    """Asks for a stream.
+    """Returns the info of a stream, None if it does not exist.
 
-    Args:
-        js: Where.
-        stream: Its name.
-        subjects: Subjects that it has, or would have.
-
-    Returns:
-        Its info; an empty object if its name is taken, but nobody can say more; None if there is none.
-
-    Raises:
-        NatsError: It cannot be determined.
+    The info is empty if the name is taken but no server answers for it. `subjects` are those of the wanted stream.
     """
     info = await js.stream_info(stream)
     if info is not None or not js.connection.cluster:
@@ -102,7 +88,7 @@ async def find(js: JetStream, stream: str, subjects: Iterable[str]) -> dict[str,
 
 
 async def find_in_time(js: JetStream, stream: str, subjects: Iterable[str]) -> dict[str, Any] | None:
-    """Does as `find` does, again and again as long as the system has no leader or the connection is lost."""
+    """As `find`, repeated while there is no leader or no connection."""
     deadline = asyncio.get_running_loop().time() + settle_seconds(js)
     while True:
         try:
@@ -115,15 +101,11 @@ async def find_in_time(js: JetStream, stream: str, subjects: Iterable[str]) -> d
 
 
 async def remove(js: JetStream, stream: str, subjects: Iterable[str]) -> None:
-    """Deletes a stream, and makes sure that it is gone.
-
-    Raises:
-        NatsError: It could not be deleted.
-    """
+    """Deletes a stream and waits until it is gone."""
     deadline = asyncio.get_running_loop().time() + settle_seconds(js)
     while True:
         try:
-            # A stream without a leader is deleted, too, but nobody answers.
+            # A stream without leader is deleted as well, but without an answer.
             await js.delete_stream(stream, timeout=_ASK_SECONDS)
         except (ApiError, ConnectionLostError, NoAnswerError) as problem:
             if not problem.retriable or _over(deadline):
@@ -131,7 +113,7 @@ async def remove(js: JetStream, stream: str, subjects: Iterable[str]) -> None:
         if await find_in_time(js, stream, subjects) is None:
             return
         if _over(deadline):
-            raise NoAnswerError(f"stream {stream} is there still", "delete it by hand")
+            raise NoAnswerError(f"stream {stream} still exists", "delete it by hand")
         await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
 
@@ -141,26 +123,26 @@ def _over(deadline: float) -> bool:
 
 _FLOW: Final = Flow()
 _NAME_IN_USE = 10130
-#: The least number of seconds to wait for the request to be accepted. In a cluster it may go to a server that has just
-#: died, then nobody answers; it is better to clean up and try again soon.
+#: seconds to wait for the acceptance of a request; in a cluster it may go to a server that has just died and never be
+#: answered, so that an early clean-up and retry is better
 _REQUEST_SECONDS = 10.0
 _POLL_SECONDS = 0.25
-#: A cluster is asked so often, in seconds, whether the restore is still under way, and so often it may be in doubt.
+#: seconds between two checks of a cluster's restore, and longest time in doubt
 _LOOK_SECONDS = 5.0
 _DOUBTS = 3
 
-# Streams that are being restored by this process: (system, prefix, stream).
-_under_way: set[tuple[str, str, str]] = set()
+# restores of this process: (system, prefix, stream)
+_active: set[tuple[str, str, str]] = set()
 
 
 class RestoreError(NatsError):
-    """A restore failed; the message says why and what is left of the stream."""
+    """A failed restore; the message says why, and what is left of the stream."""
 
     def __init__(self, stream: str, problem: StantoolsError, left: str, said: str) -> None:
         super().__init__(f"stream {stream} could not be restored: {problem.message}; {said}", problem.remedy)
         self.exit_code = problem.exit_code
-        self.stream = stream  #: its name
-        self.left = left  #: `nothing`, `stream` (it is there, and not what it should be) or `unknown`
+        self.stream = stream
+        self.left = left  #: `nothing`, `stream` (it exists and is wrong) or `unknown`
         self.retriable = problem.retriable or isinstance(problem, DroppedError)
 
 
@@ -175,31 +157,19 @@ async def restore(
     limits_apply: bool = False,
     begun: bool = False,
 ) -> dict[str, Any]:
-    """Restores one stream with its consumers.
+    """Restores one stream with its consumers and returns its state, as reported by the server.
 
-    Args:
-        js: Where to.
-        stream: Its name, the one that the archive was built for.
-        config: Its configuration for the request; may hold more than that in the archive.
-        state: What its state must be afterwards: `messages`, `bytes`, `first_seq`, `last_seq`, `first_ts`, `last_ts`,
-            and `consumer_count`.
-        pieces: The framed archive, in parts of any size. They are asked for in another thread, and each has to stay
-            as it is only until the next one is asked for.
-        flow: How fast, and how long to wait.
-        limits_apply: The stream's limits will remove messages at once, so only its last sequence is compared.
-        begun: A restore of this stream was begun before. What a cluster kept of it, a taken name with nothing behind
-            it, is deleted first.
+    `config` is the configuration of the request, which may have more fields than the archive. `state` is the
+    expected one: `messages`, `bytes`, `first_seq`, `last_seq`, `first_ts`, `last_ts`, `consumer_count`. `pieces` of
+    any size are read in another thread; each has to be valid until the next one. With `limits_apply` the limits
+    remove messages at once, so that only the last sequence is compared. With `begun` an earlier restore may have
+    left an empty name in a cluster, which is deleted first.
 
-    Returns:
-        The stream's state, as the server reports it.
-
-    Raises:
-        RefusedError: A stream of this name is there, or is being restored by us already.
-        ApiError: The server refused the request; there is no stream.
-        RestoreError: It failed later; the message says what is left.
+    Raises RefusedError if the stream exists or is being restored by this process, ApiError if the request was
+    refused and nothing is left, RestoreError for a later failure.
     """
     job = _Restore(js, stream, config, {"last_seq": state["last_seq"]} if limits_apply else state)
-    with _only_one(js, stream):
+    with _exclusive(js, stream):
         subject = await job.begin(state, begun=begun)
         sending = None
         try:
@@ -212,22 +182,20 @@ async def restore(
 
 
 @contextlib.contextmanager
-def _only_one(js: JetStream, stream: str) -> Iterator[None]:
-    """Two restores of one stream would both be taken by the server, and then work against each other."""
+def _exclusive(js: JetStream, stream: str) -> Iterator[None]:
+    """Prevents two restores of one stream, both of which the server would accept."""
     info = js.connection.info
     key = (str(js.connection.cluster or info.get("server_id")), js.prefix, stream)
-    if key in _under_way:
+    if key in _active:
         raise RefusedError(f"stream {stream} is being restored already", "wait until that has ended")
-    _under_way.add(key)
+    _active.add(key)
     try:
         yield
     finally:
-        _under_way.discard(key)
+        _active.discard(key)
 
 
 class _Restore:
-    """What one restore knows about its stream."""
-
     def __init__(self, js: JetStream, stream: str, config: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         self.operation = f"STREAM.RESTORE.{stream}"
         self._js = js
@@ -238,11 +206,11 @@ class _Restore:
         self._was_free = False
 
     async def begin(self, state: Mapping[str, Any], *, begun: bool) -> str:
-        """Asks for the restore; returns the subject that the archive goes to."""
+        """Requests the restore; returns the subject for the archive."""
         js = self._js
         timeout = max(_REQUEST_SECONDS, js.connection.options.timeout)
         if js.connection.cluster:
-            await self._look_before(begun=begun)
+            await self._check_name(begun=begun)
         try:
             answer = await js.api(self.operation, {"config": dict(self._config), "state": dict(state)}, timeout=timeout)
         except NatsError as problem:
@@ -250,16 +218,16 @@ class _Restore:
                 raise self._is_there(problem.remedy) from problem
             if not problem.retriable:
                 raise
-            # It may have been accepted all the same.
+            # It may have been accepted nevertheless.
             await self.after_failure(problem, complete=False)
             raise
         subject = answer.get("deliver_subject")
         if not isinstance(subject, str) or not subject:
-            raise NatsError(f"the answer to {self.operation} does not say where the archive goes", "see its log")
+            raise NatsError(f"the answer to {self.operation} names no subject for the archive", "see its log")
         return subject
 
-    async def _look_before(self, *, begun: bool) -> None:
-        """Finds out whether the name is free, so that it is known later whose stream it is."""
+    async def _check_name(self, *, begun: bool) -> None:
+        """Checks that the name is free, which later tells the owner of the stream."""
         try:
             info = await find_in_time(self._js, self._stream, self._subjects)
         except PermissionDeniedError:
@@ -274,7 +242,7 @@ class _Restore:
         return RefusedError(f"stream {self._stream} already exists", remedy)
 
     async def finish(self, sending: Transfer) -> dict[str, Any]:
-        """Ends the archive and waits for the answer, in a cluster only as long as there is somebody to give it."""
+        """Ends the archive and waits for the answer; in a cluster only while a server can give it."""
         answer = asyncio.ensure_future(sending.end())
         try:
             doubts = 0
@@ -282,7 +250,7 @@ class _Restore:
                 await asyncio.wait({answer}, timeout=_LOOK_SECONDS)
                 if answer.done():
                     break
-                doubts = 0 if await self._is_under_way() else doubts + 1
+                doubts = 0 if await self._is_active() else doubts + 1
             if not answer.done() and doubts == _DOUBTS:
                 sending.fail(NoAnswerError("the server that restored the stream is gone", "see the cluster's state"))
             return read_answer(self.operation, await answer)
@@ -290,26 +258,15 @@ class _Restore:
             answer.cancel()
             await asyncio.gather(answer, return_exceptions=True)
 
-    async def _is_under_way(self) -> bool:
-        """Returns whether the stream is being restored: then its name is taken, but it has neither leader nor state."""
+    async def _is_active(self) -> bool:
+        """Returns whether the stream is being restored: its name is taken, without leader and state."""
         try:
             return await find(self._js, self._stream, self._subjects) == {}
         except NatsError:
             return False
 
     async def after_failure(self, problem: StantoolsError, *, complete: bool) -> dict[str, Any]:
-        """Finds out what is left, and removes it if it is ours and not what it should be.
-
-        Args:
-            problem: What went wrong.
-            complete: The archive was sent to its last byte, so the stream may be there, or come yet.
-
-        Returns:
-            The state of the stream if it is there as it should be.
-
-        Raises:
-            RestoreError: It is not.
-        """
+        """Finds the remains of the stream, and removes them if they are ours and wrong."""
         lost = complete and problem.retriable
         deadline = asyncio.get_running_loop().time() + settle_seconds(self._js)
         try:
@@ -318,10 +275,10 @@ class _Restore:
                 await asyncio.sleep(_POLL_SECONDS)
                 info = await find_in_time(self._js, self._stream, self._subjects)
         except NatsError as other:
-            said = f"what is left of it could not be determined: {other.message}"
+            said = f"its remains could not be determined: {other.message}"
             raise RestoreError(self._stream, problem, "unknown", said) from problem
         if info is None and lost:
-            said = "it is not there, unless the server is still unpacking it"
+            said = "it does not exist, unless the server is still unpacking it"
             raise RestoreError(self._stream, problem, "unknown", said) from problem
         if info is None:
             said = "nothing of it is left on the server"
@@ -330,12 +287,12 @@ class _Restore:
         if lost and not differences:
             return dict(info["state"])
         if self._was_free:
-            raise await self._remove(problem, "what was left of it was deleted") from problem
-        said = f"a stream of this name is there, which was left alone: its {', '.join(differences) or 'state is right'}"
+            raise await self._remove(problem, "its remains were deleted") from problem
+        said = f"a stream of this name exists and was not touched: its {', '.join(differences) or 'state is right'}"
         raise RestoreError(self._stream, problem, "stream", said) from problem
 
     async def check(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Returns the state that the server reports if it is right; deletes the stream if it is not."""
+        """Returns the reported state if it is right; else deletes the stream."""
         differences = state_differences(self._expected, found)
         if not differences:
             return found
@@ -354,6 +311,6 @@ class _Restore:
         try:
             await remove(self._js, self._stream, self._subjects)
         except NatsError as other:
-            said = f"it is there and must be deleted by hand: {other.message}"
+            said = f"it still exists and must be deleted by hand: {other.message}"
             return RestoreError(self._stream, problem, "stream", said)
         return RestoreError(self._stream, problem, "nothing", said)

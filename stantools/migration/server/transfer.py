@@ -1,11 +1,11 @@
-"""The pieces of an archive on their way to a server that restores it (jetstream-migration.md section 4).
+"""Sends the pieces of an archive to a server that restores it (jetstream-migration.md section 4).
 
-Every piece is answered, with nothing if all is well. So many bytes may be unanswered at a time as the window holds.
-A server that gets no piece for five seconds drops the restore silently. So, while the next part of the archive
-is being built, in a thread of its own, a stream identifier is sent now and then, which means nothing.
+Every piece is answered, with an empty message if all is well; the window limits the unanswered bytes. A server drops
+the restore silently after five seconds without a piece. So while the next part of the archive is being built, in
+another thread, the sender repeats a stream identifier, which has no meaning.
 
-Every chunk of an archive begins with its type, a byte, and the length of the rest, three bytes little-endian
-(jetstream-migration.md section 7); only between two chunks another stream identifier may stand.
+Every chunk of an archive begins with its type, one byte, and the length of the rest, three bytes little-endian
+(jetstream-migration.md section 7); a stream identifier may stand only between two chunks.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from stantools.nats.connection import Connection
     from stantools.store.mapping import Buffer
 
-#: Seconds without a piece after which a server is told that we are alive; its patience ends after 5.
+#: seconds without a piece before a sign of life; the server gives up after 5
 IDLE_SECONDS: Final = 1.5
-#: Seconds without an answer after which one piece more than the window allows is sent: if nobody listens any more,
-#: because the server that restored is gone, the one that we are connected to says so at once.
+#: seconds without an answer before one piece beyond the window is sent: if the restoring server is gone, the connected
+#: server reports at once that there is no listener
 NUDGE_SECONDS: Final = 4.0
 
-#: Seconds to wait for the reason when the server has stopped to listen.
+#: seconds to wait for the reason after the server stops listening
 REASON_SECONDS: Final = 1.0
 
 
@@ -41,21 +41,19 @@ _HEAD: Final = 4
 
 
 class DroppedError(NatsError):
-    """The server has given the restore up."""
+    """The server has given up the restore."""
 
 
 @dataclass(frozen=True)
 class Flow:
-    """How an archive is sent."""
-
-    window: int = 8 << 20  #: bytes that may be unanswered at a time
-    piece_bytes: int = 128 << 10  #: bytes of one message; at most the server's max_payload is used
-    chunk_timeout: float = 30.0  #: seconds to wait for the next piece to be answered
-    final_timeout: float = 3600.0  #: seconds to wait at the end: old servers unpack only then
+    window: int = 8 << 20  #: limit of unanswered bytes
+    piece_bytes: int = 128 << 10  #: bytes of one message; at most the server's max_payload
+    chunk_timeout: float = 30.0  #: seconds to wait for the next answer
+    final_timeout: float = 3600.0  #: seconds to wait at the end; old servers unpack only then
 
 
 class FrameTracker:
-    """Follows the chunks of a framed stream that comes in pieces of any size."""
+    """Follows the chunks of a framed stream in pieces of any size."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -63,11 +61,10 @@ class FrameTracker:
 
     @property
     def between(self) -> bool:
-        """Whether the last piece ended where a chunk ends."""
+        """The last piece ended at the end of a chunk."""
         return not self._head and not self._left
 
     def feed(self, piece: bytes) -> None:
-        """Takes note of the next piece."""
         position, size = 0, len(piece)
         while position < size:
             if self._left:
@@ -84,13 +81,9 @@ class FrameTracker:
 
 
 class Transfer:
-    """One archive on its way. Made by `transfer`.
+    """One archive in transit; created by `transfer`.
 
-    Args:
-        connection: Over which.
-        operation: The request that began it, for messages.
-        subject: Where the pieces go, as the server told.
-        flow: How fast.
+    `operation` names the request in messages; `subject` for the pieces comes from the server.
     """
 
     def __init__(
@@ -115,20 +108,15 @@ class Transfer:
         self._answered = asyncio.Event()
         self._final: asyncio.Future[bytes] = loop.create_future()
         self._failed: asyncio.Future[NatsError] = loop.create_future()
-        #: Whether all of the archive was sent.
+        #: the whole archive was sent
         self.complete = False
 
     @property
     def answers(self) -> bytes:
-        """The subject that answers come on."""
         return self._inbox + b".*"
 
     async def send_all(self, parts: Iterable[Buffer]) -> None:
-        """Sends an archive, part by part; a part has to stay as it is only until the next one is asked for.
-
-        Raises:
-            NatsError: The server refused, fell silent, or was lost.
-        """
+        """Sends an archive, part by part; each part has to be valid until the next one is requested."""
         loop = asyncio.get_running_loop()
         iterator: Iterator[Buffer] = iter(parts)
         builder = ThreadPoolExecutor(1, thread_name_prefix="archive")
@@ -140,22 +128,19 @@ class Transfer:
                 if part is None:
                     self.complete = True
                     return
-                await self._send(memoryview(part).cast("B"))
+                content = memoryview(part).cast("B")
+                for start in range(0, len(content), self._piece_bytes):
+                    piece = bytes(content[start : start + self._piece_bytes])
+                    await self._wait_for_room(len(piece))
+                    await self._publish(piece, b"piece")
                 building = loop.run_in_executor(builder, next, iterator, None)
         finally:
-            # What is being built reads from files that may be closed as soon as we are gone.
+            # The builder reads files that may be closed after this function.
             await asyncio.wait({building})
             builder.shutdown(wait=False)
 
     async def end(self) -> bytes:
-        """Says that the archive is complete, and waits for what the server made of it.
-
-        Returns:
-            The server's answer.
-
-        Raises:
-            NatsError: The server refused, fell silent, or was lost.
-        """
+        """Sends the end of the archive and returns the server's answer."""
         await self._publish(b"", b"end")
         either: set[asyncio.Future[Any]] = {self._final, self._failed}
         await asyncio.wait(either, timeout=self._flow.final_timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -164,11 +149,11 @@ class Transfer:
             return self._final.result()
         raise NoAnswerError(
             f"the server did not say within {self._flow.final_timeout:g} s whether it could restore the stream",
-            "see the server's log, then run the command again: it finds out what has become of it",
+            "see the server's log, then run the command again: it finds out whether the stream exists",
         )
 
     async def _wait_alive(self, building: asyncio.Future[Any]) -> None:
-        """Waits for the next part, and keeps the server from believing that we are gone."""
+        """Waits for the next part, with signs of life to the server."""
         while not building.done():
             either: set[asyncio.Future[Any]] = {building, self._failed}
             await asyncio.wait(either, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -177,23 +162,17 @@ class Transfer:
             if not building.done() and idle >= IDLE_SECONDS and self._frames.between:
                 await self._publish(STREAM_IDENTIFIER, b"piece")
 
-    async def _send(self, part: memoryview) -> None:
-        for start in range(0, len(part), self._piece_bytes):
-            piece = bytes(part[start : start + self._piece_bytes])
-            await self._wait_for_room(len(piece))
-            await self._publish(piece, b"piece")
-
     async def _wait_for_room(self, size: int) -> None:
         while self._unanswered and self._unanswered_bytes + size > self._flow.window:
             self._answered.clear()
-            with contextlib.suppress(TimeoutError):  # told by the time of the last answer
+            with contextlib.suppress(TimeoutError):  # the time of the last answer decides
                 async with asyncio.timeout(NUDGE_SECONDS):
                     await self._answered.wait()
             self._check()
             silent = self._clock() - self._last_answer
             if silent > self._flow.chunk_timeout:
                 raise NoAnswerError(
-                    f"the server has taken nothing of the archive for {silent:.0f} s",
+                    f"the server has accepted no piece of the archive for {silent:.0f} s",
                     "see the server's log: its disk may be full or slow",
                 )
             if silent >= NUDGE_SECONDS:
@@ -216,9 +195,9 @@ class Transfer:
             self._unanswered_bytes += len(piece)
 
     def on_answer(self, message: Message) -> None:
-        """Takes an answer of the server."""
         if status := message.status:
-            # The server says that nobody listens. Whoever did may have said why, on another way that takes longer.
+            # The connected server reports "no listener". The reason, sent by the restoring server, may take longer to
+            # arrive.
             dropped = DroppedError(
                 f"the server no longer listens to the archive (status {status})",
                 "see the server's log for the reason, then run the command again",
@@ -244,7 +223,7 @@ class Transfer:
             self.fail(NatsError(f"the server ended the restore early: {answer[:200]!r}", "see the server's log"))
 
     def fail(self, error: NatsError) -> None:
-        """Notes what makes it useless to go on; the first one counts."""
+        """Records the failure that ends the transfer; the first one counts."""
         if not self._failed.done():
             self._failed.set_result(error)
         self._answered.set()

@@ -1,1 +1,1 @@
-"""Where streams go: running servers, backups, store directories of stopped servers."""
+"""Targets of a migration: running servers, backups, store directories of stopped servers."""

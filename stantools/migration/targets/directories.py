@@ -1,15 +1,15 @@
-"""Directories as targets, made without any server: of backups, and the store of a stopped nats-server.
+"""Directories as targets, written without a server: backups, and the store of a stopped nats-server.
 
-A backup is what `nats stream restore OUT/<stream>` of the official command line takes, and `nats account restore OUT`
-(jetstream-migration.md section 4):
+A backup is the input of `nats stream restore OUT/<stream>` of the official command line, and of `nats account
+restore OUT` (jetstream-migration.md section 4):
 
     OUT/<stream>/backup.json      {"config": …, "state": …}: the request for a restore
     OUT/<stream>/stream.tar.s2    the archive
 
-In the store directory of a stopped nats-server (jetstream-migration.md section 5.5) the files are those that a server
-itself would have written, so it opens them at its next start and goes on from there: sequences, gaps, timestamps and
-consumers are exact. It is refused wherever that is not known to be so: the server runs, it belongs to a cluster, its
-files are encrypted, or the stream or its subjects are there already.
+In the store directory of a stopped nats-server (jetstream-migration.md section 5.5) the files are exactly those of
+the server itself, which opens them at its next start and continues: sequences, gaps, timestamps and consumers are
+exact. Placing is refused unless that is certain: no running server, no cluster, no encryption, no stream of the same
+name or with the same subjects.
 """
 
 from __future__ import annotations
@@ -61,11 +61,7 @@ from stantools.streamfiles.meta import ArchiveState, stream_meta
 
 
 class BackupDirectory(FileDestination):
-    """A directory with a backup of each stream.
-
-    Args:
-        out: The directory; made if it is missing.
-    """
+    """A directory with a backup of each stream; created if it does not exist."""
 
     outcome = Outcome.WRITTEN
 
@@ -73,15 +69,9 @@ class BackupDirectory(FileDestination):
         self._out = absolute(out)
 
     def reference(self) -> TargetRef:
-        """Returns the directory."""
         return TargetRef(TargetKind.BACKUP, (str(self._out),))
 
     def directory(self, stream: str) -> Path:
-        """Returns where the backup of a stream goes.
-
-        Raises:
-            RefusedError: The name cannot be that of a stream.
-        """
         if problem := name_problem(stream):
             raise RefusedError(f"stream {stream!r}: {problem}", "change the name in the plan")
         return self._out / stream
@@ -89,12 +79,12 @@ class BackupDirectory(FileDestination):
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
     ) -> list[Note]:
-        """Looks for room, and for what already exists."""
+        """Checks writability and existing backups."""
         notes = []
         for stream in streams:
             there = self.directory(stream.name)
             if there.exists() and stream.name not in begun and options.existing is Existing.REPLACE:
-                text = f"{there} already exists, and backups are not replaced"
+                text = f"{there} already exists, and a backup is never replaced"
                 notes.append(Note(Level.PROBLEM, stream.name, text, "remove it, or choose another directory"))
         existing = next(path for path in (self._out, *self._out.parents) if path.exists())
         if not os.access(existing, os.W_OK | os.X_OK):
@@ -103,14 +93,14 @@ class BackupDirectory(FileDestination):
         return notes + room_problems(self._out, streams)
 
     def place(self, stream: PreparedStream, options: ApplyOptions = DEFAULTS, watch: Watch = UNWATCHED) -> Placed:
-        """Writes the backup of a stream; another one that is there is never replaced."""
+        """Writes the backup of a stream; never replaces a different one."""
         target = self.directory(stream.name)
         if target.is_dir() and any(target.iterdir()):
             return self._present(target, stream, watch)
         check_room(target, estimated_bytes(stream.plan))
         with writing(self._out, "nothing was written"):
             if not self._out.exists():
-                self._out.mkdir(exist_ok=True)  # a task of Spark may have come first
+                self._out.mkdir(exist_ok=True)  # a Spark task may have created it
                 fsync_directory(self._out.parent)
         with (
             new_directory(target) as directory,
@@ -120,22 +110,21 @@ class BackupDirectory(FileDestination):
         return Placed(stream.name, target, state)
 
     def prove(self, stream: PreparedStream, progress: Progress | None = None) -> Proof:
-        """Compares a backup that is there with the store."""
         return prove_backup(self.directory(stream.name), stream, progress)
 
     def _present(self, target: Path, stream: PreparedStream, watch: Watch) -> Placed:
         for name in (REQUEST, ARCHIVE):
             if not (target / name).is_file():
                 raise RefusedError(
-                    f"{target}: exists already and is not a backup: it has no {name}", "choose another directory"
+                    f"{target}: already exists and is not a backup: it has no {name}", "choose another directory"
                 )
         clear_leftovers(target)
         with watch.stage(stream.name, Stage.PROVE, stream.source.count) as progress:
             proof = self.prove(stream, progress)
         if proof.findings:
             raise RefusedError(
-                f"{target}: holds another backup: {proof.findings[0].detail}",
-                "remove it if it is not needed any more, or choose another directory",
+                f"{target}: holds a different backup: {proof.findings[0].detail}",
+                "remove it if it is no longer needed, or choose another directory",
             )
         return Placed(stream.name, target, stream.measure(), present=True)
 
@@ -143,8 +132,7 @@ class BackupDirectory(FileDestination):
 def request(plan: StreamPlan, state: ArchiveState) -> dict[str, Any]:
     """Returns the request for a restore.
 
-    All that is in the archive's configuration is said again, since the official command line knows other defaults than
-    servers do.
+    It repeats the whole configuration of the archive, as the official command line has other defaults than servers.
     """
     config = json.loads(stream_meta(plan.name, plan.config, plan.created_ns))
     del config["Created"]
@@ -164,28 +152,22 @@ def _write(directory: Path, stream: PreparedStream, compression: str, progress: 
     return archive.state
 
 
-#: Looking for servers takes as long as placing a small stream; it is not done more often than this.
+#: least seconds between two searches for servers, each of which takes as long as placing a small stream
 RECHECK_SECONDS = 0.5
 
-_REPLACE = "--replace puts it aside and places the new one; or choose another name"
-_STOP = "stop it first, or insist with --force if it is known not to use this directory"
+_REPLACE = "use --replace to move it aside and place the new one; or choose another name"
+_STOP = "stop it first, or use --force if you know that it does not use this directory"
 
 
 class StoreDirectory(FileDestination):
     """The store directory of a stopped nats-server, for one account.
 
-    Args:
-        path: What the server has as `store_dir`. May be missing or empty: then it becomes the store of a server that
-            was never started.
-        account: The account; a server that was not told of accounts has this one only.
-        force: Continue even though a server seems to be using it.
-
-    Raises:
-        RefusedError: It is not such a directory.
-        StoreUnreadableError: It cannot be read.
+    `path` is the server's `store_dir`; if missing or empty it becomes the store of a new server. A server without
+    configured accounts has only `$G`. `force` accepts a server that seems to use it. Raises RefusedError for other
+    directories.
     """
 
-    # One after the other: the directories above them may have to be made.
+    # sequential, as the common parent directories may have to be created
     parallel = False
     outcome = Outcome.PLACED
 
@@ -198,17 +180,15 @@ class StoreDirectory(FileDestination):
         self._streams = self._layout.account_directory(account) / STREAMS
 
     def reference(self) -> TargetRef:
-        """Returns the directory."""
         return TargetRef(TargetKind.STORE, (str(self.path),))
 
     def directory(self, stream: str) -> Path:
-        """Returns where a stream lies, or would."""
         return self._streams / stream
 
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
     ) -> list[Note]:
-        """Looks for a server that is running, for what is there, and for what a server would not accept."""
+        """Checks for a running server, existing streams, and settings that a server would not accept."""
         plans = [stream.plan for stream in streams]
         return self.check(plans, replace=options.existing is Existing.REPLACE, begun=begun)
 
@@ -220,28 +200,19 @@ class StoreDirectory(FileDestination):
         begun: Collection[str] = (),
         quiet: float = QUIET_SECONDS,
     ) -> list[Note]:
-        """Returns what prevents placing streams, and what the user should know. Changes nothing.
+        """Returns problems, which `place` would refuse, and warnings; read-only.
 
-        Args:
-            streams: The streams.
-            replace: Streams that are there are to be replaced.
-            begun: Streams that an earlier run has, or may have, placed: they may be there.
-            quiet: Seconds that the store must have been left alone.
-
-        Returns:
-            Problems, which `place` would refuse, and warnings.
-
-        Raises:
-            StoreUnreadableError: It cannot be read.
+        `replace`: existing streams are to be replaced; `begun`: streams that an earlier run may have placed;
+        `quiet`: seconds without any write in the store.
         """
         streams = list(streams)
-        notes = [*self._about_server(quiet), *self._about_store(streams)]
+        notes = [*self._server_notes(quiet), *self._store_notes(streams)]
         for stream in streams:
-            notes += self._about_stream(stream, replace=replace or stream.name in begun)
+            notes += self._stream_notes(stream, replace=replace or stream.name in begun)
         return notes
 
     def place(self, stream: PreparedStream, options: ApplyOptions = DEFAULTS, watch: Watch = UNWATCHED) -> Placed:
-        """Places a stream; another one that is there is kept in the account's directory if it is to be replaced."""
+        """Places a stream; with `replace`, a different stream moves to the account's directory."""
         target = self.directory(stream.name)
         for note in self.check([stream.plan], replace=True, quiet=0):
             if note.level is Level.PROBLEM:
@@ -253,7 +224,7 @@ class StoreDirectory(FileDestination):
             if not proof.findings:
                 return Placed(stream.name, target, stream.measure(), present=True, replaced=kept)
             if options.existing is not Existing.REPLACE:
-                what = f"stream {stream.name} already exists ({target}), and is another one"
+                what = f"stream {stream.name} already exists ({target}) and is different"
                 raise RefusedError(f"{what}: {proof.findings[0].detail}", _REPLACE)
         owner = Ownership.around(self._streams, self._layout.root)
         with parents(self._streams, owner):
@@ -267,7 +238,6 @@ class StoreDirectory(FileDestination):
         return Placed(stream.name, target, state, replaced=replaced or kept)
 
     def prove(self, stream: PreparedStream, progress: Progress | None = None) -> Proof:
-        """Compares a stream that is there with the store."""
         return prove_stream_directory(self.directory(stream.name), stream, progress)
 
     def _build(self, stream: PreparedStream, target: Path, owner: Ownership, watch: Watch) -> ArchiveState:
@@ -280,12 +250,12 @@ class StoreDirectory(FileDestination):
         return archive.state
 
     def _check_stopped(self) -> None:
-        """Refuses to go on if a server was started meanwhile."""
-        for note in self._about_server(0):
+        """Refuses if a server was started meanwhile."""
+        for note in self._server_notes(0):
             if note.level is Level.PROBLEM:
                 raise RefusedError(f"{note.about}: {note.text}; nothing was placed", note.remedy)
 
-    def _about_server(self, quiet: float) -> Iterator[Note]:
+    def _server_notes(self, quiet: float) -> Iterator[Note]:
         if not quiet and time.monotonic() - self._unused_at < RECHECK_SECONDS:
             return
         used = False
@@ -295,13 +265,13 @@ class StoreDirectory(FileDestination):
         if not used:
             self._unused_at = time.monotonic()
 
-    def _about_store(self, streams: list[StreamPlan]) -> Iterator[Note]:
+    def _store_notes(self, streams: list[StreamPlan]) -> Iterator[Note]:
         about, layout = str(self.path), self._layout
         if layout.raft:
             yield Note(
                 Level.PROBLEM,
                 about,
-                f"belongs to a server of a cluster ({layout.raft}), where streams need raft state too",
+                f"belongs to a server of a cluster ({layout.raft}), where streams also need Raft state",
                 "restore into the running cluster instead: --to jetstream --server URL",
             )
         if layout.key:
@@ -318,8 +288,8 @@ class StoreDirectory(FileDestination):
             yield Note(
                 Level.WARNING,
                 about,
-                f"account {self.account} has nothing there yet (accounts that have: {known}); a server that does not "
-                "know it skips its streams",
+                f"account {self.account} has no directory there yet (existing ones: {known}); a server without this "
+                "account skips its streams",
                 "check the name of the account",
             )
         owner = Ownership.around(self._streams, self._layout.root)
@@ -327,7 +297,7 @@ class StoreDirectory(FileDestination):
             yield Note(
                 Level.PROBLEM,
                 about,
-                f"belongs to user {owner.user}, for whom we cannot make files",
+                f"belongs to user {owner.user}; this process cannot create files for that user",
                 f"run it as that user, for example with sudo -u '#{owner.user}'",
             )
         try:
@@ -335,7 +305,7 @@ class StoreDirectory(FileDestination):
         except RefusedError as problem:
             yield Note(Level.PROBLEM, about, problem.message, problem.remedy)
 
-    def _about_stream(self, stream: StreamPlan, *, replace: bool) -> Iterator[Note]:
+    def _stream_notes(self, stream: StreamPlan, *, replace: bool) -> Iterator[Note]:
         if problem := name_problem(stream.name):
             yield Note(Level.PROBLEM, stream.name, problem, "change the name in the plan")
             return
@@ -349,7 +319,7 @@ class StoreDirectory(FileDestination):
                     yield Note(
                         Level.PROBLEM,
                         stream.name,
-                        f"subject {subject} overlaps {found} of stream {other.name}, which is there",
+                        f"subject {subject} overlaps {found} of the existing stream {other.name}",
                         "give the channel another subject in the plan, or remove the other stream",
                     )
         if stream.config.get("storage", "file") != "file":
@@ -358,6 +328,6 @@ class StoreDirectory(FileDestination):
             yield Note(
                 Level.PROBLEM,
                 stream.name,
-                "has replicas, which a server without a cluster refuses",
+                "has several replicas, which a server without a cluster refuses",
                 "set replicas to 1 in the plan",
             )

@@ -1,6 +1,6 @@
-"""Streams that lie in files, a backup or the store of a stopped server: read, and compared message by message.
+"""Streams in files, of a backup or a stopped server: read, and compared message by message.
 
-Every hash is checked on the way. The findings are those that `proof` has for a running server; no server is needed.
+Every hash is checked. Findings are those of the proof on a running server.
 """
 
 from __future__ import annotations
@@ -33,11 +33,9 @@ from stantools.streamfiles.reader import ArchiveReader, Records, StreamReader
 from stantools.streamfiles.writer import ConsumerEntry
 from stantools.work import Threads
 
-#: The files of a backup.
 REQUEST = "backup.json"
 ARCHIVE = "stream.tar.s2"
 
-#: The remedy for a file that cannot be read.
 _THERE = "check that the file is there"
 _PIECE = 1 << 20
 _REQUEST_MAX = 16 << 20
@@ -47,28 +45,21 @@ _CONSUMER_FILES = ("meta.inf", "meta.sum", "o.dat")
 
 @dataclass
 class Written:
-    """A stream as it lies on disk."""
-
-    stream: str = ""  #: its name, empty if it cannot be read
-    config: Mapping[str, Any] = field(default_factory=dict)  #: its configuration in `meta.inf`
-    #: What a server will say of it, as far as it could be read.
+    stream: str = ""  #: name, "" if unreadable
+    config: Mapping[str, Any] = field(default_factory=dict)  #: configuration in `meta.inf`
+    #: state that a server will report, as far as readable
     state: ArchiveState = field(default_factory=ArchiveState)
     consumers: Sequence[ConsumerEntry] = ()
-    whole: bool = False  #: it was read to its end
-    findings: list[Finding] = field(default_factory=list)  #: what is wrong
-    #: What a backup has in `backup.json`: the configuration and state that a server will be asked for.
+    whole: bool = False  #: read to its end
+    findings: list[Finding] = field(default_factory=list)
+    #: request of a backup (`backup.json`): configuration and state for the server
     request: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check_backup(directory: Path, take: Callable[[Records], None] | None = None) -> Written:
-    """Reads a backup to its end: every hash, and whether the request in it belongs to the archive.
+    """Reads a backup to its end, with every hash, and compares its request with its archive.
 
-    Args:
-        directory: The directory with the two files.
-        take: Gets the records as they are read.
-
-    Raises:
-        StoreUnreadableError: A file cannot be read, or is not there.
+    `take` gets the records as they are read. Raises StoreUnreadableError if a file is missing.
     """
     written = Written()
     try:
@@ -78,21 +69,13 @@ def check_backup(directory: Path, take: Callable[[Records], None] | None = None)
     archive = directory / ARCHIVE
     _read(lambda: ArchiveReader(_pieces(archive), str(archive)), written, ARCHIVE, take)
     if written.request and written.whole and (wrong := "; ".join(_request_differences(written))):
-        detail = f"{directory / REQUEST} does not belong to the archive beside it: {wrong}"
+        detail = f"{directory / REQUEST} does not belong to its archive: {wrong}"
         written.findings.append(finding("archive-damaged", detail, file=REQUEST))
     return written
 
 
 def check_stream_directory(directory: Path, take: Callable[[Records], None] | None = None) -> Written:
-    """Reads the directory of a stream in a server's store to its end.
-
-    Args:
-        directory: The directory.
-        take: Gets the records as they are read.
-
-    Raises:
-        StoreUnreadableError: A file cannot be read.
-    """
+    """Reads the directory of a stream in a server's store to its end. `take` gets the records."""
     written = Written()
     _read(lambda: StreamReader(_files(directory), str(directory)), written, directory.name, take)
     return written
@@ -122,7 +105,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _files(directory: Path) -> Iterator[TarFile]:
-    """The files of a stream's directory as an archive would have them; a server keeps others beside them."""
+    """Yields the files of a stream's directory that belong into an archive; servers keep other files as well."""
     blocks = {int(match[1]): path for path in _listed(directory / "msgs") if (match := _BLOCK.fullmatch(path.name))}
     paths = [directory / "meta.inf", directory / "meta.sum", *(blocks[number] for number in sorted(blocks))]
     paths += [path / name for path in _listed(directory / "obs") for name in _CONSUMER_FILES]
@@ -140,7 +123,7 @@ def _content(path: Path) -> bytearray:
     with readable(path, _THERE):
         size = path.stat().st_size
         if size > MAX_FILE_SIZE:
-            raise ArchiveError(f"{path} has {size} bytes, at most {MAX_FILE_SIZE} are expected")
+            raise ArchiveError(f"{path} has {size} bytes; at most {MAX_FILE_SIZE} are expected")
         return bytearray(path.read_bytes())
 
 
@@ -156,7 +139,7 @@ def _request(path: Path) -> dict[str, Any]:
 
 
 def _request_differences(written: Written) -> Iterator[str]:
-    """What the request of a backup says and its archive does not."""
+    """Yields the contradictions between a backup's request and its archive."""
     config, state = written.request["config"], written.request["state"]
     if config.get("name") != written.stream:
         yield f"it is for stream {config.get('name')!r}, the archive holds {written.stream!r}"
@@ -165,7 +148,7 @@ def _request_differences(written: Written) -> Iterator[str]:
             yield f"{name} is {state.get(name)!r}, in the archive {value!r}"
 
 
-#: What both kinds of columns have of a message.
+#: columns in both kinds of batches
 _SHARED = (
     "sequence",
     "timestamp",
@@ -180,16 +163,7 @@ _SHOWN = 10
 
 
 def prove_backup(directory: Path, stream: PreparedStream, progress: Progress | None = None) -> Proof:
-    """Compares a backup with its source: messages, configuration and consumers.
-
-    Args:
-        directory: The directory with the two files.
-        stream: What should be in it.
-        progress: Called with how many messages were compared.
-
-    Raises:
-        StoreUnreadableError: A file cannot be read; or as from the source.
-    """
+    """Compares a backup with its source: messages, configuration and consumers. `progress` gets numbers of messages."""
     proof, written = _compare_all(lambda take: check_backup(directory, take), stream, progress)
     if written.request:
         proof.findings += _config(f"stream {stream.name}, request", stream.plan.config, written.request["config"])
@@ -197,9 +171,9 @@ def prove_backup(directory: Path, stream: PreparedStream, progress: Progress | N
 
 
 def prove_stream_directory(directory: Path, stream: PreparedStream, progress: Progress | None = None) -> Proof:
-    """Compares a stream in the store of a stopped server with its source, as `prove_backup` does with a backup."""
+    """As `prove_backup`, for a stream in the store of a stopped server."""
     if not directory.is_dir():
-        detail = f"there is no stream {stream.name} in {directory.parent}"
+        detail = f"stream {stream.name} does not exist in {directory.parent}"
         return Proof([finding("stream-missing", detail, channel=channel_of(stream.source))])
     return _compare_all(lambda take: check_stream_directory(directory, take), stream, progress)[0]
 
@@ -222,7 +196,7 @@ def _compare_all(
     written = check(compare)
     findings = list(written.findings)
     if written.stream:
-        # Of a damaged one, what could not be read is missing.
+        # Messages after damage that stopped the reader count as missing.
         findings += comparison.finish()
         expected = json.loads(stream_meta(plan.name, plan.config, plan.created_ns))
         findings += _config(f"stream {stream.name}", expected, written.config)
@@ -236,7 +210,7 @@ def _compare_all(
 
 
 def _received(records: Records) -> Received:
-    """The messages among some records, as if a server had delivered them."""
+    """Returns the messages among records in the form of a delivery."""
     live = records.columns.take(records.columns.flags == 0)
     columns = FrameColumns(len(live.sequence))
     for name in _SHARED:
@@ -260,7 +234,7 @@ def _consumers(stream: PreparedStream, written: Written) -> Iterator[Finding]:
 
 
 def _position(state: ConsumerState | None) -> object:
-    """What must be equal of two positions: not when something was sent."""
+    """Returns the comparable part of a position: all but times of delivery."""
     if state is None:
         return None
     pending = {sequence: number for sequence, (number, _) in state.pending.items()}
@@ -276,53 +250,39 @@ def _words(state: ConsumerState | None) -> str:
 
 @dataclass(frozen=True)
 class Placed:
-    """A stream that lies where it belongs."""
-
-    stream: str  #: its name
-    directory: Path  #: where
-    state: ArchiveState  #: what a server will say of it
-    present: bool = False  #: it was there already, exactly so
-    replaced: Path | None = None  #: where the stream is now whose place it took
+    stream: str
+    directory: Path
+    state: ArchiveState  #: state that a server will report
+    present: bool = False  #: it was there before, identical
+    replaced: Path | None = None  #: new place of the replaced stream
 
 
 class FileDestination(ABC):
-    """A place in the file system that streams are made in, without a server."""
+    """A place for streams in the file system, written without a server."""
 
-    #: Streams may be written at the same time.
+    #: several streams may be written in parallel
     parallel: ClassVar[bool] = True
-    #: What has become of a stream that was not there before.
+    #: outcome for a stream that was not there before
     outcome: ClassVar[Outcome]
 
     @abstractmethod
-    def directory(self, stream: str) -> Path:
-        """Returns where a stream goes."""
+    def directory(self, stream: str) -> Path: ...
 
     @abstractmethod
     def place(self, stream: PreparedStream, options: ApplyOptions = DEFAULTS, watch: Watch = UNWATCHED) -> Placed:
-        """Writes a stream: it is there whole and synced, or not at all.
+        """Writes a stream atomically and synced; an existing one is compared with the source and kept if identical.
 
-        One that already exists is compared with the source, message by message, and left alone if it is exactly this.
-
-        Args:
-            stream: The stream.
-            options: What to do with another stream that is there, and how to compress.
-            watch: Learns how many messages are written, or compared.
-
-        Raises:
-            RefusedError: Something stands against it: another stream or run, a server, too little room, or the
-                stream cannot be made of an archive.
-            StoreUnwritableError: It cannot be written.
-            StoreUnreadableError: The source, or what is there, cannot be read.
+        Raises RefusedError for a different stream, another run, a server, lack of space, or a stream that no archive
+        can hold.
         """
 
     @abstractmethod
-    def prove(self, stream: PreparedStream, progress: Progress | None = None) -> Proof:
-        """Compares a stream that is there with the store."""
+    def prove(self, stream: PreparedStream, progress: Progress | None = None) -> Proof: ...
 
     def apply(
         self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
     ) -> list[StreamResult]:
-        """Writes every stream that is not there yet, and reads it again."""
+        """Writes every missing stream, then reads it back."""
 
         def one(stream: PreparedStream) -> StreamResult:
             result = StreamResult(stream.name)
@@ -349,8 +309,6 @@ class FileDestination(ABC):
     def verify(
         self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
     ) -> list[StreamResult]:
-        """Reads every stream and compares it with the store."""
-
         def one(stream: PreparedStream) -> StreamResult:
             result = StreamResult(stream.name, Outcome.COMPARED)
             try:

@@ -1,14 +1,14 @@
-"""Is a nats-server using this store directory? Looked at without changing anything.
+"""Detects a nats-server that uses a store directory, without changing it.
 
-Unlike a streaming server, a nats-server takes no lock, and one without traffic holds no file of its store open at all
-(seen with every version from 2.9 to 2.15). So three things are looked at:
+Unlike a streaming server, a nats-server takes no lock, and without traffic it holds no file of its store open (seen
+with every version from 2.9 to 2.15). So there are three signs:
 
 1. processes that hold a file of the store open for writing;
-2. running nats-server processes whose options or configuration name this directory, or whose store directory cannot
-   be determined;
+2. running nats-server processes whose options or configuration name this directory, or whose store directory is
+   unknown;
 3. files that are being written right now.
 
-The first two need Linux's `/proc` and see other users' processes only as far as we may look.
+The first two need Linux's `/proc`, and see other users' processes only as far as permissions allow.
 """
 
 from __future__ import annotations
@@ -32,26 +32,23 @@ _OFF = ("false", "disabled", "disable", "off", "no")
 
 @dataclass(frozen=True)
 class StoreSetting:
-    """What is known of where a server keeps its streams."""
+    """A server's store directory, as far as known."""
 
-    places: tuple[str, ...] = ()  #: directories that it may use, as they are written
-    jetstream: bool = False  #: JetStream seems to be enabled
-    unknown: str = ""  #: why it cannot be determined, empty if it can
+    places: tuple[str, ...] = ()  #: possible directories, as written
+    jetstream: bool = False
+    unknown: str = ""  #: why it is unknown, else ""
 
 
 def store_setting(
     path: Path, environment: Callable[[str], str], *, root: Path = Path("/"), jetstream: bool = False
 ) -> StoreSetting:
-    """Looks for the store directory in a configuration file and what it includes.
+    """Finds the store directory in a configuration file and its includes.
 
-    Args:
-        path: The file.
-        environment: Returns the server's environment variables, empty for one that is not set.
-        root: Where the server's root directory is, seen from here.
-        jetstream: JetStream is enabled by an option.
+    `environment` returns variables of the server's process, "" if unset; `root` is that process's root directory,
+    seen from here; `jetstream`: an option enables JetStream.
     """
     try:
-        text = _whole(path, root)
+        text = _full_text(path, root)
     except (OSError, ValueError) as problem:
         return StoreSetting(unknown=f"its configuration cannot be read: {problem}")
     places = []
@@ -60,21 +57,21 @@ def store_setting(
         if value.startswith("$"):
             place = _assigned(text, value[1:]) or environment(value[1:])
             if not place:
-                return StoreSetting(unknown=f"its configuration says {value}, which is not known here")
+                return StoreSetting(unknown=f"its configuration says {value}, which is not understood here")
         places.append(place)
     enabled = any(word.lower() not in _OFF for word in _JETSTREAM.findall(text))
     return StoreSetting(places=tuple(places), jetstream=jetstream or enabled)
 
 
-def _whole(path: Path, root: Path) -> str:
-    """The text of a file and of everything that it includes, without comments."""
+def _full_text(path: Path, root: Path) -> str:
+    """Returns the text of a file with its includes, without comments."""
     texts: list[str] = []
     waiting, seen = [path], set[tuple[int, int]]()
     while waiting:
         file = waiting.pop()
         status = file.stat()
         if (status.st_dev, status.st_ino) in seen:
-            continue  # they may include each other in a circle
+            continue  # includes may be circular
         seen.add((status.st_dev, status.st_ino))
         text = _COMMENT.sub("", file.read_text(encoding="utf-8", errors="replace"))
         texts.append(text)
@@ -96,7 +93,7 @@ def _unquoted(value: str) -> str:
 
 _PROCESSES = Path("/proc")
 _NAME = "nats-server"
-#: Where a server keeps its store when it is told nothing.
+#: a server's default directory
 _DEFAULT = "nats"
 _CONFIG_FLAGS = ("c", "config")
 _STORE_FLAGS = ("sd", "store_dir")
@@ -106,16 +103,10 @@ _JETSTREAM_FLAGS = ("js", "jetstream")
 def find_server(
     root: Path, *, quiet: float = QUIET_SECONDS, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
-    """Looks for signs that a server is using a JetStream directory.
+    """Yields a sentence for each sign that a server uses a JetStream directory.
 
-    Args:
-        root: The directory `jetstream`, which holds the accounts. It need not exist.
-        quiet: Seconds that it must have been left alone; 0 does not look at the times.
-        sleep: For tests.
-
-    Yields:
-        A sentence for each sign. The times are looked at only if there is no other sign, because that may take
-        `quiet` seconds.
+    `root` is the directory `jetstream`, which may be missing. Without other signs, file times are watched for up to
+    `quiet` seconds; 0 skips that.
     """
     seen = False
     if root.is_dir():
@@ -127,14 +118,12 @@ def find_server(
             if reason := process.uses(root):
                 seen = True
                 yield reason
-    if not seen and quiet > 0 and (moving := _moving(root, quiet, sleep)):
+    if not seen and quiet > 0 and (moving := _changing_file(root, quiet, sleep)):
         yield f"{moving} is being written right now"
 
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A running nats-server."""
-
     pid: int
     arguments: list[str]
     directory: Path = field(init=False)
@@ -143,7 +132,7 @@ class RunningServer:
         object.__setattr__(self, "directory", _PROCESSES / str(self.pid))
 
     def uses(self, root: Path) -> str:
-        """Returns why it is taken to use the directory; empty if it does not, or has ended meanwhile."""
+        """Returns why the process is assumed to use the directory; "" if it does not, or has ended."""
         reason = self._reason(root)
         return reason if self.directory.exists() else ""
 
@@ -151,11 +140,11 @@ class RunningServer:
         who = f"process {self.pid} is a nats-server"
         setting = self._setting()
         if setting.unknown:
-            # One that has started has made its directory.
+            # a started server has created its directory
             unknown = f"{who}, and its store directory cannot be determined ({setting.unknown})"
             return unknown if root.exists() else ""
         for place in setting.places:
-            base = self._seen(place)
+            base = self._visible_path(place)
             if base is None:
                 return f"{who}, and its store directory cannot be determined ({place} is relative)"
             if any(_same(candidate, root) for candidate in (base / "jetstream", base)):
@@ -163,12 +152,12 @@ class RunningServer:
         return ""
 
     def _setting(self) -> StoreSetting:
-        """What its options and its configuration file say about the store directory."""
+        """Returns the store directory by options and configuration file."""
         if given := self._flag(_STORE_FLAGS):
             return StoreSetting(places=(given,))
         setting = StoreSetting(jetstream=any(self._has(flag) for flag in _JETSTREAM_FLAGS))
         if config := self._flag(_CONFIG_FLAGS):
-            place = self._seen(config)
+            place = self._visible_path(config)
             if place is None:
                 return StoreSetting(unknown=f"its configuration file {config} is relative")
             setting = store_setting(place, self._variable, root=self._root, jetstream=setting.jetstream)
@@ -178,7 +167,7 @@ class RunningServer:
         return setting
 
     def _flag(self, names: tuple[str, ...]) -> str:
-        """The value of an option, in the forms `-n value`, `-n=value`, with one or two dashes."""
+        """Returns the value of an option, in the forms `-n value` and `-n=value`, with one or two dashes."""
         for position, argument in enumerate(self.arguments):
             name, equals, value = argument.lstrip("-").partition("=")
             if argument.startswith("-") and name in names:
@@ -190,8 +179,8 @@ class RunningServer:
             argument in (f"-{name}", f"--{name}", f"-{name}=true", f"--{name}=true") for argument in self.arguments
         )
 
-    def _seen(self, place: str) -> Path | None:
-        """A path of the process, which may live in a container, as we see it; None if its place cannot be seen."""
+    def _visible_path(self, place: str) -> Path | None:
+        """Returns our path of a path of the process, which may run in a container; None if it is invisible."""
         if not place.startswith("/"):
             try:
                 place = f"{(self.directory / 'cwd').readlink()}/{place}"
@@ -224,20 +213,20 @@ def running_servers() -> Iterator[RunningServer]:
         try:
             command = Path(entry.path, "cmdline").read_bytes()
         except OSError:
-            continue  # gone
+            continue  # ended
         program, *arguments = [os.fsdecode(each) for each in command.split(b"\0")[:-1]] or [""]
         if Path(program).name.startswith(_NAME):
             yield RunningServer(int(entry.name), arguments)
 
 
 def _identities(root: Path) -> set[tuple[int, int]]:
-    """Device and inode of the message blocks, to recognise them from inside a container."""
+    """Returns device and inode of the message blocks, which are equal inside a container."""
     found = set()
     for path in root.glob("*/streams/*/msgs/*.blk"):
         try:
             status = path.stat()
         except OSError:
-            continue  # gone
+            continue  # removed meanwhile
         found.add((status.st_dev, status.st_ino))
     return found
 
@@ -250,11 +239,11 @@ def _same(one: Path, two: Path) -> bool:
     try:
         return os.path.realpath(one) == os.path.realpath(two)
     except OSError:
-        return False  # the process whose root it is seen by has ended meanwhile
+        return False  # the process of this root has ended
 
 
-def _moving(root: Path, quiet: float, sleep: Callable[[float], None]) -> str:
-    """Watches a directory that has been written just now; writing that ended before is nobody's."""
+def _changing_file(root: Path, quiet: float, sleep: Callable[[float], None]) -> str:
+    """Returns a file that changes while a recently written directory is watched, else ""."""
     before = _snapshot(root)
     newest = max((changed for changed, _ in before.values()), default=0)
     if time.time() - newest / 1e9 >= quiet:
@@ -265,7 +254,7 @@ def _moving(root: Path, quiet: float, sleep: Callable[[float], None]) -> str:
 
 
 def _snapshot(root: Path) -> dict[str, tuple[int, int]]:
-    """Time of change in nanoseconds and size of every file."""
+    """Returns modification time (ns) and size of every file."""
     found = {}
     for base, _, names in os.walk(root):
         for name in names:
@@ -273,6 +262,6 @@ def _snapshot(root: Path) -> dict[str, tuple[int, int]]:
             try:
                 status = os.lstat(path)
             except OSError:
-                continue  # gone between the two looks
+                continue  # removed meanwhile
             found[path] = (status.st_mtime_ns, status.st_size)
     return found

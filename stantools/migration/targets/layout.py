@@ -1,23 +1,23 @@
-"""The store directory of a nats-server: what lies in it, and how a stream gets there.
+"""The store directory of a nats-server: its layout, and how a stream is placed in it.
 
 Facts: jetstream-migration.md section 5.5.
 
-    <store_dir>/jetstream/<account>/streams/<stream>/meta.inf      configuration, json (encrypted where meta.key is)
+    <store_dir>/jetstream/<account>/streams/<stream>/meta.inf      configuration, json (encrypted with a meta.key)
                                                      meta.sum      its hash
                                                      meta.key      only in an encrypted store
                                                      msgs/N.blk    messages
                                                      obs/<name>/   consumers
     <store_dir>/jetstream/$SYS/_js_/…                              raft state: this server belongs to a cluster
 
-Seen with every version from 2.9 to 2.15: a server looks at nothing in an account's directory but `streams`. Hidden
-directories among the streams it removes when it starts (2.10 and later), or complains about (2.9). So what is
-unfinished or was replaced lies beside `streams`, never in it:
+Seen with every version from 2.9 to 2.15: in an account's directory a server reads only `streams`. It removes hidden
+directories among the streams when it starts (2.10 and later), or complains about them (2.9). So unfinished and
+replaced streams lie beside `streams`, never in it:
 
-    <account>/<stream>.stantools-new          whole and synced, on its way
-    <account>/<stream>.replaced, .replaced-2  streams that others took the place of
+    <account>/<stream>.stantools-new          complete and synced, before the rename
+    <account>/<stream>.replaced, .replaced-2  replaced streams
 
-So a killed run leaves nothing that a server could take for a stream, and the old stream is never where a server removes
-it.
+A killed run thus leaves nothing that a server could mistake for a stream, and a replaced stream is safe from
+removal.
 """
 
 from __future__ import annotations
@@ -36,30 +36,28 @@ from stantools.errors import RefusedError, readable
 from stantools.store.atomic import new_directory
 from stantools.store.durable import exchange, fsync_directory, write_all, writing
 
-#: The account of a server that was not told of any.
+#: account of a server without configured accounts
 GLOBAL_ACCOUNT = "$G"
-#: Added by the server to the directory that it is given.
+#: directory that the server adds to its `store_dir`
 JETSTREAM = "jetstream"
 STREAMS = "streams"
 SYSTEM_ACCOUNT = "$SYS"
 _RAFT = "_js_"
 _META = "meta.inf"
 _KEY = "meta.key"
-#: More than any real configuration.
+#: bytes; no real configuration is larger
 _META_MAX = 16 << 20
 
 
 @dataclass(frozen=True)
 class StreamDirectory:
-    """A stream that lies in a store."""
-
-    name: str  #: its name, which is also the directory's
-    path: Path  #: its directory
-    config: dict[str, Any] | None  #: its configuration; None if the server will not find a stream here either
+    name: str  #: name of the stream and its directory
+    path: Path
+    config: dict[str, Any] | None  #: configuration; None if a server would not find a stream here
 
     @property
     def subjects(self) -> list[str]:
-        """What it listens on; nothing for mirrors and streams that only have sources."""
+        """Subjects; none for mirrors and streams that only have sources."""
         config = self.config or {}
         given = config.get("subjects")
         if given or config.get("mirror") or config.get("sources"):
@@ -69,30 +67,22 @@ class StreamDirectory:
 
 @dataclass(frozen=True)
 class Layout:
-    """What lies in a store directory."""
-
-    root: Path  #: the directory `jetstream`; it need not exist
-    #: The streams of the account that was asked for, by name.
+    root: Path  #: the directory `jetstream`; may be missing
+    #: streams of the selected account, by name
     streams: dict[str, StreamDirectory] = field(default_factory=dict)
-    accounts: tuple[str, ...] = ()  #: the accounts that have a directory
-    raft: Path | None = None  #: Raft state, if the server belongs, or belonged, to a cluster
+    accounts: tuple[str, ...] = ()  #: accounts with a directory
+    raft: Path | None = None  #: Raft state, if the server is or was in a cluster
     key: Path | None = None  #: a key file, if the store is encrypted
 
     def account_directory(self, account: str) -> Path:
-        """Where an account's streams are, or would be."""
         return self.root / account
 
 
 def read_layout(store_dir: Path, account: str) -> Layout:
-    """Looks at a store directory, changing nothing.
+    """Reads a store directory, read-only.
 
-    Args:
-        store_dir: What the server has as `store_dir`, or the directory `jetstream` in it. It need not exist.
-        account: The account whose streams are wanted.
-
-    Raises:
-        StoreUnreadableError: It cannot be read.
-        RefusedError: It does not look as servers leave it.
+    `store_dir` is the server's `store_dir`, or the directory `jetstream` in it; it may be missing. Raises
+    RefusedError for an unknown layout.
     """
     with readable(store_dir, "run it as the user that the nats-server runs as"):
         root = _root(store_dir)
@@ -106,7 +96,7 @@ def read_layout(store_dir: Path, account: str) -> Layout:
 
 
 def _root(store_dir: Path) -> Path:
-    """The directory that holds the accounts."""
+    """Returns the directory of the accounts."""
     if not store_dir.exists():
         return store_dir / JETSTREAM
     if not store_dir.is_dir():
@@ -114,13 +104,10 @@ def _root(store_dir: Path) -> Path:
     entries = sorted(entry.name for entry in store_dir.iterdir())
     if JETSTREAM in entries or not entries:
         return store_dir / JETSTREAM
-    if store_dir.name == JETSTREAM and all(_is_account(store_dir / name) for name in entries):
+    accounts = (store_dir / name for name in entries)
+    if store_dir.name == JETSTREAM and all((each / STREAMS).is_dir() or (each / _RAFT).is_dir() for each in accounts):
         return store_dir
     raise _unknown(store_dir, f"has no directory {JETSTREAM}, but {entries[0]}")
-
-
-def _is_account(path: Path) -> bool:
-    return (path / STREAMS).is_dir() or (path / _RAFT).is_dir()
 
 
 def _accounts(root: Path) -> list[str]:
@@ -140,7 +127,7 @@ def _keys(root: Path, accounts: list[str]) -> Iterator[Path]:
 
 
 def _directories(streams: Path) -> Iterator[Path]:
-    """The directories that a server takes for streams."""
+    """Yields the directories that a server takes for streams."""
     if streams.is_dir():
         for entry in os.scandir(streams):
             if entry.is_dir() and not entry.name.startswith("."):
@@ -153,7 +140,7 @@ def _streams(streams: Path) -> Iterator[StreamDirectory]:
 
 
 def _config(directory: Path) -> dict[str, Any] | None:
-    """Reads a stream's configuration; None if there is none, or one of another name: a server skips it too."""
+    """Reads a stream's configuration; None if it is missing or names another stream: a server skips it as well."""
     meta = directory / _META
     try:
         with meta.open("rb") as file:
@@ -170,35 +157,30 @@ def _config(directory: Path) -> dict[str, Any] | None:
 
 def _unknown(path: Path, what: str) -> RefusedError:
     return RefusedError(
-        f"{path}: {what}; a nats-server's store directory looks otherwise",
+        f"{path}: {what}; this is not the store directory of a nats-server",
         "name the directory that is `store_dir` in the server's configuration",
     )
 
 
 _NEW = ".stantools-new"
 _REPLACED = ".replaced"
-#: As servers make the directories of a new store.
+#: mode of directories in a new store of a server
 _NEW_MODE = 0o700
 
 
 @dataclass(frozen=True)
 class Ownership:
-    """Whose the files of a store are, and who may read them."""
+    """Owner and permissions of the files of a store."""
 
-    user: int  #: owner
+    user: int
     group: int
     mode: int  #: permission bits of directories
 
     @classmethod
     def around(cls, path: Path, root: Path) -> Ownership:
-        """Returns that of a directory, or of the nearest one above it that is there.
+        """Returns those of a directory or its nearest existing parent.
 
-        Args:
-            path: The directory.
-            root: From here on directories are the server's: what is above may be open to more users.
-
-        Raises:
-            OSError: None can be looked at.
+        Parents above `root` do not belong to the server and may be open to more users.
         """
         existing = next(each for each in (path, *path.parents) if each.is_dir())
         status = existing.stat()
@@ -207,36 +189,21 @@ class Ownership:
 
     @property
     def file_mode(self) -> int:
-        """Permission bits of files."""
         return self.mode & 0o666
 
     @property
     def possible(self) -> bool:
-        """Whether we can make files that look so."""
+        """This process can create such files."""
         return os.geteuid() in (0, self.user)
 
     def give(self, path: Path, mode: int) -> None:
-        """Makes a file or directory look so.
-
-        Raises:
-            OSError: As from chmod and chown.
-        """
         path.chmod(mode)
         if os.geteuid() == 0:
             os.chown(path, self.user, self.group)
 
 
 def fill(directory: Path, members: Iterable[tuple[str, bytes | memoryview]], owner: Ownership) -> None:
-    """Writes the files of a stream.
-
-    Args:
-        directory: An empty directory.
-        members: Relative names with `/`, and contents.
-        owner: What they are to look like.
-
-    Raises:
-        OSError: As from writing.
-    """
+    """Writes the files of a stream into an empty directory. `members` are relative paths with `/`, and contents."""
     for name, content in members:
         path = directory / name
         for parent in reversed(path.relative_to(directory).parents[:-1]):
@@ -253,11 +220,7 @@ def fill(directory: Path, members: Iterable[tuple[str, bytes | memoryview]], own
 
 @contextmanager
 def parents(streams: Path, owner: Ownership) -> Iterator[None]:
-    """Makes the directories that are to hold a stream; those that are still empty afterwards are removed again.
-
-    Raises:
-        StoreUnwritableError: They cannot be made.
-    """
+    """Creates the parent directories of a stream; those that are empty at the end are removed."""
     missing = [each for each in (streams, *streams.parents) if not each.exists()]
     with writing("", "nothing was placed"):
         for directory in reversed(missing):
@@ -268,24 +231,15 @@ def parents(streams: Path, owner: Ownership) -> Iterator[None]:
         yield
     finally:
         for directory in missing:
-            with suppress(OSError):  # it holds something
+            with suppress(OSError):  # not empty
                 directory.rmdir()
 
 
 @contextmanager
 def arriving(target: Path, owner: Ownership) -> Iterator[Path]:
-    """Builds a stream's directory that takes its place, or the place of the one that is there, by one rename.
+    """Yields an empty directory for building a stream; `move_in` renames it to `target`.
 
-    Args:
-        target: `<account>/streams/<stream>`.
-        owner: What it is to look like.
-
-    Yields:
-        The directory to fill.
-
-    Raises:
-        StoreUnwritableError: It cannot be written.
-        RefusedError: Another run is placing this stream.
+    `target` is `<account>/streams/<stream>`. Raises RefusedError if another run is placing this stream.
     """
     new = _beside(target, _NEW)
     with new_directory(new, untouched="nothing was placed") as content:
@@ -295,16 +249,12 @@ def arriving(target: Path, owner: Ownership) -> Iterator[Path]:
 
 
 def move_in(target: Path) -> Path | None:
-    """Moves a stream that was built by `arriving` to where it belongs.
+    """Moves a stream built by `arriving` to its place; returns the new path of the stream that was there.
 
-    Returns:
-        Where the stream is now that was there before, None if there was none.
-
-    Raises:
-        StoreUnwritableError: It cannot be renamed; the store is as it was.
+    If the rename fails, the store is unchanged.
     """
     new = _beside(target, _NEW)
-    with writing(target, f"the new stream is whole, in {new}"):
+    with writing(target, f"the complete new stream is in {new}"):
         if not target.exists():
             new.rename(target)
             fsync_directory(target.parent)
@@ -315,33 +265,22 @@ def move_in(target: Path) -> Path | None:
 
 
 def give_up(target: Path) -> None:
-    """Removes a stream that was built by `arriving` and is not to be moved in after all.
-
-    Raises:
-        StoreUnwritableError: It cannot be removed.
-    """
     new = _beside(target, _NEW)
     with writing(new, "nothing was placed"):
         shutil.rmtree(new)
 
 
 def tidy(target: Path) -> Path | None:
-    """Deals with what a killed run left on its way into a store.
+    """Cleans up after a killed run; returns the path of a directory that it moved aside.
 
-    A directory that never arrived is removed. Where there is a stream in its place, the directory may be the old one
-    already, so it is kept under the name for what was replaced.
-
-    Returns:
-        Where something was put aside, None if nothing was.
-
-    Raises:
-        StoreUnwritableError: It cannot be renamed or removed.
+    A directory without a counterpart in `streams` is removed. With a counterpart it may be the replaced stream, so
+    it is kept under that name.
     """
     new = _beside(target, _NEW)
     aside = new.with_name(f"{new.name}.old")
     with writing("", "nothing was placed"):
         if aside.is_dir():
-            # An exchange by renames (see `exchange`), ended between two of them: this is the old stream.
+            # an exchange by renames (see `exchange`) that ended halfway: this is the old stream
             if target.exists():
                 return _set_aside(aside, target)
             aside.rename(target)

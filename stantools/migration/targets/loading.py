@@ -1,16 +1,16 @@
-"""Carrying out a plan on a running server: every stream loaded, proven, and only then given its limits.
+"""Applies a plan to a running server: every stream is loaded, proven, and only then gets its limits.
 
-For each stream, with what the journal remembers (see `journal`):
+For each stream, with the state in the journal (see `journal`):
 
-    nothing there          load it                                       STARTED, then LOADED
-    there, as it must be   recognised, not loaded again                  LOADED
-    there, half published  publishing goes on behind its last sequence   LOADED
-    there, and different   refused; or deleted first; or what is missing is appended, if the user says so
+    missing                load it                                        STARTED, then LOADED
+    present and right      recognised, not loaded again                   LOADED
+    partly published       publishing continues after its last sequence   LOADED
+    present and different  refused; by option, replaced or appended to
     loaded                 every message and consumer is compared; then the plan's limits are set    PROVEN
 
-A stream is loaded without its limits of age, number and size: they would remove messages before these can be
-compared. Streams are worked on a few at a time; one that fails does not stop the others, unless the server is full or
-gone.
+A stream is loaded without its limits of age, number and size, which would remove messages before these are compared.
+Several streams may be loaded in parallel; a failure of one does not stop the others, unless the server is full or
+lost.
 """
 
 from __future__ import annotations
@@ -49,35 +49,32 @@ from stantools.nats.errors import ApiError, ConnectionLostError, is_full
 from stantools.nats.jetstream import JetStream
 from stantools.streamfiles.writer import ArchiveState
 
-#: Seconds before something is tried again because the connection broke.
+#: seconds before a retry after a broken connection
 _PAUSE = 1.0
-#: Seconds in which a server must be back.
+#: seconds in which a server must be back
 _RECONNECT = 20.0
 _RESTORE_FAILED = 10062
 
 
 class Existing(enum.StrEnum):
-    """What to do with a stream that is there and is not what the plan makes."""
+    """Treatment of an existing stream that differs from the plan."""
 
     REFUSE = "refuse"
-    REPLACE = "replace"  #: delete it and load it anew
-    APPEND = "append"  #: publish what it lacks at its end, if all it has is equal
+    REPLACE = "replace"  #: delete it and load it again
+    APPEND = "append"  #: publish the messages missing at its end, if all others are equal
 
 
 @dataclass(frozen=True)
 class ApplyOptions:
-    """How to carry out a plan."""
-
-    way: Way = Way.ARCHIVE  #: archive or publish
-    existing: Existing = Existing.REFUSE  #: what to do with streams that are there and different
-    #: Streams that are worked on at the same time. More than one restore at a time has been seen to crash nats-server
-    #: 2.15.1, and is hardly faster.
+    way: Way = Way.ARCHIVE
+    existing: Existing = Existing.REFUSE  #: treatment of existing, different streams
+    #: streams at a time; more than one restore has crashed nats-server 2.15.1, and is hardly faster
     parallel: int = 1
-    prove: bool = True  #: compare every message; otherwise only the numbers that the server reports
-    compression: str = "stored"  #: of the archive on its way: `stored` or `snappy`
-    attempts: int = 3  #: how often a stream is tried when the connection breaks
-    chunk_timeout: float = 30.0  #: seconds in which a piece of an archive must be taken
-    final_timeout: float = 3600.0  #: seconds in which the server must have unpacked it
+    prove: bool = True  #: compare every message, not only the counts of the server
+    compression: str = "stored"  #: compression of the archive in transit: `stored` or `snappy`
+    attempts: int = 3  #: attempts per stream when the connection breaks
+    chunk_timeout: float = 30.0  #: seconds for the answer to a piece of an archive
+    final_timeout: float = 3600.0  #: seconds for the server to unpack an archive
 
 
 DEFAULTS = ApplyOptions()
@@ -90,15 +87,7 @@ async def apply_streams(
     options: ApplyOptions,
     watch: Watch = UNWATCHED,
 ) -> list[StreamResult]:
-    """Makes every stream on the server what the plan says. Results are in the order of the streams.
-
-    Args:
-        js: The server.
-        streams: From `prepare`.
-        journal: Of this plan and target.
-        options: How.
-        watch: Learns what is going on.
-    """
+    """Applies a plan to every stream; results are in the order of `streams`."""
     gone = False
     full: list[str] = []
 
@@ -106,7 +95,7 @@ async def apply_streams(
         nonlocal gone
         job = _Job(js, stream, journal, options, watch)
         if full or (gone and not js.connection.connected):
-            # The next one would fare no better; and a server that is gone was waited for already.
+            # The next stream would fail as well; the wait for a lost server has already passed.
             job.result.outcome = Outcome.NOT_BEGUN
             return job.result
         try:
@@ -115,17 +104,17 @@ async def apply_streams(
             job.result.failed(problem)
             gone = gone or isinstance(problem, ConnectionLostError)
             if is_full(problem):
-                # Others that are under way find that, too; the first one says so.
+                # Other active streams meet the same error; the first one reports it.
                 job.result.error = None if full else problem
                 full.append(stream.name)
-            await job.see_what_is_there()
+            await job.record_content()
         return job.result
 
     return await in_parallel(one, streams, options.parallel)
 
 
 class _Job:
-    """One stream on its way."""
+    """One stream in progress."""
 
     def __init__(
         self, js: JetStream, stream: PreparedStream, journal: Steps, options: ApplyOptions, watch: Watch
@@ -139,7 +128,7 @@ class _Job:
         self.result = StreamResult(stream.name)
 
     async def run(self) -> None:
-        """Loads, proves, sets limits: as much of it as is not done yet."""
+        """Loads, proves and sets limits, as far as not yet done."""
         name = self._plan.name
         info = await self._js.stream_info(name)
         state = self._journal.state(name)
@@ -148,7 +137,7 @@ class _Job:
             self.result.findings = await still_as_planned(self._js, self._stream)
             return
         if info is not None and self._journal.facts(name).get("limiting"):
-            # Everything was compared; a killed run may have set the limits already, and they may have removed some.
+            # All is compared; a killed run may have set the limits, which may have removed messages.
             await self._limit(info)
             self._keep(await self._info())
             return
@@ -161,8 +150,8 @@ class _Job:
         if not self.result.findings:
             await self._limit(found)
 
-    async def see_what_is_there(self) -> None:
-        """Notes what the stream holds after a failure, as far as the server reports it."""
+    async def record_content(self) -> None:
+        """Records the content of the stream after a failure, as reported by the server."""
         if not self._js.connection.connected:
             return
         with contextlib.suppress(StantoolsError):
@@ -176,13 +165,13 @@ class _Job:
     async def _info(self) -> dict[str, Any]:
         info = await self._js.stream_info(self._plan.name)
         if info is None:
-            raise StantoolsError(f"stream {self._plan.name} has vanished", "find out who deleted it, and run again")
+            raise StantoolsError(f"stream {self._plan.name} has disappeared", "find out who deleted it, and run again")
         return info
 
     async def _load(self, info: Mapping[str, Any] | None, expected: ArchiveState) -> None:
         outcome = Outcome.MIGRATED
         if info is not None:
-            outcome = await self._judge(info, expected)
+            outcome = await self._decide(info, expected)
             if outcome is Outcome.COMPLETE:
                 self.result.outcome = outcome
                 self._journal.note(self._plan.name, StreamState.LOADED, messages=expected.messages)
@@ -199,8 +188,8 @@ class _Job:
         self.result.outcome = outcome
         self._journal.note(self._plan.name, StreamState.LOADED, messages=expected.messages)
 
-    async def _judge(self, info: Mapping[str, Any], expected: ArchiveState) -> Outcome:
-        """Decides what to do with a stream that is there. Deletes it if it is to be replaced."""
+    async def _decide(self, info: Mapping[str, Any], expected: ArchiveState) -> Outcome:
+        """Decides about an existing stream; deletes it if it is to be replaced."""
         name = self._plan.name
         begun = self._journal.state(name) is not None
         ours = begun or info["config"].get("description") == self._plan.config.get("description")
@@ -215,10 +204,10 @@ class _Job:
             self._journal.forget(name)
             return Outcome.REPLACED
         if ours and not differences:
-            # Numbers say nothing about consumers, which publishing makes last; going on looks after them.
+            # Counts say nothing about consumers, which publishing makes last; continuing completes them.
             return Outcome.CONTINUED if self._options.way is Way.PUBLISH and not loaded else Outcome.COMPLETE
         if begun and not info["state"]["last_seq"]:
-            # In a cluster a restore that was cut off can leave its name behind, with nothing in it.
+            # In a cluster an interrupted restore can leave an empty stream of that name.
             await self._js.delete_stream(name)
             return Outcome.MIGRATED
         if self._options.existing is Existing.APPEND:
@@ -227,11 +216,11 @@ class _Job:
         what = f"its {differences[0]}" if differences else "and it is not clear that a migration made it"
         raise RefusedError(
             f"stream {name} already exists, {what}",
-            "--replace deletes it first; --append-missing publishes what it lacks at its end; or choose another name",
+            "use --replace to delete it first, --append-missing to add missing messages, or choose another name",
         )
 
     async def _check_beginning(self, info: Mapping[str, Any]) -> None:
-        """Refuses to append to anything but the beginning of what the stream is to hold."""
+        """Raises RefusedError unless the stream is a beginning of its source."""
         prefix = Prefix(self._stream.source, int(info["state"]["last_seq"]))
         expected = ExpectedStream(self._plan.name, prefix, self._plan.origin_headers, True)
         proof = await expected.prove(self._js)
@@ -239,12 +228,12 @@ class _Job:
             behind = f"it goes up to {prefix.last}, the store to {self._stream.source.last}"
             what = proof.findings[0].detail if proof.findings else behind
             raise RefusedError(
-                f"stream {self._plan.name} is not the beginning of its channel, nothing was appended: {what}",
-                "--replace deletes it first; or choose another name",
+                f"stream {self._plan.name} is not the beginning of its channel; nothing was appended: {what}",
+                "use --replace to delete it first, or choose another name",
             )
 
     def _comparable(self, expected: ArchiveState) -> dict[str, Any]:
-        """Returns what can be compared: published messages have other times, and more headers."""
+        """Returns the comparable part of a state: published messages have other times, and more headers."""
         state = expected.as_json()
         if self._options.way is Way.ARCHIVE:
             return state
@@ -270,7 +259,7 @@ class _Job:
                     if not self._may_try_again(problem) or attempt == self._options.attempts:
                         raise
                     progress.take_back()
-                    self._watch.note(f"{problem.message}; trying again ({attempt + 1} of {self._options.attempts})")
+                    self._watch.note(f"{problem.message}; retrying (attempt {attempt + 1} of {self._options.attempts})")
                     await asyncio.sleep(_PAUSE)
                     if not await self._connected_again():
                         raise
@@ -286,7 +275,7 @@ class _Job:
         if problem.left != "nothing":
             return False
         cause = problem.__cause__
-        # In a young cluster the first pieces can be lost before all servers know where they go.
+        # In a young cluster the first pieces can be lost before all servers know their destination.
         mutilated = isinstance(cause, ApiError) and cause.err_code == _RESTORE_FAILED
         return problem.retriable or (mutilated and self._js.connection.cluster is not None)
 
@@ -299,8 +288,8 @@ class _Job:
                 plan.loading_config,
                 self._stream.source,
                 self._stream.positions(),
-                # What is appended to a restored stream gets headers, for its times are lost otherwise.
-                how=Publishing(origin=plan.origin_headers or self._options.way is Way.ARCHIVE),
+                # messages appended to a restored stream need headers for their original times
+                options=Publishing(origin=plan.origin_headers or self._options.way is Way.ARCHIVE),
                 progress=progress,
                 resume=resume,
             )
@@ -311,7 +300,6 @@ class _Job:
             return await prove(self._js, self._stream, published=published, progress=progress)
 
     async def _limit(self, info: Mapping[str, Any]) -> None:
-        """Sets the stream to what the plan wants, now that everything was compared."""
         name = self._plan.name
         if config_differences(self._plan, info["config"]):
             self._journal.note(name, StreamState.LOADED, limiting=True)
@@ -319,7 +307,7 @@ class _Job:
         self._journal.note(name, StreamState.PROVEN if self._options.prove else StreamState.LOADED)
 
 
-#: Seconds that the replicas of a stream get to show what its leader has, and between two looks at them.
+#: seconds for replicas to catch up with their leader, and between two checks
 _CATCH_UP = 30.0
 _LOOK_AGAIN = 1.0
 
@@ -334,12 +322,8 @@ async def prove(
 ) -> Proof:
     """Compares a stream on a server with the store: every message, every consumer.
 
-    Args:
-        js: The server.
-        stream: What it must be.
-        published: Messages were published, all or some: those have their times in headers.
-        configured: The stream should have its final configuration, limits included.
-        progress: Called with how many messages were compared.
+    `published`: some messages were published and have their times in headers. `configured`: the final configuration
+    is expected, limits included. `progress` gets numbers of messages.
     """
     progress = progress or StageProgress(UNWATCHED, stream.name)
     deadline = time.monotonic() + _CATCH_UP
@@ -348,15 +332,15 @@ async def prove(
         proof.findings += await _config_findings(js, stream.plan) if configured else []
         if proof.clean or not await _is_replicated(js, stream.name) or time.monotonic() > deadline:
             return proof
-        # Another server may have answered than the one that has it all: replicas follow a moment later.
+        # The answer may come from a replica, which follows the leader with a delay.
         progress.take_back()
         await asyncio.sleep(_LOOK_AGAIN)
 
 
 async def still_as_planned(js: JetStream, stream: PreparedStream) -> list[Finding]:
-    """Looks whether a stream that was proven before has changed, by what the server reports of it and its consumers."""
+    """Compares the state of a proven stream and its consumers, as reported by the server."""
     proof = await stream.expected(published=True).prove(js, messages=False)
-    # Limits go on removing messages, also from what consumers still have to deliver.
+    # Limits keep removing messages, including undelivered ones.
     moving = ("stream-state", "consumer-position") if stream.plan.limited else ()
     findings = [each for each in proof.findings if each.code not in moving]
     return findings + await _config_findings(js, stream.plan)
@@ -368,9 +352,9 @@ async def _is_replicated(js: JetStream, stream: str) -> bool:
 
 
 def config_differences(plan: StreamPlan, found: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the settings of a plan that a stream has not: name -> (planned, found).
+    """Returns the settings that differ from the plan: name -> (planned, found).
 
-    What the server's version does not know is left out, and so is what a server adds to metadata.
+    Excluded are settings unknown to the server's version, and metadata that servers add.
     """
     differences = {}
     for name, planned in plan.config.items():

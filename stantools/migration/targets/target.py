@@ -1,6 +1,6 @@
-"""Where a plan goes: a running server, a directory of backups, or the store directory of a stopped server.
+"""The target of a plan: a running server, a directory of backups, or the store directory of a stopped server.
 
-All three are asked the same: what is in the way, make it so, is it so.
+All three check for problems, apply, and verify.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stantools.errors import UsageError
 from stantools.migration.plan.model import Places
 from stantools.nats.options import EMBEDDED, ConnectOptions
 
-# The help of a verb loads this module: what handles messages is loaded where it is needed.
+# The help of a verb loads this module; heavy imports happen on use.
 if TYPE_CHECKING:
     from stantools.migration.journal import Steps, StreamResult, Watch
     from stantools.migration.plan.model import Note, Plan, TargetRef
@@ -24,52 +24,31 @@ if TYPE_CHECKING:
 
 
 class Destination(Protocol):
-    """A place that streams are made in."""
-
     def reference(self) -> TargetRef:
-        """Returns what a plan says about it, with the server's version as far as it is known."""
+        """Returns its description in a plan, with the server's version if known."""
 
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
     ) -> list[Note]:
-        """Looks for what is in the way, before anything is created.
-
-        Args:
-            streams: What is to be made.
-            options: How.
-            begun: Streams that an earlier run has, or may have, made already.
-        """
+        """Checks for problems before anything is created; `begun` are streams that an earlier run may have made."""
 
     def apply(
         self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
-    ) -> list[StreamResult]:
-        """Makes every stream what the plan says."""
+    ) -> list[StreamResult]: ...
 
     def verify(
         self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
     ) -> list[StreamResult]:
-        """Compares every stream with the store.
-
-        Args:
-            streams: What should be there.
-            published: Streams that were published, wholly or in part.
-            watch: Learns what is going on.
-            parallel: Streams that are read at the same time.
-        """
+        """Compares every stream with the store; `published` names those that were published, wholly or in part."""
 
 
 class PlannedDestination:
-    """A server of our own that is not there yet: it can be planned for, no more.
-
-    Args:
-        store: Where it would keep its streams.
-    """
+    """An embedded server that is not running: for planning only."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
 
     def reference(self) -> TargetRef:
-        """Returns its name."""
         from stantools.migration.plan.model import TargetKind, TargetRef
 
         return TargetRef(TargetKind.SERVER, (EMBEDDED,))
@@ -77,7 +56,7 @@ class PlannedDestination:
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
     ) -> list[Note]:
-        """Looks for room; there is nobody to ask about anything else."""
+        """Checks for space only, without a server."""
         from stantools.migration.prepared import room_problems
 
         return room_problems(self._store, streams)
@@ -85,14 +64,12 @@ class PlannedDestination:
     def apply(
         self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
     ) -> list[StreamResult]:
-        """Refuses."""
-        raise UsageError(f"{EMBEDDED} is only planned for, it was not started")
+        raise UsageError(f"{EMBEDDED} was not started, it can only be planned for")
 
     def verify(
         self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
     ) -> list[StreamResult]:
-        """Refuses."""
-        raise UsageError(f"{EMBEDDED} is only planned for, it was not started")
+        raise UsageError(f"{EMBEDDED} was not started, it can only be planned for")
 
 
 @contextmanager
@@ -104,17 +81,10 @@ def opened(
     note: Callable[[str], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> Iterator[Destination]:
-    """Opens the target that is named; a server of our own runs as long as the block, unless it is not to be started.
+    """Opens the target. An embedded server runs until the end of the block; without `start` it can only be planned for.
 
-    Args:
-        places: Where to, if not to a running server.
-        connecting: How to connect to a server.
-        start: Start a server of our own, if that is wanted; else it can only be planned for.
-        note: Called with what whoever waits should know.
-        check: Called every moment while a server is talked to; what it raises ends that, in good order.
-
-    Raises:
-        StantoolsError: It cannot be started, or is not a directory for this.
+    `note` gets messages for the user. `check` is called regularly while a server is used; an exception from it ends
+    that.
     """
     from stantools.migration.targets.directories import BackupDirectory, StoreDirectory
     from stantools.migration.targets.server import ServerDestination
@@ -139,14 +109,14 @@ def opened(
             if connecting.servers or connecting.context:
                 raise
             ways = (
-                "name it with --server URL; or go without a running one: --server embedded starts one here, "
-                "--out DIR writes backups that `nats stream restore` takes"
+                "name it with --server URL; or use no running server: --server embedded starts one here, "
+                "--out DIR writes backups for `nats stream restore`"
             )
             raise CannotConnectError(problem.message, f"{problem.remedy}; {ways}") from problem
 
 
 def places_of(plan: Plan, account: str, embedded_store: Path, *, force: bool = False) -> Places:
-    """Returns the target of a plan, if it is not a server."""
+    """Returns the target of a plan that is not a server."""
     from stantools.migration.plan.model import TargetKind
 
     place = Path(plan.target.places[0]) if plan.target.places else None
@@ -160,7 +130,7 @@ def places_of(plan: Plan, account: str, embedded_store: Path, *, force: bool = F
 
 
 def connecting_of(plan: Plan, given: ConnectOptions) -> ConnectOptions:
-    """Returns how to connect: as it is given now, else where the plan says."""
+    """Returns the connection options given now, with the plan's URLs as default."""
     from stantools.migration.plan.model import TargetKind
 
     if plan.target.kind is not TargetKind.SERVER or given.servers or given.context:

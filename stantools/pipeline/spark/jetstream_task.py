@@ -245,7 +245,7 @@ async def _write(connection: Connection, options: SinkOptions, spool: Spool) -> 
             name,
             options.config(channel, connection.version),
             spool,
-            how=Publishing(origin=options.origin, filler_limit=options.filler_limit, patience=options.patience),
+            options=Publishing(origin=options.origin, filler_limit=options.filler_limit, patience=options.patience),
         )
     except UnfinishedError as problem:
         remedy = f"{problem.remedy}; rows of one channel belong into one partition: {ARRANGE}"

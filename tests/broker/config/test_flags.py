@@ -177,4 +177,4 @@ def test_every_option_is_there_once() -> None:
         for name in flag.flags:
             line = parse_flags([f"--{name}={values[flag.kind]}"])
             line.sizes()
-            assert flag.to in line.settings
+            assert flag.setting in line.settings

@@ -56,7 +56,7 @@ def checked(text: str, **environ: str) -> Answer:
         ("streaming { file_options { bufer_size: 5 } }", 'did you mean "buffer_size"?'),
         ("streaming { tls { client_crt: x } }", 'did you mean "client_cert"?'),
         ("streaming { store: file, dir: d, cluster { nodeid: x } }", 'did you mean "node_id"?'),
-        ("streaming { wholly_other: 1 }", "there is no such key"),
+        ("streaming { wholly_other: 1 }", "unknown key"),
         ("store_dir: x, streaming { store_dir: y }", "it belongs to the top level of the file"),
     ],
 )

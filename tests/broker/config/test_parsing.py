@@ -463,7 +463,7 @@ def test_nodes() -> None:
     assert (found.store, found.directory, found.channels) == ("JETSTREAM", "d", ChannelsOptions(3, durable_copy=True))
     assert found.file is not None and found.file.directory == Path("d/copy")
     unknown, warning = found.warnings
-    assert unknown == f'{file}:6:9: "unknown" has no effect: there is no such key'
+    assert unknown == f'{file}:6:9: "unknown" has no effect: unknown key'
     assert warning.startswith("cluster: log_path: no effect")
     node = found.node
     assert node is not None

@@ -43,13 +43,13 @@ ENTRIES = [
 @pytest.mark.parametrize(("path", "name", "key"), ENTRIES)
 def test_every_key_and_alias(path: str, name: str, key: Option) -> None:
     written, value = VALUES[key.kind]
-    if key.to == "store":
+    if key.setting == "store":
         written, value = "file", "FILE"
     source = f"{name.upper()}: {written}"
     for part in reversed(path.split(".")):
         source = f"{part} {{ {source} }}"
     found = read(source).settings
-    assert found[key.to] == value
+    assert found[key.setting] == value
     wrong = "x" if key.kind in (Kind.INT, Kind.SIZE) else "5"
     expected = {Kind.DURATION: "string", Kind.SIZE: "int64"}.get(key.kind, key.kind.value)
     source = f"{name}: {wrong}"

@@ -124,7 +124,7 @@ def test_the_backup_of_something_else_is_refused(tmp_path: Path, change: Callabl
     findings = prove_backup(tmp_path / "out/one", other).findings
     assert findings
     assert detail in " ".join(finding.detail for finding in findings)
-    with pytest.raises(RefusedError, match="holds another backup"):
+    with pytest.raises(RefusedError, match="holds a different backup"):
         BackupDirectory(tmp_path / "out").place(other)
     assert dated(tmp_path / "out") == before
 
@@ -176,7 +176,7 @@ def test_every_damaged_byte_is_found(tmp_path: Path) -> None:
     for size in range(0, len(whole), 101):
         archive.write_bytes(whole[:size])
         assert [f.code for f in check_backup(result.directory).findings] == ["archive-damaged"], size
-    with pytest.raises(RefusedError, match="holds another backup"):
+    with pytest.raises(RefusedError, match="holds a different backup"):
         BackupDirectory(tmp_path / "out").place(stream)
 
 

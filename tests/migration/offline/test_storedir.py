@@ -189,7 +189,7 @@ def test_another_account(start_server: Callable[..., Any], tmp_path: Path) -> No
     store = StoreDirectory(server.store_dir, "APP")
     [note] = store.check([streams[0].plan], quiet=0)
     assert note.level is Level.WARNING
-    assert "account APP has nothing there yet" in note.text
+    assert "account APP has no directory there yet" in note.text
     for stream in streams:
         store.place(stream)
     server.start()
@@ -287,13 +287,13 @@ def test_streams_and_subjects_that_are_there_are_refused(start_server: Callable[
     streams = prepared(small_store(tmp_path / "store"))
     store = StoreDirectory(server.store_dir)
     assert _problems(store.check([stream.plan for stream in streams], quiet=0)) == [
-        "far_away: subject far.away overlaps far.* of stream WIDE, which is there",
+        "far_away: subject far.away overlaps far.* of the existing stream WIDE",
         f"one: already exists ({server.store_dir / 'jetstream/$G/streams/one'})",
     ]
     before = tree(server.store_dir)
     with pytest.raises(RefusedError, match=r"far_away: subject far\.away overlaps"):
         store.place(streams[0])
-    with pytest.raises(RefusedError, match=r"stream one already exists .*, and is another one"):
+    with pytest.raises(RefusedError, match=r"stream one already exists .* and is different"):
         store.place(streams[1])
     assert tree(server.store_dir) == before
     # Replacing does not help against the subjects of another stream.
@@ -329,7 +329,7 @@ def test_replaced_streams_are_kept(version: str, start_server: Callable[..., Any
 def test_plans_that_a_single_server_cannot_have(tmp_path: Path) -> None:
     streams = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}), replicas=3)
     [problem] = _problems(StoreDirectory(tmp_path / "new").check([streams[0].plan], quiet=0))
-    assert "has replicas" in problem
+    assert "has several replicas" in problem
     object.__setattr__(streams[0].plan, "name", "../x")
     [problem] = _problems(StoreDirectory(tmp_path / "new").check([streams[0].plan], quiet=0))
     assert "a name must not hold '.'" in problem
@@ -343,7 +343,7 @@ def test_a_store_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "new/jetstream").mkdir(parents=True)
     monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 4711)
     [problem] = _problems(StoreDirectory(tmp_path / "new").check([stream.plan], quiet=0))
-    assert f"belongs to user {os.getuid()}, for whom we cannot make files" in problem
+    assert f"belongs to user {os.getuid()}; this process cannot create files for that user" in problem
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")

@@ -93,7 +93,7 @@ def test_positions_end_with_the_channel() -> None:
 def test_pending_messages_that_are_gone_are_dropped() -> None:
     result = sort(durable(1, "d", sent=9, pending=[1, 2, 8]), last=10, present=Ranges.of([(2, 2), (5, 10)]))
     assert only(result).position == Position(9, 1, (2, 8))
-    assert "1 message without" in result.notes[0].text
+    assert "1 message unacknowledged" in result.notes[0].text
     # Nothing but gone ones: everything is done with.
     assert only(sort(durable(1, "d", sent=9, pending=[1]), present=Ranges())).position == Position(9, 9)
 

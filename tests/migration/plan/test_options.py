@@ -51,7 +51,7 @@ def test_reading_overrides(tmp_path: Path) -> None:
         ("channels:\n  a:\n    retention: interest\n", 3, "would remove messages"),
         ("channels: [a]\n", 1, "expected a group of `key: value`"),
         ("a: 1\n", 1, "`channels` is missing"),
-        ("channels:\n  a: {}\n  a: {}\n", 3, "`a` is there twice"),
+        ("channels:\n  a: {}\n  a: {}\n", 3, "`a` occurs twice"),
     ],
 )
 def test_wrong_overrides_are_told_with_their_line(tmp_path: Path, text: str, line: int, said: str) -> None:

@@ -170,7 +170,7 @@ def test_what_cannot_be_compared(run: Run, stream: tuple[str, Path], tmp_path: P
     result = run("diff", store, f"{url}#orders_new", "--channel", "nothing")
     assert (result.code, "no channel matches nothing" in result.err) == (2, True)
     result = run("diff", write_store(tmp_path / "x", {"x": []}), f"{url}#orders_new")
-    assert (result.code, "say so with --channel" in result.err) == (2, True)
+    assert (result.code, "name it with --channel" in result.err) == (2, True)
     result = run("diff", store, "#orders_new", "--server", "embedded")
     assert (result.code, "name a server that runs" in result.err) == (2, True)
     result = run("diff", store, "nats://127.0.0.1:1#orders_new")

@@ -95,7 +95,7 @@ def test_an_emptied_stream(each_server: Any, tmp_path: Path) -> None:
 def test_no_stream(start_server: Any, tmp_path: Path) -> None:
     server = start_server()
     proof = prove(server, single(write_store(tmp_path / "a", {"foo": []}), "foo"))
-    assert codes(proof) == {"stream-missing": "there is no stream FOO"}
+    assert codes(proof) == {"stream-missing": "stream FOO does not exist"}
 
 
 def test_every_kind_of_difference(start_server: Any, tmp_path: Path) -> None:
@@ -275,11 +275,11 @@ def test_consumers(each_server: Any, tmp_path: Path) -> None:
         return codes(prove(each_server, source, consumers=[(plan, position)]))
 
     assert check(Position(20, 7, (8, 12))) == {}
-    assert check(Position(20, 20), "other") == {"consumer-missing": "consumer other of stream FOO is not there"}
+    assert check(Position(20, 20), "other") == {"consumer-missing": "consumer other of stream FOO does not exist"}
     wrong = check(Position(21, 8, (9, 12, 13)))["consumer-position"]
     assert "has delivered up to 20 instead of 21" in wrong
     assert "acknowledged up to 7 instead of 8" in wrong
-    assert "2 messages wait for acknowledgement instead of 3" in wrong
+    assert "2 messages wait for acknowledgement, instead of 3" in wrong
     wrong = check(Position(20, 7, (8, 12)), ack_wait=5, description="x")["consumer-config"]
     assert wrong == (
         "consumer d of stream FOO: ack_wait is 30000000000 instead of 5; description is None instead of 'x'"

@@ -24,8 +24,8 @@ def long_source(count: int) -> FakeSource:
 
 async def main(url: str, stream: str, count: int, window: int) -> None:
     async with connect(ConnectOptions(servers=(url,))) as connection:
-        how = Publishing(window=Window(messages=window, chunk=max(window // 4, 1)))
-        await publish_stream(JetStream(connection), stream, CONFIG, long_source(count), how=how, resume=True)
+        publishing = Publishing(window=Window(messages=window, chunk=max(window // 4, 1)))
+        await publish_stream(JetStream(connection), stream, CONFIG, long_source(count), options=publishing, resume=True)
 
 
 if __name__ == "__main__":

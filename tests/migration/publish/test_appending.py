@@ -32,7 +32,7 @@ BOTH = FakeSource(ALL, batch_rows=25)
 
 
 async def append(js: JetStream, source: FakeSource, config: dict[str, Any] | None = None, **more: Any) -> Appended:
-    return await append_part(js, "orders", config or LIMITED, source, how=Publishing(window=SMALL), **more)
+    return await append_part(js, "orders", config or LIMITED, source, options=Publishing(window=SMALL), **more)
 
 
 async def write(js: JetStream, source: FakeSource, config: dict[str, Any] | None = None) -> Appended:
@@ -260,9 +260,9 @@ def test_what_was_begun_is_finished_first(start_server: Callable[..., Any]) -> N
     async def main(js: JetStream) -> None:
         await append(js, FakeSource(ALL[:20]))
         for source, message in (
-            (SECOND, "sequences 10 to 31 are being written to it and not all there; these are 103 to 159"),
-            (FakeSource(ALL[:10]), "these are 10 to 21"),
-            (FakeSource(ALL[5:]), "these are 17 to 159"),
+            (SECOND, "sequences 10 to 31 are still being written, and these are sequences 103 to 159"),
+            (FakeSource(ALL[:10]), "these are sequences 10 to 21"),
+            (FakeSource(ALL[5:]), "these are sequences 17 to 159"),
         ):
             with pytest.raises(RefusedError, match=message) as raised:
                 await append(js, source)
@@ -273,7 +273,7 @@ def test_what_was_begun_is_finished_first(start_server: Callable[..., Any]) -> N
             await check_part(js, replace(part, mark=Mark(10, 31)))
         await finish_part(js, LIMITED, part)
         await append(js, SECOND)
-        with pytest.raises(RefusedError, match="these are 201 to 599"):
+        with pytest.raises(RefusedError, match="these are sequences 201 to 599"):
             await append(js, FakeSource(LONG.items[len(ALL) :]))
         # All from the beginning on contains it.
         await write(js, BOTH)
@@ -341,7 +341,7 @@ def test_an_empty_stream_that_somebody_made(start_server: Callable[..., Any]) ->
         await write(js, BOTH)
         part = await append(js, LONG)
         await js.delete_message("orders", 150)
-        with pytest.raises(NotOursError, match="somebody deletes"):
+        with pytest.raises(NotOursError, match="a client deletes"):
             await check_part(js, part)
 
     run(server.url, main)

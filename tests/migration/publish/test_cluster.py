@@ -49,8 +49,8 @@ def test_the_leader_is_killed(tmp_path: Path, version: str) -> None:
             next(server for server in cluster.servers if server.directory.name == leader).kill()
 
         killing = asyncio.ensure_future(kill_leader())
-        how = Publishing(window=Window(messages=512, chunk=64, seconds=1))
-        result = await publish_stream(js, "ORDERS", REPLICATED, SOURCE, how=how, progress=told.append)
+        publishing = Publishing(window=Window(messages=512, chunk=64, seconds=1))
+        result = await publish_stream(js, "ORDERS", REPLICATED, SOURCE, options=publishing, progress=told.append)
         await killing
         assert await read_back(js, "ORDERS") == expected(SOURCE)
         return result

@@ -75,8 +75,8 @@ def test_golden_stores(
             for stream in prepare(plan, source):
                 positions = stream.positions()
                 config, origin = stream.plan.loading_config, stream.plan.origin_headers
-                how = Publishing(origin=origin)
-                result = await publish_stream(js, stream.name, config, stream.source, positions, how=how)
+                publishing = Publishing(origin=origin)
+                result = await publish_stream(js, stream.name, config, stream.source, positions, options=publishing)
                 assert result.messages == stream.source.count and result.interruptions == 0
                 proof = await ExpectedStream(stream.name, stream.source, origin, True, positions).prove(js)
                 assert not proof.findings, (case, stream.name, proof.findings)

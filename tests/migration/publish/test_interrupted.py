@@ -59,7 +59,9 @@ class Killer:
 async def publish(js: JetStream, name: str, **more: Any) -> Any:
     config = {**LIMITED, "name": name, "subjects": [name]}
     source = FakeSource(SOURCE.items, SOURCE.last, name.encode(), SOURCE.batch_rows)
-    return await publish_stream(js, name, config, source, CONSUMERS, how=Publishing(window=SMALL), resume=True, **more)
+    return await publish_stream(
+        js, name, config, source, CONSUMERS, options=Publishing(window=SMALL), resume=True, **more
+    )
 
 
 async def check(js: JetStream, name: str) -> None:
@@ -86,7 +88,7 @@ def fill_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def leading(self: Any, *arguments: Any) -> None:
         init(self, *arguments)
-        self._leads = self.loader.replicated = True
+        self._fills_before_first = self.loader.replicated = True
 
     monkeypatch.setattr(filling.Filling, "__init__", leading)
 
@@ -219,7 +221,9 @@ def test_a_server_that_is_killed_and_comes_back(start_server: Callable[..., Any]
 
         disturbing = asyncio.ensure_future(disturb())
         window = Window(messages=512, chunk=64)
-        result = await publish_stream(js, "ORDERS", CONFIG, source, how=Publishing(window=window), progress=told.append)
+        result = await publish_stream(
+            js, "ORDERS", CONFIG, source, options=Publishing(window=window), progress=told.append
+        )
         await disturbing
         return result
 

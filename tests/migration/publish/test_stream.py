@@ -70,7 +70,7 @@ def test_headers_and_payloads(start_server: Callable[..., Any], origin: bool) ->
     config = {**CONFIG, "subjects": ["größer"]}
 
     async def work(js: JetStream) -> None:
-        await publish_stream(js, "S", config, source, how=Publishing(origin=origin, generation=3))
+        await publish_stream(js, "S", config, source, options=Publishing(origin=origin, generation=3))
         assert await read_back(js, "S") == expected(source, origin=origin)
         message = await js.message("S", 4)
         assert message
@@ -87,7 +87,7 @@ def test_messages_up_to_what_the_server_takes(start_server: Callable[..., Any]) 
         block = len(b"NATS/1.0\r\nNats-Msg-Id: orders:1:3\r\nNats-Expected-Last-Sequence: 2\r\n\r\n")
         most = (1 << 20) - block
         fits = FakeSource([*numbered(1, 2), Item(3, data=b"x" * most), *numbered(4)])
-        await publish_stream(js, "S", {**CONFIG, "subjects": ["orders"]}, fits, how=Publishing(origin=False))
+        await publish_stream(js, "S", {**CONFIG, "subjects": ["orders"]}, fits, options=Publishing(origin=False))
         assert await read_back(js, "S") == expected(fits, origin=False)
         await js.delete_stream("S")
         # Enough before it that some are stored when it is reached.
@@ -95,7 +95,7 @@ def test_messages_up_to_what_the_server_takes(start_server: Callable[..., Any]) 
         with pytest.raises(
             StantoolsError, match=r"message 9000 of channel orders has 10485.. bytes with its head"
         ) as caught:
-            await publish_stream(js, "S", {**CONFIG, "subjects": ["orders"]}, larger, how=Publishing(origin=False))
+            await publish_stream(js, "S", {**CONFIG, "subjects": ["orders"]}, larger, options=Publishing(origin=False))
         assert "is filled up to sequence" in caught.value.message
         assert "raise max_payload" in caught.value.remedy
 
@@ -106,7 +106,7 @@ def test_a_window_of_bytes(start_server: Callable[..., Any]) -> None:
     source = FakeSource(numbered(*range(1, 100), size=50_000))
 
     async def work(js: JetStream) -> None:
-        await publish_stream(js, "S", CONFIG, source, how=Publishing(window=Window(bytes=120_000, chunk=7)))
+        await publish_stream(js, "S", CONFIG, source, options=Publishing(window=Window(bytes=120_000, chunk=7)))
         assert await read_back(js, "S") == expected(source)
 
     run(start_server().url, work)
@@ -158,7 +158,7 @@ def test_one_that_is_there(start_server: Callable[..., Any]) -> None:
     ("there", "words"),
     [
         (Item(1, data=b"foreign"), "there is a message of 7 bytes on orders at sequence 1"),
-        (None, "there is no message at sequence 3"),
+        (None, "no message at sequence 3"),
     ],
 )
 def test_one_that_holds_something_else(start_server: Callable[..., Any], there: Item | None, words: str) -> None:
@@ -174,7 +174,7 @@ def test_one_that_holds_something_else(start_server: Callable[..., Any], there: 
         before = await js.stream_info("S")
         with pytest.raises(NotOursError, match=words) as caught:
             await publish_stream(js, "S", CONFIG, source, resume=True)
-        assert "something else writes to the stream" in caught.value.remedy
+        assert "another application writes to the stream" in caught.value.remedy
         after = await js.stream_info("S")
         assert before and after and before["state"] == after["state"]
 
@@ -249,7 +249,7 @@ def test_catching_up(start_server: Callable[..., Any]) -> None:
         assert await read_back(js, "S") == expected(more)
         gap = FakeSource([*more.items, *numbered(403)])
         with pytest.raises(
-            RefusedError, match=r"does not let messages be deleted \(deny_delete\), which 1 gaps behind"
+            RefusedError, match=r"forbids deleting messages \(deny_delete\), which is needed for 1 gaps after"
         ):
             await publish_stream(js, "S", whole, gap, resume=True)
 
@@ -264,8 +264,8 @@ def test_too_many_fillers(start_server: Callable[..., Any]) -> None:
             await publish_stream(js, "S", CONFIG, source)
         assert "restore an archive" in caught.value.remedy
         assert await js.stream_info("S") is None
-        how = Publishing(filler_limit=8_998)
-        result = await publish_stream(js, "S", CONFIG, FakeSource(numbered(1, 9_000)), how=how)
+        publishing = Publishing(filler_limit=8_998)
+        result = await publish_stream(js, "S", CONFIG, FakeSource(numbered(1, 9_000)), options=publishing)
         assert (result.state["messages"], result.state["num_deleted"]) == (2, 8_998)
 
     run(start_server().url, work)
@@ -274,9 +274,9 @@ def test_too_many_fillers(start_server: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"mirror": {"name": "X"}}, "takes its messages from elsewhere"),
-        ({"sources": [{"name": "X"}]}, "takes its messages from elsewhere"),
-        ({"retention": "interest"}, "with the retention interest messages would be gone"),
+        ({"mirror": {"name": "X"}}, "its messages come from elsewhere"),
+        ({"sources": [{"name": "X"}]}, "its messages come from elsewhere"),
+        ({"retention": "interest"}, "with the retention interest messages would be removed"),
     ],
 )
 def test_configurations_that_cannot_be(start_server: Callable[..., Any], more: dict[str, Any], words: str) -> None:
@@ -293,7 +293,7 @@ def test_subjects_that_cannot_be(start_server: Callable[..., Any], channel: byte
     source = FakeSource(numbered(1, 2), channel=channel)
 
     async def work(js: JetStream) -> None:
-        with pytest.raises(StantoolsError, match="nothing can be published to"):
+        with pytest.raises(StantoolsError, match="publishing to the subject"):
             await publish_stream(js, "S", CONFIG, source)
         # It was created for nothing, and is gone.
         assert await js.stream_info("S") is None

@@ -62,7 +62,7 @@ def test_an_unfinished_replay_is_not_begun_anew(path: Path) -> None:
     with StateFile(path, IDENTITY, resume=False) as file:
         file.save()
     before = path.read_bytes()
-    with pytest.raises(RefusedError, match="not finished") as caught:
+    with pytest.raises(RefusedError, match="unfinished") as caught:
         StateFile(path, IDENTITY, resume=False)
     assert "--resume" in caught.value.remedy
     assert path.read_bytes() == before
@@ -79,7 +79,7 @@ def test_only_one_replay_uses_it(path: Path) -> None:
 
 
 def test_without_a_file_there_is_nothing_to_resume(path: Path) -> None:
-    with pytest.raises(RefusedError, match="no state"):
+    with pytest.raises(RefusedError, match="does not exist"):
         StateFile(path, IDENTITY, resume=True)
 
 
@@ -123,7 +123,7 @@ VALID = json.loads(ReplayState(IDENTITY).encode())
 )
 def test_what_is_no_state_file_is_refused_and_stays(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(StoreUnreadableError, match="is not a state file"):
+    with pytest.raises(StoreUnreadableError, match="not a state file"):
         StateFile(path, IDENTITY, resume=True)
     assert path.read_bytes() == content
 

@@ -224,7 +224,7 @@ def test_a_server_that_stays_away_is_said_so(start_server: Callable[..., Any], m
         yield from parts[4:]
 
     async def work(js: JetStream) -> None:
-        with pytest.raises(RestoreError, match="what is left of it could not be determined") as caught:
+        with pytest.raises(RestoreError, match="its remains could not be determined") as caught:
             await put(js, archive, killing())
         assert caught.value.left == "unknown"
         assert caught.value.retriable
@@ -252,7 +252,7 @@ def test_finds_out_what_became_of_it_when_the_answer_is_lost(
         if restored:
             assert (await put(js, archive))["messages"] == 2000
             return
-        with pytest.raises(RestoreError, match="it is not there, unless the server is still unpacking") as caught:
+        with pytest.raises(RestoreError, match="it does not exist, unless the server is still unpacking") as caught:
             await put(js, archive, archive.parts(50_000)[:1])
         assert caught.value.left == "unknown"
 
@@ -273,7 +273,7 @@ def test_a_server_that_takes_nothing_any_more(
             return
 
         monkeypatch.setattr(transfer.Transfer, "on_answer", deaf)
-        with pytest.raises(RestoreError, match=r"has taken nothing of the archive for 1 s.*nothing of it is left"):
+        with pytest.raises(RestoreError, match=r"has accepted no piece of the archive for 1 s.*nothing of it is left"):
             await put(js, archive, flow=Flow(window=500_000, chunk_timeout=0.8))
 
     server = start_server()

@@ -165,7 +165,7 @@ def test_strays_of_a_channel_that_was_not_chosen(tmp_path: Path) -> None:
     assert {c.name: c.count for c in opened(tmp_path).channels} == {"a": 3, "b": 6}
     chosen = opened(tmp_path, patterns=["a"])
     assert {c.name: c.count for c in chosen.channels} == {"a": 3}
-    (left,) = [d for d in chosen.dropped if "not chosen" in d.reason]
+    (left,) = [d for d in chosen.dropped if "not selected" in d.reason]
     assert left.sequences.pairs() == [(4, 6)] and not left.loss
 
 
@@ -233,7 +233,7 @@ def test_plain_payloads_that_only_look_encrypted(tmp_path: Path) -> None:
     channel = only(opened(tmp_path, key=KEY))
     with pytest.raises(DecryptError, match=r"message 5 .*\(2 of 18 ") as caught:
         list(channel.read())
-    assert "leave their payloads" in caught.value.remedy
+    assert "keep their payloads" in caught.value.remedy
     kept = only(opened(tmp_path, key=KEY, keep_encrypted=True))
     assert contents(kept.read()) == as_messages(plain) | as_messages([listed[4], listed[9]])
 
