@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Self
 
@@ -26,12 +28,19 @@ _LOADED.set_forkserver_preload(["broker.cli", "broker.config.parsing", "broker.p
 def _serve(words: Sequence[str], folder: Path, log: Path) -> None:
     from broker.cli import console
 
+    # A test process that hangs is ended: its brokers end with it.
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     os.chdir(folder)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.argv = ["stan-broker", *words]
     console()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Fork:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +37,10 @@ os.environ.setdefault("TEXTUAL_FPS", "240")
 ALL_EXAMPLES = "STANTOOLS_ALL_EXAMPLES"
 SHARE = 1 if os.environ.get(ALL_EXAMPLES) or os.environ.get("STANTOOLS_EXPLORE") else 3
 FEWEST = 25
+
+
+#: Seconds that a test may take, far more than one needs on a busy machine: it hangs.
+MOST_SECONDS, MOST_SECONDS_SLOW = 600, 1800
 
 
 #: Modules by which a test starts processes that it then talks to.
@@ -95,6 +100,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
         items.sort(key=waits)
 
 
+_STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_STDERR] = os.dup(2)  # not what tests write is captured to
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Ends the process of a test that hangs, and prints where its threads are; another one goes on with the next test.
+
+    An event loop that cannot cancel its tasks would overlook an exception.
+    """
+    seconds = MOST_SECONDS_SLOW if item.get_closest_marker("slow") else MOST_SECONDS
+    faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Sends all cases of a test to one process; half of the processes take those that wait, half those that compute.
@@ -113,6 +139,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if self.nodes.index(node) % 2:
                 self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
             super()._assign_work_unit(node)
+
+        def _reschedule(self, node: Any) -> None:
+            super()._reschedule(node)
+            # A process begins a test when it knows the next one, or that there is none.
+            while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+                super()._reschedule(node)
+
+        def remove_node(self, node: Any) -> str | None:
+            """Does not give the test that has ended one process to the next one as well."""
+            work = self.assigned_work[node]
+            begun = next((test for unit in work.values() for test, done in unit.items() if not done), None)
+            for scope, unit in list(work.items()):
+                unit.pop(begun, None)
+                if all(unit.values()):
+                    del work[scope]
+            super().remove_node(node)
+            return begun
 
     if config.getoption("dist") != "loadgroup":
         return None

@@ -256,7 +256,7 @@ def _channel(
     result.problems += [f"{path.name}: the name has no slice number; the server refuses it" for path in files.misnamed]
     if limits:
         result.logical = logical_view(filled, limits.limits_for(name), raw, crc, now_ns=now_ns)
-    subs = load_subs(files.subs, crc)
+    subs = load_subs(files.subs, crc, files.subs_seen)
     result.problems += [f"subs.dat: {problem}" for problem in subs.problems]
     shown = result.logical or result
     result.subscriptions = Subscribers(subs.state, known_clients, shown.first_seq, shown.last_seq)

@@ -23,7 +23,7 @@ from stantools.format.layout import SubFlag
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import ClientsState, read_clients, salvage_clients
 from stantools.store.logscan import LogState
-from stantools.store.mapping import Buffer, mapped
+from stantools.store.mapping import Buffer, Seen, mapped
 from stantools.store.sublog import STATUSES, SubsState, SubStatus, by_flags, read_subs, salvage_subs
 
 S = TypeVar("S", bound=LogState)
@@ -279,9 +279,9 @@ def load_clients(path: Path | None, crc: Crc) -> Folded[ClientsState]:
     return _load(path, crc, read_clients, salvage_clients, ClientsState)
 
 
-def load_subs(path: Path | None, crc: Crc) -> Folded[SubsState]:
-    """Folds a subs.dat; never raises for what is in the file. A missing one is no problem by itself."""
-    return Folded(SubsState()) if path is None else _load(path, crc, read_subs, salvage_subs, SubsState)
+def load_subs(path: Path | None, crc: Crc, seen: Seen | None = None) -> Folded[SubsState]:
+    """Folds a subs.dat, as it was `seen`; never raises for what is in the file. A missing one is no problem."""
+    return Folded(SubsState()) if path is None else _load(path, crc, read_subs, salvage_subs, SubsState, seen)
 
 
 def _load(
@@ -290,9 +290,10 @@ def _load(
     read: Callable[[Buffer, Crc], S],
     salvage: Callable[[Buffer, Crc], S],
     nothing: Callable[[], S],
+    seen: Seen | None = None,
 ) -> Folded[S]:
     try:
-        with mapped(path) as buffer:
+        with mapped(path, seen=seen) as buffer:
             state = read(buffer, crc)
             if (end := state.end) is None or not end.early:
                 return Folded(state)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -174,15 +175,24 @@ def survey_slice(files: SliceFiles, channel: bytes, crc: Crc, progress: Progress
     if files.data is None:
         _survey_lone_index(survey, crc)
         return survey
-    try:
-        with mapped(files.data, sequential=True) as data:
-            if files.stray and not _proves(data, channel, crc):
-                return survey
-            survey.size = len(data)
-            survey.header_error = envelope.check_file_version(data)
-            _survey_with_index(survey, data, channel, crc, progress)
-    except StoreUnreadableError as error:
-        survey.error = error.message
+    with ExitStack() as stack:
+        entries = None
+        # The index first: what a running server has named in it is in the data file by then.
+        if files.index is not None:
+            try:
+                entries = stack.enter_context(mapped(files.index))
+            except StoreUnreadableError as error:
+                survey.index_error = error.message
+        try:
+            data = stack.enter_context(mapped(files.data, sequential=True))
+        except StoreUnreadableError as error:
+            survey.error = error.message
+            return survey
+        if files.stray and not _proves(data, channel, crc):
+            return survey
+        survey.size = len(data)
+        survey.header_error = envelope.check_file_version(data)
+        _survey_data(survey, data, entries, channel, crc, progress)
     return survey
 
 
@@ -235,19 +245,6 @@ def _open_index(report: IndexReport, entries: Buffer, crc: Crc) -> IndexCheck | 
     if len(entries) > FILE_HEADER_SIZE:
         report.count, report.stop, *_ = scan_index(entries, crc)
     return IndexCheck(report, index.view(entries, report.count), entries) if report.count else None
-
-
-def _survey_with_index(survey: SliceSurvey, data: Buffer, channel: bytes, crc: Crc, progress: Progress | None) -> None:
-    path = survey.files.index
-    if path is None:
-        _survey_data(survey, data, None, channel, crc, progress)
-        return
-    try:
-        with mapped(path) as entries:
-            _survey_data(survey, data, entries, channel, crc, progress)
-    except StoreUnreadableError as error:
-        survey.index_error = error.message
-        _survey_data(survey, data, None, channel, crc, progress)
 
 
 def _survey_data(

@@ -37,7 +37,7 @@ from stantools.store.clientlog import ClientsState, salvage_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, WITNESS_FILE, Datastore, possible_slices
 from stantools.store.limits import is_channel_name
 from stantools.store.logscan import LogState
-from stantools.store.mapping import Buffer, mapped
+from stantools.store.mapping import Buffer, Seen, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
 from stantools.store.sublog import SubsState, salvage_subs
@@ -218,7 +218,7 @@ def verify_channel(root: Path, survey: ChannelSurvey, crc: Crc, known_clients: C
         crc: The store's CRC.
         known_clients: Ids of the clients, as `verify_root` returns them.
     """
-    subs, subs_size = _fold(survey.files.subs, partial(salvage_subs, crc=crc))
+    subs, subs_size = _fold(survey.files.subs, partial(salvage_subs, crc=crc), survey.files.subs_seen)
     history = arrange(survey.own_runs(), crc)
     findings = list(channel_findings(root, survey, history, subs, known_clients))
     scanned = sum(s.size + s.index.size for s in (*survey.slices, *survey.lone_indexes, *survey.strays))
@@ -314,12 +314,14 @@ def _server_findings(store: Datastore) -> tuple[list[Finding], int]:
     return [], size
 
 
-def _fold(path: Path | None, fold: Callable[[Buffer], _State]) -> tuple[_State | str | None, int]:
+def _fold(
+    path: Path | None, fold: Callable[[Buffer], _State], seen: Seen | None = None
+) -> tuple[_State | str | None, int]:
     """Folds a log file and returns how many bytes it has; a text says why it cannot be read, None that it is gone."""
     if path is None:
         return None, 0
     try:
-        with mapped(path) as buffer:
+        with mapped(path, seen=seen) as buffer:
             return fold(buffer), len(buffer)
     except StoreUnreadableError as error:
         return error.message, 0

@@ -17,6 +17,7 @@ from pathlib import Path
 from stantools.errors import NotAStoreError, StoreUnreadableError, UsageError
 from stantools.escaping import escape
 from stantools.format.crc import Crc
+from stantools.store.mapping import Seen
 from stantools.store.names import CLIENTS_FILE as CLIENTS_FILE
 from stantools.store.names import FT_LOCK_FILE as FT_LOCK_FILE
 from stantools.store.names import INDEX_NAME as INDEX_NAME
@@ -65,6 +66,9 @@ class ChannelFiles:
     archived: list[SliceFiles] = field(default_factory=list)  #: `.bak` slices, by number
     lone_indexes: list[SliceFiles] = field(default_factory=list)  #: indexes without data file
     subs: Path | None = None  #: `subs.dat`, or None
+    #: `subs.dat` before anything else of the channel was looked at. What a server has appended since may name messages
+    #: that a reader of slices does not see yet.
+    subs_seen: Seen | None = None
     #: `msgs.*.dat` files whose number cannot be read: the server refuses to start.
     misnamed: list[Path] = field(default_factory=list)
     foreign: list[Path] = field(default_factory=list)  #: files that belong to nobody (the server ignores them)
@@ -280,7 +284,7 @@ def list_channel(path: Path) -> ChannelFiles:
     Raises:
         StoreUnreadableError: The directory is missing or cannot be listed.
     """
-    channel = ChannelFiles(path.name, path)
+    channel = ChannelFiles(path.name, path, subs_seen=Seen.of(path / SUBS_FILE))
     data: dict[tuple[bool, int], list[tuple[Path, int]]] = {}
     indexes: dict[tuple[bool, str], tuple[Path, int]] = {}
     try:

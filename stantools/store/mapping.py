@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stantools.errors import StoreChangedError, StoreUnreadableError, readable
 from stantools.format.layout import RECORD_HEADER_SIZE
@@ -21,6 +21,22 @@ Buffer = memoryview
 
 #: Up to this size reading costs a fifth of mapping, which counts in stores of thousands of small channels.
 _SMALL = 1 << 16
+
+
+class Seen(NamedTuple):
+    """A file as it was at a moment."""
+
+    inode: int
+    size: int
+
+    @classmethod
+    def of(cls, path: Path) -> Seen | None:
+        """Returns what a file is now; None if it cannot be looked at."""
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        return cls(status.st_ino, status.st_size)
 
 
 class _Mapping(mmap.mmap):
@@ -109,7 +125,7 @@ def _cut(path: Path, before: int, now: int) -> StoreChangedError:
 
 
 @contextmanager
-def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
+def mapped(path: Path, *, sequential: bool = False, seen: Seen | None = None) -> Iterator[Buffer]:
     """Maps a file read-only for the length of the `with` block; a small one is read.
 
     The buffer has the file's size at the time of opening: what a running server appends later is not seen. If the file
@@ -118,6 +134,7 @@ def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
     Args:
         path: A regular file.
         sequential: Tell the kernel that the file will be read from start to end.
+        seen: The file at an earlier moment: what was appended since is left out.
 
     Yields:
         The bytes of the file.
@@ -126,7 +143,7 @@ def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
         StoreUnreadableError: The file is missing, not a regular file, or must not be read.
         StoreChangedError: It got shorter while it was read.
     """
-    content = open_mapped(path)
+    content = open_mapped(path, seen)
     view = memoryview(content)
     if isinstance(content, bytes):
         yield view
@@ -169,18 +186,19 @@ def open_regular(path: Path | str) -> tuple[int, os.stat_result]:
     return descriptor, status
 
 
-def open_mapped(path: Path) -> _Mapping | bytes:
+def open_mapped(path: Path, seen: Seen | None = None) -> _Mapping | bytes:
     """Maps a file, or reads a small one; see `mapped`, which closes it, too."""
     descriptor, status = open_regular(path)
     try:
         try:
-            if status.st_size <= _SMALL:
-                return os.read(descriptor, status.st_size)
-            mapping = _Mapping(descriptor, status.st_size, access=mmap.ACCESS_READ)
+            size = min(status.st_size, seen.size) if seen and seen.inode == status.st_ino else status.st_size
+            if size <= _SMALL:
+                return os.read(descriptor, size)
+            mapping = _Mapping(descriptor, size, access=mmap.ACCESS_READ)
         except OSError as error:
             raise StoreUnreadableError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:  # shorter already
-            raise _cut(path, status.st_size, os.fstat(descriptor).st_size) from error
+            raise _cut(path, size, os.fstat(descriptor).st_size) from error
         mapping.path = path
         mapping.status = status
         return mapping

@@ -95,8 +95,15 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session.state is SessionState.OPEN:
+        if self._session.state is not SessionState.OPEN:
+            return
+        try:
             await self.close()
+        except StreamingError as problem:
+            # The error of the block counts, above all that it was cancelled.
+            if error is None:
+                raise
+            _LOG.warning("the client %r was not closed in order: %s", self.client_id, problem)
 
     @property
     def closed(self) -> bool:

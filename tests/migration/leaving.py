@@ -64,6 +64,12 @@ class Migration:
         out, err = await asyncio.to_thread(self.process.communicate, timeout=WAIT)
         return self.process.returncode, out, err
 
+    async def check_running(self) -> None:
+        """Fails, with all it told, if it has ended."""
+        if not self.running:
+            code, out, err = await self.finish()
+            raise AssertionError(f"the migration has ended with {code}:\n{out}{err}")
+
 
 @dataclass
 class Publisher:
@@ -90,10 +96,12 @@ class Publisher:
         self.acked.append(self.number)
 
     async def to_streaming(self, stop: Callable[[], bool], every: float = 0.002) -> None:
-        """Publishes until told to stop; the last message was acknowledged."""
+        """Publishes until told to stop; the last message was acknowledged. Fails where no acknowledgement comes."""
+        self._last = time.monotonic()
         options = ClientOptions(ack_timeout=2.0)
         waiting = False
         while not stop() or waiting:
+            assert time.monotonic() - self._last < WAIT, f"no acknowledgement of {self.number} within {WAIT:g} s"
             with contextlib.suppress(StreamingError, NatsError, OSError):
                 async with await connect(self.url, CLUSTER, f"pub-{self.channel}", options) as client:
                     while not stop() or waiting:
@@ -239,36 +247,47 @@ class Rehearsal:
         """
         self._follow = follow
         with self.streaming:
-            moving = asyncio.gather(
-                self.publisher.to_streaming(lambda: self.over), self.subscriber.of_streaming(self.is_drained)
-            )
-            await eventually(lambda: len(self.publisher.acked) > 100)
-            self.migration.start(*self._follow)
-            for fault in faults:
-                await asyncio.sleep(self.rng.uniform(0.1, 2.5))
-                await asyncio.to_thread(self.happen, fault)
-            self.migration.kill()
-            self.migration.start(*cutover)
-            async with await connected(self.server.url) as client:
-                js = client.jetstream(timeout=WAIT)
-                await self.is_carried(js)  # by loading, perhaps
-                await self.is_carried(js)
-                self.over = True
-                await moving
-                await asyncio.to_thread(self.streaming.stop)
-                if "cutover" in faults:
-                    await asyncio.sleep(self.rng.uniform(0.0, 1.0))
-                    if self.migration.running:
-                        self.migration.kill()
-                        self.migration.start(*cutover)
-                code, out, err = await self.migration.finish()
-                if code == ExitCode.REFUSED and "cutover" in faults and "are finished" in err:
-                    out = ""  # it had come to its end before it was killed
-                else:
-                    assert code == ExitCode.CLEAN, out + err
-                await self.publisher.to_stream(js, 30)
-                await self.subscriber.of_stream(js, self.publisher.number)
-                check(self.publisher, self.subscriber, await in_stream(js), crashed=self.crashed)
+            try:
+                # Where one fails the others are cancelled, as long as the server is there for their good-bye.
+                async with asyncio.TaskGroup() as group:
+                    users = [
+                        group.create_task(self.publisher.to_streaming(lambda: self.over)),
+                        group.create_task(self.subscriber.of_streaming(self.is_drained)),
+                    ]
+                    return await self._leave(faults, cutover, users)
+            finally:
+                if self.migration.running:
+                    self.migration.kill()
+
+    async def _leave(self, faults: Sequence[str], cutover: Sequence[str], users: Sequence[asyncio.Task[None]]) -> str:
+        await eventually(lambda: len(self.publisher.acked) > 100)
+        self.migration.start(*self._follow)
+        for fault in faults:
+            await asyncio.sleep(self.rng.uniform(0.1, 2.5))
+            await asyncio.to_thread(self.happen, fault)
+        self.migration.kill()
+        self.migration.start(*cutover)
+        async with await connected(self.server.url) as client:
+            js = client.jetstream(timeout=WAIT)
+            await self.is_carried(js)  # by loading, perhaps
+            await self.is_carried(js)
+            self.over = True
+            async with asyncio.timeout(WAIT):
+                await asyncio.gather(*users)
+            await asyncio.to_thread(self.streaming.stop)
+            if "cutover" in faults:
+                await asyncio.sleep(self.rng.uniform(0.0, 1.0))
+                if self.migration.running:
+                    self.migration.kill()
+                    self.migration.start(*cutover)
+            code, out, err = await self.migration.finish()
+            if code == ExitCode.REFUSED and "cutover" in faults and "are finished" in err:
+                out = ""  # it had come to its end before it was killed
+            else:
+                assert code == ExitCode.CLEAN, out + err
+            await self.publisher.to_stream(js, 30)
+            await self.subscriber.of_stream(js, self.publisher.number)
+            check(self.publisher, self.subscriber, await in_stream(js), crashed=self.crashed)
         return out
 
     def is_drained(self) -> bool:
@@ -292,6 +311,7 @@ class Rehearsal:
         mark = self.publisher.number
 
         async def carried() -> bool:
+            await self.migration.check_running()
             with contextlib.suppress(NatsError):
                 found = await js.get_last_msg(CHANNEL, CHANNEL)
                 return int(found.data or b"0") >= mark

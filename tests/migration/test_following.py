@@ -32,7 +32,6 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.skipif(NEWEST not in available(), reason=f"nats-server {NEWEST} is not in .servers")
 
 
-@pytest.mark.slow  # in a whole run the broker's first commits stall now and then: open
 def test_publisher_and_subscriber_move_over(tmp_path: Path, start_server: Callable[..., NatsServer]) -> None:
     rehearsal = Rehearsal(tmp_path, start_server(), 0)
     rehearsal.migration.words += ["-o", "json"]
@@ -77,7 +76,6 @@ def test_the_server_stops_while_streams_are_loaded(
     assert json.loads(result.stdout)["cutover"]["why"] == "the server has stopped"
 
 
-@pytest.mark.slow  # as above
 @pytest.mark.parametrize(
     ("faults", "words"),
     [(("migration", "cutover"), ("--via", "publish")), (("source", "target", "migration"), ())],

@@ -88,7 +88,6 @@ def test_the_minute_of_the_guides(tmp_path: Path, golden_clusters: Path, start_s
     assert len(list(place.glob("*.journal"))) == 2
 
 
-@pytest.mark.slow  # may stall in a whole run, as those of test_following: open
 def test_the_rehearsal_without_downtime(tmp_path: Path, start_server: Callable[..., Any]) -> None:
     server = start_server()
     section = WITHOUT_DOWNTIME.read_text("utf-8").split("## How it goes\n")[1].split("\n## ")[0]

@@ -313,6 +313,31 @@ def test_nobody_is_there(url: str) -> None:
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("error", [LookupError("of the block"), None], ids=["fails", "is cancelled"])
+def test_the_error_of_a_block_is_kept_where_closing_fails(
+    url: str, error: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def block(fake: FakeStreaming, begun: asyncio.Event) -> None:
+        async with await connect(url, "test-cluster", "me", ClientOptions(timeout=0.2)):
+            await fake.__aexit__(None, None, None)
+            begun.set()
+            if error:
+                raise error
+            await asyncio.sleep(60)
+
+    async def go() -> None:
+        begun = asyncio.Event()
+        task = asyncio.ensure_future(block(await FakeStreaming(url).__aenter__(), begun))
+        await begun.wait()
+        if error is None:
+            task.cancel()
+        (found,) = await asyncio.gather(task, return_exceptions=True)
+        assert found is error if error else task.cancelled()
+        assert "was not closed in order" in caplog.text
+
+    asyncio.run(asyncio.wait_for(go(), 90))
+
+
 def test_heartbeats_and_pings(url: str) -> None:
     async def scenario(fake: FakeStreaming, client: Client) -> None:
         await eventually(lambda: fake.heartbeats_answered >= 2 and fake.pings >= 2)

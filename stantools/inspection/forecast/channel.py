@@ -32,7 +32,7 @@ from stantools.inspection.slicesummary import Held, Totals, remove_by_limits
 from stantools.store.clientlog import ClientsState, read_clients
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, Datastore, SliceFiles
 from stantools.store.logscan import LogEnd, LogState
-from stantools.store.mapping import Buffer, mapped
+from stantools.store.mapping import Buffer, Seen, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.reading import Rows
 from stantools.store.sublog import SubsState, read_subs
@@ -78,14 +78,19 @@ def recover_clients(recovery: Recovery, path: Path | None) -> LogOutcome[Clients
 
 def recover_subs(recovery: Recovery, channel: str, files: ChannelFiles) -> LogOutcome[SubsState]:
     """Forecasts the recovery of a channel's subs.dat."""
-    outcome = _recover(recovery, files.subs, f"{channel}/{SUBS_FILE}", read_subs, SubsState())
+    outcome = _recover(recovery, files.subs, f"{channel}/{SUBS_FILE}", read_subs, SubsState(), files.subs_seen)
     if outcome.error:
         outcome.error = f"unable to recover subscription store for [{channel}]: {outcome.error}"
     return outcome
 
 
 def _recover(
-    recovery: Recovery, path: Path | None, file: str, read: Callable[[Buffer, Crc], _S], empty: _S
+    recovery: Recovery,
+    path: Path | None,
+    file: str,
+    read: Callable[[Buffer, Crc], _S],
+    empty: _S,
+    seen: Seen | None = None,
 ) -> LogOutcome[_S]:
     outcome = LogOutcome(empty)
     if error := recovery.denied(file, path):
@@ -95,7 +100,7 @@ def _recover(
         outcome.changes.append(_created(file))
         outcome.state.end = LogEnd(FILE_HEADER_SIZE, Stop.END, "", FILE_HEADER_SIZE)
         return outcome
-    with mapped(path) as buffer:
+    with mapped(path, seen=seen) as buffer:
         if buffer == FILE_HEADER_BYTES:
             outcome.state.end = LogEnd(FILE_HEADER_SIZE, Stop.END, "", FILE_HEADER_SIZE)
             return outcome

@@ -229,7 +229,7 @@ def _subscriptions(here: LocalPart) -> Iterator[Row | Failed]:
         yield from here.damaged(CLIENTS_FILE, clients.problems)
         return
     files = here.channel()
-    subs = load_subs(files.subs or files.path / SUBS_FILE, crc)
+    subs = load_subs(files.subs or files.path / SUBS_FILE, crc, files.subs_seen)
     yield from here.damaged(f"{here.part.channel}/{SUBS_FILE}", subs.problems, here.part.channel)
     if not subs.state.subscriptions:
         return

@@ -285,7 +285,7 @@ def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _Source], plan: Salva
     else:
         file = f"{survey.files.name}/{path.name}"
         try:
-            with mapped(path) as buffer:
+            with mapped(path, seen=survey.files.subs_seen) as buffer:
                 source.subs = salvage_subs(buffer, plan.crc)
         except StoreUnreadableError as error:
             plan.dropped.append(Dropped(file, -1, 0, error.message))

@@ -19,13 +19,16 @@ from broker.stores import open_store
 from broker.stores.file import FileStore, later
 from broker.stores.interface import Outcome, StorageError
 from broker.stores.options import FileOptions
+from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.store import logwriter
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.limits import UNLIMITED, ChannelLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
+from stantools.store.sublog import read_subs
 from tests.broker.stores.faults import faults
 from tests.broker.stores.making import made
+from tests.waiting import until
 
 NAME = b"foo.bar"
 SMALL = CompactionRules(min_size=0, interval=1e-9, fragmentation=50)
@@ -233,6 +236,51 @@ def test_a_compaction_whose_disk_hangs(tmp_path, step, sync):
     store.close()
     assert found(tmp_path / "store")[1][1] == [*range(91, 103)]
     assert found(tmp_path / "killed")[1][1] == [*range(91, 104)]
+
+
+@pytest.mark.parametrize("step", ["filling", "catching up"])
+def test_a_compacted_log_gets_its_name_when_what_was_durable_is_durable_in_it(tmp_path, step):
+    """Power may fail right behind the renaming, which a file system may keep without what was not synced."""
+    store = new_store(tmp_path / "store", sync=True, compaction=SMALL)
+    subscriptions, state = with_sent(store, 100)
+    subscriptions.flush()
+    store.settle()
+    steps, hung, goes_on = ["filling", "catching up"], threading.Event(), threading.Event()
+    fsync, replace = os.fsync, Path.replace
+    synced: dict[int, int] = {}  # bytes of each file, by inode
+    taken: list[bytes] = []
+
+    def sync(descriptor: int) -> None:
+        status, path = os.fstat(descriptor), Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.name.startswith("subs") and path.name != "subs.dat" and steps and steps.pop(0) == step:
+            hung.set()
+            assert goes_on.wait(60)
+        fsync(descriptor)
+        synced[status.st_ino] = status.st_size
+
+    def rename(path: Path, target: Path) -> Path:
+        if target.name == "subs.dat":
+            taken.append(path.read_bytes()[: synced.get(path.stat().st_ino, 0)])
+        return replace(path, target)
+
+    with patch.object(os, "fsync", sync), patch.object(Path, "replace", rename):
+        subscriptions.acked(state.id, range(1, 91))
+        until(lambda: store.completed() is not None and hung.is_set())
+        # The old file is in use meanwhile: what is flushed there is durable, and acknowledged.
+        durable = []
+        for sequence in (101, 102, 103):
+            subscriptions.sent(state.id, [sequence])
+            flush = subscriptions.flush()
+            until(lambda flush=flush: flush is None or flush in store.completed())
+            durable.append(sequence)
+        assert not taken
+        goes_on.set()
+        store.settle()
+    (content,) = taken
+    kept = read_subs(memoryview(content), Crc()).subscriptions[state.id]
+    assert sorted(kept.pending) == [*range(91, 101), *durable]
+    store.close()
+    assert found(tmp_path / "store")[1][1] == [*range(91, 104)]
 
 
 @pytest.mark.parametrize("sync", [False, True])
