@@ -320,14 +320,7 @@ class Group:
         return heard.outcome is Outcome.NO_RESPONDERS
 
     async def _last_record(self, patience: float) -> tuple[int, bool]:
-        """Returns where the stream of the state ends, and whether its last record is old.
-
-        Args:
-            patience: For how long an answer is waited for, as a part of a lease's time.
-
-        Returns:
-            A sequence of -1 if there is no answer.
-        """
+        """Returns where the stream of the state ends, and whether its last record is old."""
         try:
             async with asyncio.timeout(self._seconds * patience):
                 info = await self._streams.stream_info(self._names.state)
@@ -343,11 +336,7 @@ class Group:
     # Leading
 
     async def _lead(self) -> None:
-        """Takes the lease, serves until it is lost, and says so.
-
-        Raises:
-            StantoolsError: Another server was faster, or the streams cannot be gone on with.
-        """
+        """Takes the lease, serves until it is lost, and says so."""
         term, over = self._term, self._over
         self.role = CANDIDATE
 

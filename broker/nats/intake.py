@@ -183,12 +183,7 @@ class Intake:
         return first + len(taken)
 
     def _expect(self, origin: Session, came: float) -> None:
-        """Keeps the loop awake for a moment if the only one who sends anything sends requests one right after another.
-
-        Args:
-            origin: Who has sent something.
-            came: When (`perf_counter`).
-        """
+        """Keeps the loop awake for a moment if the only one who sends anything sends requests one right after another."""
         pause, again = came - self._answered, origin is self._last
         self._last, self._answered = origin, perf_counter()
         if not again or pause > _SOON:

@@ -335,11 +335,7 @@ class NatsServer:
         return lines
 
     def _configure_tls(self) -> None:
-        """Makes the TLS context that the options want, and what depends on it.
-
-        Raises:
-            TLSError: The TLS options cannot be used.
-        """
+        """Makes the TLS context that the options want, and what depends on it."""
         options = self.options
         self._context = tls.server_context(options.tls) if options.tls is not None else None
         map_certificates = options.tls is not None and options.tls.verify_and_map

@@ -76,11 +76,7 @@ class _Made:
 
 
 class _JobWatch(Watch):
-    """Reports to a job how far a migration is.
-
-    Args:
-        stops: Raise when the job was cancelled; a server is left in good order by other means.
-    """
+    """Reports to a job how far a migration is."""
 
     def __init__(self, job: Job[Outcome], *, stops: bool) -> None:
         self._job = job

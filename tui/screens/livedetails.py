@@ -22,12 +22,7 @@ from tui.widgets.rowtable import RowTable
 
 
 class _MonitorView(LiveView):
-    """What both share.
-
-    Args:
-        watching: The server.
-        name: Of the channel or client.
-    """
+    """What both share."""
 
     def __init__(self, session: StoreSession | None, place: Place, watching: Watching, name: str) -> None:
         super().__init__(session, place, watching)

@@ -288,11 +288,7 @@ class MessageTable(RowTable):
             yield (f"  looking for gaps{self._refining.share_text()}", "accent")
 
     def _refine(self, *, to_end: bool = False) -> None:
-        """Finds out all rows in the background, by the files as they are now.
-
-        Args:
-            to_end: The cursor is to be on the last row then.
-        """
+        """Finds out all rows in the background, by the files as they are now."""
         have, known, session, live, name = self.window, self._known, self._session, self.follows, self.channel
 
         def work(job: Job[tuple[Window, _Signature]]) -> tuple[Window, _Signature]:

@@ -228,12 +228,7 @@ def _of_one(title: str, width: int, cell: Callable[[Subscriber], str], *, wide: 
 
 
 def _columns(*, one_channel: bool, groups: bool) -> Sequence[Column[Any]]:
-    """Returns the columns of subscriptions or queue groups.
-
-    Args:
-        one_channel: They are those of one channel.
-        groups: They are groups, with their members below them.
-    """
+    """Returns the columns of subscriptions or queue groups."""
     state = None if groups else (lambda row: -list(STATUS).index(row.one.status))
     client = None if groups else (lambda row: row.one.state.client_id)
     # Where there is little room, the name of the channel takes some from the client and the bar.

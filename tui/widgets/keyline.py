@@ -34,12 +34,7 @@ class _Key:
 
 
 class _PressedLine(Line):
-    """Lines of keys; a click on one does what the key does.
-
-    Args:
-        id: The widget's id.
-        gap: Columns between two keys.
-    """
+    """Lines of keys; a click on one does what the key does."""
 
     def __init__(self, id: str, gap: int) -> None:
         super().__init__(id=id)
@@ -76,12 +71,7 @@ class _PressedLine(Line):
             self.show_lines(shown)
 
     def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_Key]]:
-        """Returns the keys, line by line.
-
-        Args:
-            active: The bindings that work now, those of the application last.
-            width: Columns of a line.
-        """
+        """Returns the keys, line by line."""
         raise NotImplementedError
 
     def fit(self, keys: Sequence[_Key], width: int) -> bool:
