@@ -1,6 +1,6 @@
-"""Asking a server's monitoring over HTTP: one connection that is kept, bounded in time and size, never with a surprise.
+"""HTTP client of a server's monitoring: one persistent connection, with limits of time and size.
 
-Whatever is at the other end, it ends with a document (a JSON object) or with a `MonitorError` that says what to do.
+Every request returns a JSON object or raises a `MonitorError` that tells the user what to do.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 from stantools.errors import StantoolsError, UsageError
 from stantools.escaping import escape_line
 
-#: Where the documents of a streaming server lie.
+#: Path of the documents of a streaming server.
 STREAMING: Final = "/streaming"
-#: Seconds that the server may say nothing, and that one answer may take as a whole.
+#: Seconds without a byte from the server, and seconds for a whole answer.
 SILENCE: Final = 5.0
 PATIENCE: Final = 20.0
-#: An answer that is larger is not read to its end: about 300,000 subscriptions.
+#: Maximum size of an answer in bytes: about 300,000 subscriptions.
 LARGEST: Final = 64 << 20
 _CHUNK = 1 << 18
 _EXPECTED = "expected something like http://host:8222"
@@ -31,15 +31,15 @@ _START = "start the server with -m 8222 (or http_port in its configuration), and
 
 
 class MonitorError(StantoolsError):
-    """The monitoring of a server could not be asked, or answered something else."""
+    """The monitoring did not answer, or its answer is no document of a server."""
 
 
 class GoneError(MonitorError):
-    """Nothing answers: nobody listens, the connection broke, or it takes too long."""
+    """Connection refused, lost or timed out."""
 
 
 class TooLargeError(MonitorError):
-    """An answer is larger than we read."""
+    """The answer exceeds the size limit."""
 
 
 class MissingError(MonitorError):
@@ -48,12 +48,10 @@ class MissingError(MonitorError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The URL of a server's monitoring, taken apart."""
-
-    tls: bool  #: by HTTPS
-    host: str  #: host name or address
-    port: int  #: TCP port
-    #: What lies before the paths of the server, for instance behind a proxy; "" or "/…" without a slash at the end.
+    tls: bool  #: use HTTPS
+    host: str
+    port: int
+    #: Path before the paths of the server, for instance at a proxy; "" or "/…" without a slash at the end.
     base: str = ""
     login: tuple[str, str] | None = field(default=None, repr=False)  #: user and password; never shown
 
@@ -65,10 +63,11 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Reads `host:port` or a URL; one of the documents may be named in it, as it is copied from elsewhere.
+        """Parses `host:port` or a URL, also the URL of one of the documents.
 
         Raises:
-            UsageError: It is no such URL. The message does not repeat it: it may hold a password.
+            UsageError: The text is no such URL. The message does not repeat it, because it may contain a
+                password.
         """
         try:
             parts = urlsplit(text.strip() if "://" in text else f"http://{text.strip()}")
@@ -96,14 +95,7 @@ class Address:
 
 
 class Endpoint:
-    """Asks one server. Used by one thread at a time.
-
-    Args:
-        address: Where it is.
-        silence: Seconds that it may say nothing.
-        patience: Seconds that an answer may take as a whole.
-        largest: Bytes of an answer that are read at most.
-    """
+    """A client for one server, for one thread at a time. `silence` and `patience` are seconds, `largest` is in bytes."""
 
     def __init__(
         self, address: Address, *, silence: float = SILENCE, patience: float = PATIENCE, largest: int = LARGEST
@@ -115,22 +107,14 @@ class Endpoint:
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(self, path: str, **query: str | int) -> dict[str, Any]:
-        """Returns a document.
-
-        Args:
-            path: Where it lies on the server, such as `/streaming/serverz`.
-            query: What is asked for.
-
-        Raises:
-            MonitorError: It could not be read, and why.
-        """
+        """Requests a document such as `/streaming/serverz`. Raises `MonitorError`."""
         target = f"{self.address.base}{path}" + (f"?{urlencode(query)}" if query else "")
         kept = self._connection is not None
         try:
             try:
                 return self._ask(target)
             except (http.client.RemoteDisconnected, ConnectionError):
-                # A server closes connections that nobody uses for a while.
+                # The server closes idle connections.
                 self.close()
                 if not kept:
                     raise
@@ -143,7 +127,6 @@ class Endpoint:
             raise self._explained(problem) from problem
 
     def close(self) -> None:
-        """Closes the connection; the next question opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -157,7 +140,7 @@ class Endpoint:
             headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
         self._connection.request("GET", target, headers=headers)
         response = self._connection.getresponse()
-        # Told without what was asked for in particular.
+        # Error messages name the path without the query.
         path = target.partition("?")[0]
         body = self._read(response, path)
         if response.status != 200:
@@ -188,7 +171,8 @@ class Endpoint:
                 )
         if response.length:
             raise http.client.IncompleteRead(bytes(body), response.length)
-        # Reading in parts does not show it that all is read: without this, nothing more can be asked.
+        # http.client does not notice the end of a body that is read in parts; without this, the connection takes no
+        # further request.
         response.close()
         return bytes(body)
 
@@ -231,7 +215,6 @@ class Endpoint:
         return MonitorError(f"{where} answered {target} with HTTP {status}{said}", "see the server's log")
 
     def _explained(self, problem: Exception) -> MonitorError:
-        """Says in words what went wrong with the connection."""
         where = self.address.shown
         if isinstance(problem, TimeoutError):
             return GoneError(

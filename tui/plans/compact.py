@@ -1,4 +1,4 @@
-"""Compact: the same store without dead records."""
+"""Wizard of `compact`: the same store without dead records."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ _COLUMNS: Sequence[Column[ChannelPlan]] = (
 
 
 class CompactWizard(Wizard[CompactionPlan]):
-    """Writes a store anew, without what no server would show any more."""
-
     VERB = "compact"
     COLUMNS = _COLUMNS
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {ExitCode.CLEAN: "done"}
@@ -80,16 +78,13 @@ class CompactWizard(Wizard[CompactionPlan]):
 
     @property
     def changes_store(self) -> bool:
-        """It is exchanged for the new one, if that is asked for."""
         return self.form.flag("in-place")
 
     @property
     def unused(self) -> Collection[str]:
-        """There is one target."""
         return {"out"} if self.changes_store else {"in-place", "backup"}
 
     def look(self, job: Job[Preview], preview: Preview) -> CompactionPlan:
-        """Reads and checks the store."""
         form, source = self.form, self.source
         limits = PatternLimits.given(form.taken(LimitOptions), UNLIMITED)
         slices = SliceLimits.given(form.taken(SliceOptions)) or DEFAULT_SLICES
@@ -129,7 +124,6 @@ class CompactWizard(Wizard[CompactionPlan]):
         preview.rows = plan.channels
 
     def question(self) -> str:
-        """Says what is going to be done."""
         if self.changes_store:
             backup: Path | None = self.form.value("backup")
             kept = name_text(backup) if backup else f"{self.source.name}.before-compact-… beside it"
@@ -137,7 +131,6 @@ class CompactWizard(Wizard[CompactionPlan]):
         return f"{self.source.shown} is rewritten to {name_text(self.form.text('out'))}, and only read itself."
 
     def run(self, job: Job[Outcome]) -> Outcome:
-        """Writes the compacted store; see `Wizard.run`."""
         plan = self.plan
         if not self.changes_store:
             self.refuse_uses(job)

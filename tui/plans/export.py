@@ -1,4 +1,4 @@
-"""Export: the tables of a store as Parquet, ndjson, csv or databases."""
+"""Wizard of `export`: tables of a store as Parquet, ndjson, csv or databases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tui.rows import Column, count_column
 
 @dataclass
 class _ChannelParts:
-    """What is read of a channel; of the store's own files, if it has no name."""
+    """The slices to read of a channel; without a name, the store's own files."""
 
     name: str
     parts: int = 0
@@ -45,8 +45,6 @@ _WRITTEN: Sequence[Column[WrittenFile]] = (
 
 
 class ExportWizard(Wizard[Export]):
-    """Writes a table of the store."""
-
     VERB = "export"
     COLUMNS = _COLUMNS
     UNCHECKED = True
@@ -77,7 +75,6 @@ class ExportWizard(Wizard[Export]):
         self.form.fields["to"].value = source.beside("-messages")
 
     def look(self, job: Job[Preview], preview: Preview) -> Export:
-        """Finds out what has to be read."""
         source, exporting = self.source, self._exporting()
         given = source.reading
         key = Secret(given.encryption_key)
@@ -99,7 +96,6 @@ class ExportWizard(Wizard[Export]):
         return form.taken(Exporting, to=to)
 
     def question(self) -> str:
-        """Says what is going to be done."""
         exporting, layout = self.plan.exporting, self.plan.layout
         replaced = " An earlier export there is replaced." if exporting.overwrite else ""
         return (
@@ -108,7 +104,6 @@ class ExportWizard(Wizard[Export]):
         )
 
     def run(self, job: Job[Outcome]) -> Outcome:
-        """Writes the files; see `Wizard.run`."""
         from stantools.pipeline.export.run import export_here
 
         plan = self.plan

@@ -1,4 +1,4 @@
-"""Migrate: channels into JetStream streams and durables into consumers, exactly, with a proof."""
+"""Wizard of `migrate`: channels into JetStream streams and durables into consumers, exactly, with a proof."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _LEVELS: dict[Level, Role] = {Level.PROBLEM: "bad", Level.WARNING: "warn", Level
 
 @dataclass(frozen=True)
 class _Made:
-    """A plan with what is needed to carry it out."""
+    """A plan with the objects needed to carry it out."""
 
     migration: Migration
     places: Places
@@ -76,7 +76,7 @@ class _Made:
 
 
 class _JobWatch(Watch):
-    """Reports to a job how far a migration is."""
+    """Reports the progress of a migration to a job."""
 
     def __init__(self, job: Job[Outcome], *, stops: bool) -> None:
         self._job = job
@@ -84,11 +84,9 @@ class _JobWatch(Watch):
         self.notes: list[str] = []
 
     def begin(self, stream: str, stage: Stage, messages: int) -> None:
-        """Says what is being done."""
         self._job.phase = f"{'loading' if stage is Stage.LOAD else 'comparing'} {name_text(stream)}"
 
     def advance(self, stream: str, messages: int) -> None:
-        """Counts messages."""
         try:
             self._job.advance(messages)
         except Cancelled:
@@ -96,13 +94,10 @@ class _JobWatch(Watch):
                 raise
 
     def note(self, text: str) -> None:
-        """Remembers what happened."""
         self.notes.append(text)
 
 
 class MigrateWizard(Wizard[_Made]):
-    """Moves channels and durables into JetStream."""
-
     VERB = "migrate"
     UNIT = "messages"
     COLUMNS = _COLUMNS
@@ -181,7 +176,7 @@ class MigrateWizard(Wizard[_Made]):
             self.form.fields["out"].value = source.beside(".backups", new=False)
 
     def command(self) -> list[str]:
-        """Returns the command line that does the same; passwords are not in it."""
+        """Returns the equivalent command line, without passwords."""
         source, words = self.source, ["stantools", self.VERB, os.fspath(self.source.path), "--to", "jetstream"]
         if server := self.form.text("server"):
             words += ["--server", _without_secrets(server)]
@@ -193,7 +188,6 @@ class MigrateWizard(Wizard[_Made]):
         return [*words, "--yes"]
 
     def look(self, job: Job[Preview], preview: Preview) -> _Made:
-        """Reads the store, asks the target, and plans."""
         form, source = self.form, self.source
         places, connecting = self._target()
         file: Path = form.needed("plan", "where is the plan to be written?")
@@ -260,7 +254,6 @@ class MigrateWizard(Wizard[_Made]):
         return form.taken(Applying).options(way)
 
     def question(self) -> str:
-        """Says what is going to be done."""
         plan = self.plan.migration.plan
         text = (
             f"{counted(len(plan.streams), 'stream')} with {counted(plan.messages, 'message')} and "
@@ -273,14 +266,12 @@ class MigrateWizard(Wizard[_Made]):
         return text
 
     def cancelled(self) -> str:
-        """Says what is left when a run was cancelled."""
         return (
             "streams that are complete stay; what was under way is gone on with, or begun again, when the same is "
             f"started again. {self.source.shown} is as it was"
         )
 
     def run(self, job: Job[Outcome]) -> Outcome:
-        """Loads every stream and compares it; see `Wizard.run`."""
         made = self.plan
         migration = made.migration
         job.begin_phase("asking the target", migration.amount)

@@ -1,4 +1,4 @@
-"""Salvage: a new store with every intact message."""
+"""Wizard of `salvage`: a new store with every intact message."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ _COLUMNS: Sequence[Column[ChannelPlan]] = (
 
 
 class SalvageWizard(Wizard[SalvagePlan]):
-    """Keeps what is intact, in a new store."""
-
     VERB = "salvage"
     COLUMNS = _COLUMNS
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {
@@ -68,7 +66,6 @@ class SalvageWizard(Wizard[SalvagePlan]):
         self._out = Path()
 
     def look(self, job: Job[Preview], preview: Preview) -> SalvagePlan:
-        """Scans the store."""
         source = self.source
         out = self.form.needed("out", "where is the new store to go?")
         options = self.form.taken(SalvageOptions, workers=source.workers)
@@ -87,14 +84,12 @@ class SalvageWizard(Wizard[SalvagePlan]):
         return plan
 
     def question(self) -> str:
-        """Says what is going to be done."""
         return (
             f"{counted(self.plan.messages, 'message')} in {counted(len(self.plan.channels), 'channel')} go to a new "
             f"store, {name_text(self._out)}. {self.source.shown} is only read."
         )
 
     def run(self, job: Job[Outcome]) -> Outcome:
-        """Writes the new store and verifies it; see `Wizard.run`."""
         plan = self.plan
         self.refuse_uses(job)
         job.begin_phase("writing", plan.bytes)

@@ -1,4 +1,4 @@
-"""Truncate: the server's own repair, done to the byte, with a backup of what is cut off."""
+"""Wizard of `truncate-bad-eof`: the server's own repair, exact to the byte, with a backup of the removed bytes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,11 @@ _COLUMNS: Sequence[Column[RemovedRecord]] = (
     Column("intact", 6, lambda each: ("yes", "bad") if each.intact else ("no", "dim")),
     Column("sequence", 9, lambda each: "" if each.sequence is None else str(each.sequence), right=True),
 )
-#: Records that are listed one by one.
+#: Maximum number of records listed one by one.
 _MANY = 1000
 
 
 class TruncateWizard(Wizard[TruncationPlan]):
-    """Cuts off what the server would cut off."""
-
     VERB = "truncate-bad-eof"
     COLUMNS = _COLUMNS
     UNCHECKED = True
@@ -74,11 +72,9 @@ class TruncateWizard(Wizard[TruncationPlan]):
 
     @property
     def changes_store(self) -> bool:
-        """It does."""
         return True
 
     def look(self, job: Job[Preview], preview: Preview) -> TruncationPlan:
-        """Predicts the repair."""
         source, force = self.source, self.form.flag("force")
         backup = self._backup = self.form.needed("backup", "where is what is removed to be saved?")
         store = source.open()
@@ -98,7 +94,6 @@ class TruncateWizard(Wizard[TruncationPlan]):
         return plan
 
     def question(self) -> str:
-        """Says what is going to be done."""
         cut, changed = len(self.plan.cuts), len(self.plan.to_do)
         saved = format_size(saved_bytes(self.plan.steps))
         store, backup = self.source.shown, name_text(self._backup)
@@ -108,20 +103,18 @@ class TruncateWizard(Wizard[TruncationPlan]):
         )
 
     def cancelled(self) -> str:
-        """Says what is left when a run was cancelled."""
         return (
             f"nothing is changed if the backup was not complete, and {self.source.shown} is as "
             "it was; otherwise it is carried out to the end, because half a repair is none"
         )
 
     def run(self, job: Job[Outcome]) -> Outcome:
-        """Saves what goes, then changes the files; see `Wizard.run`."""
         job.begin_phase("saving what goes", saved_bytes(self.plan.steps))
 
         def advance(count: int) -> None:
             job.advance(count)
             if job.total and job.done >= job.total:
-                # From here on it cannot be cancelled: a repair that is half done is none.
+                # From here on it cannot be cancelled: a half-done repair repairs nothing.
                 job.phase = "cutting"
 
         result = apply_truncation(self.plan, self._backup, force=self.form.flag("force"), progress=advance)

@@ -1,4 +1,4 @@
-"""A form for options: one line for each, with a field to type into or a word to choose."""
+"""A form for options: one line per option, with a text field or a choice."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ from tui.widgets.line import Line
 
 
 class Choice(Static, can_focus=True):
-    """A word out of a few; `[x]` or `[ ]` where these are yes and no.
-
-    Args:
-        field: The option.
-    """
+    """A choice of a few words; `[x]` or `[ ]` for yes and no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space,right,l", "turn(1)", "Choose", show=False, id="form.next_choice"),
@@ -37,7 +33,6 @@ class Choice(Static, can_focus=True):
         self.field = field
 
     def on_mount(self) -> None:
-        """Shows the word."""
         self._show()
 
     def _show(self) -> None:
@@ -48,31 +43,26 @@ class Choice(Static, can_focus=True):
             self.update(Content(f"‹ {value or 'as the name says'} ›"))
 
     def action_turn(self, step: int) -> None:
-        """Takes the next word."""
         choices = self.field.choices
         self.field.value = choices[(choices.index(self.field.value) + step) % len(choices)]
         self._show()
         self.post_message(FormView.Changed(self.field))
 
     def action_submit(self) -> None:
-        """Takes the form as it is."""
         self.post_message(FormView.Submitted())
 
     def on_click(self, _event: events.Click) -> None:
-        """A click takes the next word."""
         self.action_turn(1)
 
 
 class _FieldInput(Input):
-    """Types into a field."""
-
     def __init__(self, field: Field) -> None:
         super().__init__(field.value, compact=True, select_on_focus=False)
         self.field = field
 
 
 class FormView(VerticalScroll, can_focus=False):
-    """Shows fields, and writes what is typed into them."""
+    """Shows fields and writes the user's input into them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "app.focus_previous", "The field above", show=False, id="form.up"),
@@ -81,32 +71,31 @@ class FormView(VerticalScroll, can_focus=False):
 
     @dataclass
     class Reached(Message):
-        """A field has the focus now."""
+        """A field got the focus."""
 
         field: Field
 
     @dataclass
     class Changed(Message):
-        """A field holds something else."""
+        """The value of a field changed."""
 
         field: Field
 
     class Submitted(Message):
-        """The form is to be taken as it is."""
+        """The user accepts the form."""
 
     def __init__(self, fields: Iterable[Field], *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._fields = list(fields)
 
     def compose(self) -> ComposeResult:
-        """One line for each field."""
         for field in self._fields:
             with Horizontal(classes="field"):
                 yield Line([field.name], classes="field-name")
                 yield Choice(field) if field.choices else _FieldInput(field)
 
     def focus_field(self, name: str = "") -> None:
-        """Puts the cursor into a field, the first one if there is no other name."""
+        """Puts the cursor into a field; without a name, into the first one."""
         for widget in self._controls():
             if not name or widget.field.name == name:
                 widget.focus()
@@ -118,7 +107,6 @@ class FormView(VerticalScroll, can_focus=False):
                 yield widget
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """Notes which field it is."""
         if isinstance(event.widget, Choice | _FieldInput):
             self.post_message(self.Reached(event.widget.field))
 

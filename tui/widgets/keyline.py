@@ -1,7 +1,7 @@
-"""The keys that work here, on a line or two, and the views with their numbers as tabs.
+"""The active keys, on one or two lines, and the views with their numbers as tabs.
 
-The library's own footer makes three widgets for each key, whenever the keys change. That takes longer than anything
-else when a view opens; a line of text says the same.
+Textual's own footer makes three widgets per key whenever the keys change, which takes longer than the rest of
+opening a view; a line of text is enough.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tui.cells import Cell, Role, text_of
 from tui.views import View
 from tui.widgets.line import Line
 
-#: Lower screens keep to one line of keys.
+#: Screens with fewer lines show the keys on one line.
 _ROOM = 16
-#: From so many columns on there is more room between tabs.
+#: Minimum number of columns for more space between tabs.
 _WIDE = 100
 
 
 class _Key:
-    """A key on a line: what is written, and what a click on it presses."""
+    """A key on a line: its text, and the key that a click presses."""
 
     def __init__(self, press: str, *cells: Cell) -> None:
         self.press = press
@@ -34,7 +34,7 @@ class _Key:
 
 
 class _PressedLine(Line):
-    """Lines of keys; a click on one does what the key does."""
+    """Lines of keys; a click on a key presses it."""
 
     def __init__(self, id: str, gap: int) -> None:
         super().__init__(id=id)
@@ -44,22 +44,22 @@ class _PressedLine(Line):
         self._waiting = False
 
     def on_mount(self) -> None:
-        """Learns that other keys work. The lines are there from the first layout on, so that nothing moves later."""
+        """Follows changes of the active keys. The lines are there from the first layout on, so that nothing moves
+        later.
+        """
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
         self.write()
         self._changed(self.screen)
 
     def _changed(self, screen: Screen[Any]) -> None:
-        # A view that opens reports it a dozen times.
+        # an opening view reports changes a dozen times
         if screen is self.screen and not self._waiting:
             self._waiting = self.call_after_refresh(self.write)
 
     def on_resize(self) -> None:
-        """Arranges the keys anew."""
         self.write()
 
     def write(self) -> None:
-        """Writes the keys that work now."""
         self._waiting = False
         if not self.is_attached:
             return
@@ -71,11 +71,9 @@ class _PressedLine(Line):
             self.show_lines(shown)
 
     def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_Key]]:
-        """Returns the keys, line by line."""
         raise NotImplementedError
 
     def fit(self, keys: Sequence[_Key], width: int) -> bool:
-        """Returns whether keys fit on one line."""
         return sum(key.width for key in keys) + self._gap * (len(keys) - 1) <= width
 
     def _cells(self, row: Iterable[_Key]) -> list[Cell]:
@@ -85,7 +83,6 @@ class _PressedLine(Line):
         return cells
 
     def on_click(self, event: events.Click) -> None:
-        """Presses the key that was clicked at."""
         row = self._rows[event.y] if event.y < len(self._rows) else ()
         column, pressed = 1, None
         for key in row:
@@ -97,16 +94,12 @@ class _PressedLine(Line):
 
 
 class KeyLine(_PressedLine):
-    """Shows the bindings that are to be shown: those of the view, then those that work everywhere.
-
-    Where there is no room for all of them, those that work everywhere get a line of their own.
-    """
+    """The visible bindings: those of the view, then the global ones; on a second line if there is no room."""
 
     def __init__(self) -> None:
         super().__init__("keys-here", 2)
 
     def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_Key]]:
-        """Returns the keys on one line, or on two."""
         here: list[_Key] = []
         everywhere: list[_Key] = []
         shown: set[str] = set()
@@ -115,7 +108,7 @@ class KeyLine(_PressedLine):
             binding, key = each.binding, self.app.get_key_display(each.binding)
             if not binding.show or binding.action in shown:
                 continue
-            # The library knows that a field takes letters, but not that it takes "@", whose key is called "at".
+            # Textual knows that a field takes letters, but not that it takes "@", whose key is named "at".
             if field is not None and each.node is self.app and field.check_consume_key(binding.key, key):
                 continue
             shown.add(binding.action)
@@ -128,12 +121,10 @@ class KeyLine(_PressedLine):
 
 
 class TabLine(_PressedLine):
-    """Shows the views with their keys, as tabs.
+    """The views with their keys, as tabs.
 
-    Args:
-        view: The one that is open.
-        bindings: Returns what opens each view.
-        refusal: Says why a view cannot be opened now; "" if it can.
+    `view` is the open one, `bindings` returns the binding of each view, and `refusal` the reason why a view cannot
+    be opened.
     """
 
     def __init__(
@@ -145,9 +136,9 @@ class TabLine(_PressedLine):
         self._refusal = refusal
 
     def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_Key]]:
-        """Returns the tabs on one line: with whole names, with short ones, or with that of the open view only."""
+        """Returns the tabs on one line: with full names, short names, or only the name of the open view."""
         keys = self._bindings_of_views()
-        works = {each.binding.action for each in active}  # a number that is typed into a field opens nothing
+        works = {each.binding.action for each in active}  # numbers typed into a field open no view
         row: list[_Key] = []
         self._gap = 1 if width < _WIDE else 2
         for names in ({}, {View.SUBSCRIPTIONS: "subs"}, dict.fromkeys(View, "")):
