@@ -1,1 +1,1 @@
-"""The terminal browser: shows a store, explains damage, carries out plans after confirmation (needs the extra `tui`)."""
+"""The terminal browser: shows a store, explains damage, carries out plans after confirmation (extra `tui`)."""

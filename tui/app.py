@@ -181,9 +181,7 @@ class Browser(App[None]):
         return {view: found[f"view('{view}')"] for view in View}
 
     def refusal(self, view: View, place: Place | None = None) -> str:
-        """Returns the reason why a view cannot be opened; "" if it can. Without a place, the place of the present view
-        counts.
-        """
+        """Returns the reason why a view cannot be opened, "" if it can; `place` defaults to that of the present view."""
         if self.session is None:
             return "" if view is View.LIVE else "no store is open"
         if view is View.LIVE and not (self.monitor or self.connecting):

@@ -95,7 +95,7 @@ class Address:
 
 
 class Endpoint:
-    """A client for one server, for one thread at a time. `silence` and `patience` are seconds, `largest` is in bytes."""
+    """A client for one server, for one thread at a time; `silence` and `patience` are seconds, `largest` is bytes."""
 
     def __init__(
         self, address: Address, *, silence: float = SILENCE, patience: float = PATIENCE, largest: int = LARGEST

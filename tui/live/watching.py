@@ -10,9 +10,7 @@ from tui.live.source import LiveSource, Pace
 
 
 class Watching:
-    """The watched servers: `monitor` is the URL of a server's monitoring, `connecting` names a NATS server with
-    JetStream.
-    """
+    """The watched servers. `monitor` is the URL of a monitoring, `connecting` names a NATS server with JetStream."""
 
     def __init__(self, monitor: str | None, connecting: ConnectOptions | None) -> None:
         self.pace = Pace()  #: polling interval of both

@@ -75,9 +75,7 @@ def field_of(name: str, option: Option, help: str, value: str | None = None) -> 
 
 
 def fields_of(taker: type, **helps: str) -> Iterator[Field]:
-    """Yields fields for the options that a dataclass declares; `helps` maps them, in the order of the form, to their
-    texts.
-    """
+    """Yields the fields for a dataclass of options; `helps` gives their order and texts."""
     options = dict(declared(taker))
     return (field_of(name, options[name], help) for name, help in helps.items())
 

@@ -201,17 +201,15 @@ class Wizard(ABC, Generic[_Plan]):
 
     @abstractmethod
     def run(self, job: Job[Outcome]) -> Outcome:
-        """Carries out the plan of the last preview. A cancelled run leaves everything unchanged, or as `cancelled`
-        says.
-        """
+        """Carries out the last plan. A cancelled run leaves everything unchanged, or as `cancelled` says."""
 
     def cancelled(self) -> str:
         """Returns a text about the state after a cancelled run."""
         return f"nothing was written; {self.source.shown} is as it was"
 
     def look_for_uses(self, job: Job[Preview], preview: Preview, warning: str) -> None:
-        """Adds the consequences if a server is using the store: a `warning` if the form overrides the check, an
-        obstacle otherwise.
+        """Adds the signs of a server that uses the store, with a `warning`; they are obstacles unless the form
+        overrides them.
         """
         job.begin_phase("looking for a server")
         try:

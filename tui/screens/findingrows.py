@@ -1,4 +1,4 @@
-"""Findings as rows, grouped and filtered. They are added in small portions, so that 100,000 of them delay no key press."""
+"""Findings as rows, grouped and filtered. They are added in small portions, so that no key press is delayed."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ class Group:
 
 
 def place_words(finding: Finding, *, channel: bool) -> str:
-    """Returns the place of a finding, escaped: file and offset, or sequence, or subscription. `channel` adds its
-    channel.
-    """
+    """Returns the place of a finding, escaped: file and offset, sequence or subscription, and its channel if wanted."""
     file = finding.file
     if not channel and finding.channel is not None:
         file = file.removeprefix(finding.channel).lstrip("/")

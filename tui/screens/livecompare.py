@@ -55,7 +55,7 @@ def compare(view: LiveView, watching: Watching, stream: Stream) -> None:
 
     try:
         candidates = channels_of(stream.info, list(session.channels))
-    except (KeyError, TypeError, ValueError):  # not as servers describe streams
+    except (KeyError, TypeError, ValueError):  # the configuration is not that of a server
         candidates = []
     if len(candidates) == 1:
         begin(candidates)

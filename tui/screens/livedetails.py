@@ -37,7 +37,7 @@ class _MonitorView(LiveView):
 
 
 class LiveChannelScreen(_MonitorView):
-    """A channel and its subscriptions, the cursor on the subscription `at`. Enter opens the client of a subscription."""
+    """A channel and its subscriptions, the cursor on the subscription `at`. Enter opens the subscription's client."""
 
     NAME = "live › channel"
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -44,9 +44,7 @@ class _PressedLine(Line):
         self._waiting = False
 
     def on_mount(self) -> None:
-        """Follows changes of the active keys. The lines are there from the first layout on, so that nothing moves
-        later.
-        """
+        """Follows the active keys. The lines exist from the first layout on, so that nothing moves later."""
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
         self.write()
         self._changed(self.screen)
