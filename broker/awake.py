@@ -1,4 +1,4 @@
-"""An event loop that is kept awake: to be woken takes longer than most answers."""
+"""Busy polling of the event loop: waking a sleeping loop takes longer than most answers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ from collections.abc import Callable
 from time import perf_counter
 
 
-def _nothing() -> None:
-    """There is nothing to do."""
+def _nothing() -> None: ...
 
 
 class Awake:
-    """Has the running loop look again and again for what is readable, instead of going to sleep.
-
-    Args:
-        over: Called when the time is over.
-    """
+    """Lets the running loop poll for readable sockets instead of sleeping; calls `over` at the end."""
 
     def __init__(self, over: Callable[[], None] = _nothing) -> None:
         self._over = over
@@ -24,7 +19,7 @@ class Awake:
         self._looking = False
 
     def keep(self, seconds: float) -> None:
-        """Keeps it awake for so long, counted from now."""
+        """Polls for `seconds` from now; extends a running period."""
         self._end = perf_counter() + seconds
         if not self._looking:
             self._looking = True

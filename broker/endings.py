@@ -1,9 +1,9 @@
-"""Signals to a process with an event loop, also while its loop is busy or blocked, and an end that comes in time.
+"""Signals to a process with an event loop, even while the loop is busy or blocked, and a deadline for its end.
 
-A signal writes its number into a pipe (`signal.set_wakeup_fd`), whatever the process is doing. A thread reads the pipe
-and hands the signal to the loop. A signal that is to end the process also starts a clock: if the process is still there
-when the clock has run down, it ends on the spot. Nothing that was acknowledged is lost by that, as with `kill -9`:
-acknowledgements follow what was written to files.
+A signal writes its number into a pipe (`signal.set_wakeup_fd`) at any time. A thread reads the pipe and passes the
+signal to the loop. A signal that ends the process also starts a timer; if the process still runs when the timer
+expires, it ends at once. As with `kill -9`, no acknowledged message is lost, because acknowledgements follow the
+write to files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, Self
 from broker.log import STREAMING
 from stantools.notation import some_of
 
-#: Seconds that an end in order may take, and that are left for a line in the log then.
+#: Seconds for an orderly end, and then for the last line of the log.
 PATIENCE: Final = 1.6
 _LAST_LINE: Final = 0.2
 #: Places that the line names.
@@ -28,7 +28,7 @@ _NAMED: Final = 3
 
 
 class SignalThread:
-    """Hands signals to an event loop, as a context.
+    """Passes signals to an event loop, as a context manager.
 
     Args:
         codes: Signals that end the process, and its exit codes then.
@@ -54,10 +54,10 @@ class SignalThread:
         return self
 
     def attach(self, loop: asyncio.AbstractEventLoop, actions: Mapping[int, Callable[[], object]]) -> None:
-        """Hands signals to a loop, which runs in the main thread: calls what belongs to each."""
+        """Calls the action of each signal on the loop, which runs in the main thread."""
         self._loop, self._actions = loop, actions
         for number in actions:
-            # The handler of Python has nothing to do: the number in the pipe is enough.
+            # Python's handler does nothing: the number in the pipe is enough.
             self._before[number] = signal.signal(number, _nothing)
             signal.siginterrupt(number, False)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
@@ -69,7 +69,7 @@ class SignalThread:
             signal.set_wakeup_fd(-1)
             for number, handler in self._before.items():
                 signal.signal(number, handler if callable(handler) else signal.SIG_DFL)
-        # The thread ends, and closes the other side.
+        # The thread sees the end of the pipe and closes the other side.
         os.close(self._write)
 
     def _hear(self) -> None:
@@ -87,7 +87,7 @@ class SignalThread:
         os.close(self._read)
 
     def _watch(self) -> None:
-        """Ends the process if it does not end by itself."""
+        """Ends the process after the deadline."""
         if self._ended.wait(self.patience):
             return
         assert self._code is not None

@@ -1,13 +1,14 @@
-"""Servers on the same streams: one leads, the others follow until they can take the lease.
+"""Servers that share streams: one leads, the others follow until they can take the lease.
 
 Facts: high-availability.md section C.3.
 
-Each time that it leads, it makes a new server, with a bus and a store of its own: a *term*. It begins on standby, where
-its copy of the channels is kept up to date, and ends when the lease is lost, with everything that it had; the process
-goes on with the next term. Nothing has to be put back into the state of a server that has never led.
+For every *term* a server is made anew, with its own bus and store. A term begins on standby, where the copy of the
+channels is kept up to date, and ends with the loss of the lease; then the process starts the next term. No state of
+an earlier term has to be undone.
 
-Whoever leads answers a question that the others ask several times a second. Where NATS says that nobody listens, they
-try to take the lease at once. That is a hint only, and so is the time of the lease: the streams decide who leads.
+The leader answers a question that the others ask several times a second. If NATS reports no responders, the others
+try to take the lease at once. That report is only a hint, as is the duration of the lease: the streams decide who
+leads.
 """
 
 from __future__ import annotations
@@ -38,39 +39,40 @@ LEADER: Final = "Leader"
 FOLLOWER: Final = "Follower"
 CANDIDATE: Final = "Candidate"
 _SECOND: Final = 1_000_000_000
-#: Seconds between two questions whether somebody leads, for an answer, and how often nobody has to be there.
+#: Seconds between two questions for the leader, seconds to wait for an answer, and the number of successive reports of
+#: no responders after which there is no leader.
 _ASKED: Final = 0.1
 _ANSWERED: Final = 0.5
 _NOBODY: Final = 3
-#: Looks at the state's stream in the time of a lease.
+#: Reads of the state stream's end per lease duration.
 _LOOKS: Final = 4
-#: By which part of a lease's time servers differ at most when they take one that is over.
+#: Maximum random extension of the wait for an expired lease, as a fraction of its duration.
 _SPREAD: Final = 0.1
-#: The part of a lease's time for which the state's stream does not grow where nobody leads.
+#: Without a leader the state stream does not grow for this fraction of a lease's duration.
 _QUIET: Final = 0.7
-#: Seconds between two rounds in which the copy follows the streams, as a part of the last one's time, and at most.
+#: Seconds between two updates of the copy: minimum, multiple of the last one's duration, maximum.
 _ROUNDS: Final = 0.5, 10, 5.0
-#: Seconds for which whoever has seen nobody lead waits for the one that led last, where only that one may have what the
-#: streams have lost; and without JetStream, after which nothing counts that was seen before.
+#: Seconds that a server which has not seen a leader waits for the last leader, if only that one may have messages that
+#: the streams have lost; and seconds without JetStream after which earlier observations are discarded.
 _COMING_BACK: Final = 30.0
 _AWAY: Final = 15.0
-#: Seconds without JetStream until a first word about it, and until another.
+#: Seconds without JetStream before the first warning, and between warnings.
 _SILENCE: Final = 5.0, 30.0
-#: How many times as long as a lease the last record is old, by the clocks of the NATS servers, where surely none leads.
+#: Age of the last record, in lease durations by the NATS servers' clocks, at which there is certainly no leader.
 _OLD: Final = 3
-#: Parts of a lease's time for which an answer about the state's stream is waited for, in turn, until there was one:
-#: JetStream never answers what it was asked while it had no leader, and may need longer where much is to do.
+#: Fractions of a lease's duration to wait for the state stream's end, in turn, until the first answer: JetStream never
+#: answers requests received while it had no leader, and a busy one needs longer.
 _WAITS: Final = 0.125, 0.125, 0.25, 0.5
-#: Seconds for which the copy may not follow the streams before that is worth a word: nodes start one after the other.
+#: Seconds without an updated copy before a warning: nodes start one after the other.
 _UNFOLLOWED: Final = 15.0
-#: Seconds until a term follows one that went wrong.
+#: Seconds between a failed term and the next one.
 _AGAIN: Final = 0.5
-#: Digits of a second beyond those that Python takes.
+#: Fractional digits of a second that Python cannot parse.
 _DIGITS: Final = re.compile(r"(\.\d{6})\d+")
 
 
 def seconds_of(text: str | None) -> float | None:
-    """Returns a time of JetStream's API in seconds since the epoch; None if there is none."""
+    """Returns a time of JetStream's API in seconds since the epoch; None for None."""
     try:
         return datetime.fromisoformat(_DIGITS.sub(r"\1", text)).timestamp() if text else None
     except ValueError:
@@ -78,18 +80,18 @@ def seconds_of(text: str | None) -> float | None:
 
 
 class Connections(Bus, Protocol):
-    """A bus that is opened for a term, and closed at its end."""
+    """A bus that is opened for a term and closed at its end."""
 
     async def connect(self) -> None:
-        """Connects. Raises a `StantoolsError` if there is nobody."""
+        """Connects. Raises a `StantoolsError` without a server."""
 
     async def close(self) -> None:
-        """Disconnects; no handler is called any more."""
+        """Disconnects; no handler is called afterwards."""
 
 
 @dataclass(slots=True)
 class Term:
-    """What a server has from standing by to the end of its leading."""
+    """The objects of one term."""
 
     bus: Connections
     store: Remote
@@ -98,21 +100,21 @@ class Term:
 
 
 class Group:
-    """A server among others, of which one leads.
+    """A server of a group with one leader.
 
     Args:
         streams: JetStream.
-        names: What the streams are called.
-        node_id: What this server is called.
-        seconds: How long a lease is good for.
-        make: Makes what a term needs; what it is given is to be called with the reason when the lease is lost.
+        names: Names of the streams.
+        node_id: Name of this server.
+        seconds: Duration of a lease.
+        make: Makes the objects of a term; its argument must be called with the reason when the lease is lost.
         serves: Called with a term when clients can connect.
-        failed: Called with the reason when this server cannot go on.
-        chance: Where servers differ; the system's by default.
+        failed: Called with the reason when this server cannot continue.
+        chance: Source of random delays; the system's by default.
 
     Attributes:
-        node_id: What this server is called.
-        role: What it is.
+        node_id: Name of this server.
+        role: Present role.
     """
 
     def __init__(
@@ -135,20 +137,17 @@ class Group:
         self._serves = serves
         self._failed = failed
         self._chance = chance or random.SystemRandom()
-        self._came: float | None = None  # when it came, or came back, as long as it has seen nobody lead since
+        self._came: float | None = None  # time of its start or return; None once it has seen a leader
         self._subject = leader_subject(names.cluster_id.encode())
         self._over: asyncio.Future[str]
         self._term: Term
         self._running: asyncio.Task[None] | None = None
 
     async def start(self, *, check: bool = True) -> None:
-        """Joins the others.
+        """Joins the group.
 
-        Args:
-            check: Make sure first that JetStream is there; otherwise it may come later, with the other nodes.
-
-        Raises:
-            StantoolsError: NATS cannot be reached, or the streams are not as they should be.
+        With `check`, JetStream must be available; otherwise it may come later, with the other nodes. Raises
+        `StantoolsError` if NATS is out of reach, or the streams are wrong.
         """
         self._begin()
         self._came = asyncio.get_running_loop().time()
@@ -215,7 +214,7 @@ class Group:
             await self._connect()
 
     async def _connect(self) -> None:
-        """Begins a term as soon as there is a connection."""
+        """Starts a term when there is a connection."""
         while True:
             await asyncio.sleep(_AGAIN)
             self._begin()
@@ -228,13 +227,13 @@ class Group:
                 return
 
     def _is_new(self) -> bool:
-        """Returns whether it has seen nobody lead, and whoever led before may still come."""
+        """Returns whether it has seen no leader yet and the last leader may still return."""
         return self._came is not None and asyncio.get_running_loop().time() < self._came + _COMING_BACK
 
-    # On standby
+    # Standby
 
     async def _stand_by(self) -> None:
-        """Keeps the copy up to date until the lease can be taken, as far as that can be determined."""
+        """Keeps the copy up to date until there seems to be no leader."""
         copying = asyncio.get_running_loop().create_task(self._copy())
         try:
             await self._watch()
@@ -244,7 +243,7 @@ class Group:
 
     async def _copy(self) -> None:
         loop = asyncio.get_running_loop()
-        since: float | None = None  # when it began not to follow
+        since: float | None = None  # start of the time without an updated copy
         said = False
         pause, times, most = _ROUNDS
         while True:
@@ -293,20 +292,20 @@ class Group:
                         self._names.replicas,
                     )
                 if found < 0 and loop.time() - heard > _AWAY:
-                    # It knows no more than one that has just started.
+                    # It knows no more than a server that has just started.
                     self._came = loop.time()
                 if 0 <= last < found:
                     self._came = None
                 if found != last or found < 0:
-                    # Time without JetStream does not count: nobody could have written.
+                    # Time without JetStream does not count: no leader could have written.
                     last, since = found, loop.time()
                 elif loop.time() - since >= patience:
                     return
-            # Those who have missed the leader at the same time are not to try at the same time.
+            # Servers that have noticed the loss at the same time must not try at the same time.
             await asyncio.sleep(_ASKED * self._chance.uniform(0.5, 1.5))
 
     async def _nobody_leads(self) -> bool:
-        """Asks who leads; returns whether NATS says that nobody would answer."""
+        """Asks for the leader; returns whether NATS reports no responders."""
         outcome: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Answer) -> None:
@@ -320,7 +319,10 @@ class Group:
         return heard.outcome is Outcome.NO_RESPONDERS
 
     async def _last_record(self, patience: float) -> tuple[int, bool]:
-        """Returns where the stream of the state ends, and whether its last record is old."""
+        """Returns the last sequence of the state stream, and whether its last record is old.
+
+        The sequence is -1 without an answer within `patience`, a fraction of a lease's duration.
+        """
         try:
             async with asyncio.timeout(self._seconds * patience):
                 info = await self._streams.stream_info(self._names.state)
@@ -333,17 +335,17 @@ class Group:
         old = written is not None and asked is not None and asked - written > _OLD * self._seconds
         return int(state["last_seq"]), old
 
-    # Leading
+    # Leadership
 
     async def _lead(self) -> None:
-        """Takes the lease, serves until it is lost, and says so."""
+        """Takes the lease and serves until it is lost, then logs the reason."""
         term, over = self._term, self._over
         self.role = CANDIDATE
 
         def answer(request: Request) -> None:
             term.bus.publish(Role.GENERAL, request.reply, term.store.lease or self.node_id.encode())
 
-        # From now on nobody else is to try, however long it takes to read the streams.
+        # The answer to the question keeps other servers from trying while this one reads the streams.
         term.bus.listen(Role.GENERAL, self._subject, one_by_one(answer))
         if not await self._unless_over(term.store.prepare(newcomer=self._is_new())):
             return
@@ -360,12 +362,12 @@ class Group:
         STREAMING.warning("The lease is lost: %s", await over)
 
     async def _look_again(self, term: Term) -> None:
-        """Looks, when the time of the lease before is over, what whoever had it has still got in."""
+        """When the last lease has surely expired, reads the records that its holder could still append."""
         await asyncio.sleep(self._seconds)
         term.server.look_again(await term.store.look_again())
 
     async def _unless_over(self, work: Awaitable[Any]) -> bool:
-        """Waits for something, or until the lease is lost. Returns whether it was done."""
+        """Waits for `work` or the loss of the lease. Returns whether the work is done."""
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait([task, self._over], return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Names of the loggers, the level below debug, what is said seldom; how lines look is up to `broker.config.logs`."""
+"""Names of the loggers, the level below debug, and rate-limited messages. `broker.config.logs` formats the lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 TRACE: Final = 5
 
-#: Everything of the NATS server; everything of the streaming server, whose lines begin with `STREAM: `.
+#: Logger of the NATS server; logger of the streaming server, whose lines start with `STREAM: `.
 NATS: Final = logging.getLogger("broker.nats")
 STREAMING: Final = logging.getLogger("broker.streaming")
 
@@ -20,11 +20,7 @@ _said = float("-inf")
 
 
 def out_of_files(problem: BaseException | None) -> bool:
-    """Says, at most once a minute, that there are no more file descriptors, if that is the problem.
-
-    Returns:
-        Whether it is.
-    """
+    """Returns whether the problem is a lack of file descriptors; logs that at most once a minute."""
     global _said
     if not isinstance(problem, OSError) or problem.errno not in (errno.EMFILE, errno.ENFILE):
         return False
@@ -38,14 +34,13 @@ def out_of_files(problem: BaseException | None) -> bool:
 
 
 class FailedLookups:
-    """Says which messages of a channel cannot be read, of the same one at most once a second."""
+    """Logs unreadable messages, at most once a second per channel."""
 
     def __init__(self, channel: bytes) -> None:
         self._channel = channel.decode("utf-8", "replace")
         self._said = 0, float("-inf")
 
     def report(self, sequence: int, problem: Exception) -> None:
-        """Says it of one message."""
         now = time.monotonic()
         if self._said[0] != sequence or now - self._said[1] >= _SECOND:
             self._said = sequence, now

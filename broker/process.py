@@ -1,4 +1,4 @@
-"""The broker as a process: decides which parts there are, starts them in the original's order, ends them at a signal.
+"""The broker as a process: decides on its parts, starts them in the original's order, ends them at a signal.
 
 Facts: server-operations.md sections 1 (order of the start), 2 (exit codes), 11 (lines of the log) and 13 (signals).
 """
@@ -46,25 +46,22 @@ if TYPE_CHECKING:
     from broker.stores.interface import Remote, Store
 
 EXIT_FAILURE: Final = 1
-#: Seconds that the end may take where a NATS server has to end before: the next start finds its directory free.
+#: Seconds for an end that includes a NATS server of its own, so that the next start finds its directory free.
 _NODE_PATIENCE: Final = 12.0
 EXIT_TERMINATED: Final = 143
 
 
 class StartError(StantoolsError):
-    """The broker cannot start; the text is the reason as the log shows it."""
+    """The broker cannot start; the text is the reason as logged."""
 
 
 def run(options: BrokerOptions, argv: Sequence[str], sockets: Sequence[socket.socket] = ()) -> int:
-    """Runs a broker until a signal ends it.
+    """Runs a broker until a signal ends it; returns the exit code.
 
     Args:
-        options: What was configured.
-        argv: The command line it came from, for a reload.
-        sockets: What the NATS server listens on, where that was opened before.
-
-    Returns:
-        The exit code.
+        options: The configuration.
+        argv: The command line, for a reload.
+        sockets: Listening sockets of the NATS server, if already open.
 
     Raises:
         ConfigurationError: The log cannot be opened.
@@ -104,8 +101,8 @@ class _Process:
         self._nats: NatsServer | None = None
         self._ended: asyncio.Future[int]
         self._node_server: NodeServer | None = None
-        self._damaged: Path | None = None  #: the store that cannot be started with
-        #: Sends the clients away; there is none where they are not ours.
+        self._damaged: Path | None = None  #: the store that keeps the server from starting
+        #: sends the clients away; None with an external NATS server
         self._lame_duck: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
@@ -122,7 +119,7 @@ class _Process:
                 await self._start(stack)
                 stack.enter_context(few_looks_at_garbage())
                 await self._ended
-        # The reason is the last line of the log: scripts look for it there.
+        # The reason is the last line of the log, where scripts look for it.
         except (ListenError, FatalError) as error:
             NATS.critical("%s", error)
             return EXIT_FAILURE
@@ -212,7 +209,7 @@ class _Process:
             await remote.prepare()
             stack.push_async_callback(remote.finish)
         if parts.streams is not None:
-            # First of all, as it may read channels.
+            # Registered first, because it may read channels.
             stack.callback(parts.streams.stop)
         await self._ready(server)
         if self._ended.done():
@@ -223,7 +220,7 @@ class _Process:
         self._banner(store)
 
     async def _bring_up(self, node: NodeOptions, stack: contextlib.AsyncExitStack) -> NodeOptions:
-        """Takes the directory of a node, and starts its NATS server. Returns the node as it is called."""
+        """Locks the directory of a node and starts its NATS server. Returns the node with the server's URL."""
         if node.directory is None:
             return node
         from broker.stores.jetstream.node import NodeDirectory
@@ -246,7 +243,7 @@ class _Process:
         return node
 
     async def _join(self, node: NodeOptions, stack: contextlib.AsyncExitStack) -> None:
-        """Starts as one of several servers on the same streams, which follows until it leads."""
+        """Starts as a member of a group, which follows until it leads."""
         from broker.bus.external import ExternalBus
         from broker.group import Group, Term
         from broker.stores.jetstream.store import Backing
@@ -275,7 +272,7 @@ class _Process:
                 if upkeep is not None:
                     upkeep.stop()
                 _stop(server, driver)
-                # What was there is no more, in cycles as well.
+                # Objects of the last term are garbage, in cycles as well.
                 gc.unfreeze()
 
             return Term(bus, cast("Remote", store), server, stop)
@@ -289,7 +286,7 @@ class _Process:
         group = Group(link, names, node.node_id or new_id(), node.lease, make, serves, self._fatal)
 
         async def leave(server: NodeServer) -> None:
-            # Another node serves meanwhile, also the clients that are still here.
+            # Another node serves meanwhile, also the clients that are still connected here.
             await group.stop()
             await link.close()
             await server.lame_duck()
@@ -299,7 +296,7 @@ class _Process:
         await link.connect()
         stack.push_async_callback(link.close)
         self._compare_sizes(link.max_payload)
-        # With a NATS server of each node there may be no majority of them yet.
+        # With a NATS server in each node, there may not be a majority yet.
         await group.start(check=node.server is None)
         stack.push_async_callback(group.stop)
         stack.callback(STREAMING.info, "Shutting down.")
@@ -324,7 +321,7 @@ class _Process:
             STREAMING.warning("%s", line)
 
     def _compare_sizes(self, taken: int) -> None:
-        """Warns if an external NATS server takes smaller messages than are allowed here."""
+        """Warns if an external NATS server accepts only smaller messages than this broker."""
         if taken < (allowed := self._parts.options.nats.max_payload):
             STREAMING.warning(
                 "max_payload of the NATS server is %d bytes, and %d are allowed here: larger messages are refused, and "
@@ -337,7 +334,7 @@ class _Process:
             )
 
     def _leave_traces(self, url: str, stack: contextlib.AsyncExitStack) -> None:
-        """Writes the files by which others find this process."""
+        """Writes the PID and ports files."""
         options = self._parts.options
         if not (options.pid_file or options.ports_file_dir):
             return
@@ -389,19 +386,18 @@ class _Process:
         self._signals.attach(loop, actions)
 
     def _reopen(self) -> None:
-        """Opens the log files again."""
         self._log_files.reopen()
         if self._node_server is not None:
             self._node_server.signal(signal.SIGUSR1)
 
     def _leave(self) -> None:
-        """Sends the clients away, a few at a time, and ends: lame duck mode."""
+        """Lame duck mode: sends the clients away, a few at a time, and ends."""
         if self._lame_duck is not None and self._leaving is None:
             self._leaving = asyncio.get_running_loop().create_task(self._lame_duck())
             self._leaving.add_done_callback(lambda _: self._end(0))
 
     async def _reload_node(self, server: NodeServer) -> None:
-        """Has the NATS server of this node read its part of the file again."""
+        """Makes the node's NATS server read its part of the configuration file again."""
         from broker.config.reload import ReloadProblem, reload_node
 
         try:

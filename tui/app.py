@@ -181,7 +181,7 @@ class Browser(App[None]):
         return {view: found[f"view('{view}')"] for view in View}
 
     def refusal(self, view: View, place: Place | None = None) -> str:
-        """Returns the reason why a view cannot be opened, "" if it can; `place` defaults to that of the present view."""
+        """Returns the reason why a view cannot be opened, or "". `place` defaults to that of the present view."""
         if self.session is None:
             return "" if view is View.LIVE else "no store is open"
         if view is View.LIVE and not (self.monitor or self.connecting):

@@ -1,8 +1,8 @@
-"""A client's connection: bytes in, bytes out, and what it costs when the other end does not keep up.
+"""A client's socket: input, output, and back pressure against clients that are too slow.
 
-All connections read into one buffer of the server. What is read is handled at once, as long as a turn is; what is left
-then, and the beginning of an operation that is not complete, is kept by the connection, which reads nothing more until
-it has had its further turns. What is to be sent is collected and written once in a round of the event loop.
+All connections read into one buffer of the server. Input is handled at once, up to the time of a turn. The remaining
+input, and a partial operation at its end, is kept by the connection, which does not read until its further turns are
+over. Output is collected and written once per round of the event loop.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Payloads, Span
 
-#: A frame larger than this gets a buffer of its own while it arrives.
+#: A larger frame gets a buffer of its own while it arrives.
 LARGE: Final = 64 * 1024
-#: Most publishes that are parsed at once, and how few that may be where they take long.
+#: Maximum number of publishes per parse, and the minimum for slow ones.
 ROWS: Final = 4096
 _FEWEST_ROWS: Final = 16
-#: All that was parsed is complete.
+#: The parser has reached a boundary between operations.
 _WHOLE: Final = (Stop.END, Stop.FULL)
-#: How PUB and HPUB begin.
+#: First bytes of PUB and HPUB.
 _PUBLISHES: Final = b"PpHh"
-#: What is collected beyond is written at once.
+#: Bytes of collected output that are written at once.
 _COLLECT: Final = 512 * 1024
-#: Bytes that wait in the transport: above the first those who cause them are slowed down, until the second is reached.
+#: Bytes in the transport above which publishers are slowed down, and below which they resume.
 _CONGESTED: Final = 1024 * 1024
 _RELAXED: Final = 256 * 1024
-#: Bytes beyond which those who send from a store wait.
+#: Bytes of output above which patient senders, such as stores, pause.
 _FULL: Final = 8 * 1024 * 1024
-#: How long (seconds) a publisher waits for a congested receiver, and for one that is near its limit.
+#: Seconds that a publisher pauses for a congested receiver, and for one near its limit.
 _STALL: Final = 0.005
 _LONG_STALL: Final = 0.02
 _NO_HEADERS: Final = Malformed("", "message headers not supported")
-#: Seconds that a closed connection gets to take what was sent to it, and what comes from it meanwhile is dropped.
+#: Seconds for a closed connection to read its last output; its input is dropped meanwhile.
 _LINGER: Final = 2.0
 
 
@@ -60,13 +60,13 @@ _LINGER: Final = 2.0
 class Connection(Session, asyncio.BufferedProtocol):
     """A client on a socket."""
 
-    server: Hub[Connection] = field(kw_only=True)  #: whose client
-    intake: Intake = field(kw_only=True)  #: where it reads into what may wait for what others send
-    stop: int = 0  #: when it ended, ns since the epoch
-    reason: Reason | None = None  #: why
-    tls_version: str = ""  #: version of TLS, `1.3`; empty without
+    server: Hub[Connection] = field(kw_only=True)
+    intake: Intake = field(kw_only=True)  #: shared buffer for input that may be gathered
+    stop: int = 0  #: end time, ns since the epoch
+    reason: Reason | None = None  #: reason of the end
+    tls_version: str = ""  #: version of TLS, `1.3`; empty without TLS
     tls_cipher: str = ""  #: its cipher suite
-    out: list[bytes] = field(default_factory=list)  #: what is collected for it
+    out: list[bytes] = field(default_factory=list)  #: collected output
     out_size: int = 0  #: bytes of that
     _gathered: bool = False
     _transport: asyncio.Transport = field(init=False)
@@ -91,7 +91,7 @@ class Connection(Session, asyncio.BufferedProtocol):
     # Life
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greets the client, or takes over after the TLS handshake."""
+        """Greets the client, or continues after the TLS handshake."""
         self._transport = cast("asyncio.Transport", transport)
         if self.state is not ClientState.NEW:
             return
@@ -103,7 +103,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         self.server.accept(self)
 
     def upgraded(self, transport: asyncio.Transport) -> None:
-        """Goes on over TLS."""
+        """Continues over TLS."""
         self._transport = transport
         transport.set_write_buffer_limits(_CONGESTED, _RELAXED)
         self.tls = transport.get_extra_info("ssl_object")
@@ -114,45 +114,42 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     @property
     def transport(self) -> asyncio.Transport:
-        """The transport at present."""
+        """The present transport."""
         return self._transport
 
     def eof_received(self) -> bool | None:
-        """The client sends no more: the connection ends."""
+        """The client closes the connection."""
         return None
 
     def connection_lost(self, problem: Exception | None) -> None:
-        """Cleans up after a connection that ended."""
+        """Cleans up after the end of the connection."""
         self.intake.run()
         if problem is None:
-            # The client has sent all of that before it went.
+            # The client sent all of this before it left.
             for _ in self._further_turns():
                 pass
         self._end(Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR)
         self.release_stalled()
-        # Monitoring keeps closed connections for a while: they are to be small, and to go at once when it forgets them.
+        # Monitoring keeps closed connections for a while: without references they stay small and are freed at once.
         self.out, self._left, self._large, self.tls = [], b"", None, None
         self._replies.clear()
         self.identity, self.credentials = Identity(), Credentials()
         del self._transport
 
     def close(self, reason: Reason, error: str = "", *, abort: bool = False) -> None:
-        """Ends the connection.
+        """Closes the connection with a reason, and an `error` for the client.
 
-        Args:
-            reason: Why.
-            error: Text that is sent to the client.
-            abort: Do not wait until it has taken what was sent.
+        With `abort`, unsent output is dropped.
         """
         if self.intake.may_read():
-            # What was read before, by others too, comes before the end.
+            # Earlier input, also of other clients, has precedence.
             self.intake.run()
         if self.closed:
             return
         if error:
             self.send_error(error)
         self.flush()
-        # The client may have been too slow for that.
+        # The client may have been closed as too slow by that.
         if not self._end(reason):
             return
         transport = self._transport
@@ -160,7 +157,7 @@ class Connection(Session, asyncio.BufferedProtocol):
             transport.abort()
             return
         if error and transport.can_write_eof():
-            # To close at once would reset the connection if more came, and the client might not read the error.
+            # Closing at once would reset the connection on further input, and the client might miss the error.
             transport.write_eof()
             transport.resume_reading()
         else:
@@ -186,9 +183,9 @@ class Connection(Session, asyncio.BufferedProtocol):
     # Input
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Returns where the next bytes go."""
+        """Returns the buffer for the next bytes."""
         if self.state is CLOSED:
-            # TLS may still read when it is told to close, whatever happens at the moment.
+            # TLS may read during its closure, at any moment.
             return memoryview(bytearray(LARGE))
         assert self.intake.may_read(), "a connection is read while a batch is applied"
         if self.waits:
@@ -204,7 +201,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         return view
 
     def buffer_updated(self, count: int) -> None:
-        """Handles what came."""
+        """Handles the bytes read into the buffer."""
         if self.closed:
             self._left, self._large = b"", None
             return
@@ -230,7 +227,7 @@ class Connection(Session, asyncio.BufferedProtocol):
             data = self.server.read_buffer
             end = len(self._left) + count
         if self._unfinished:
-            # What came before has its turns first.
+            # Earlier input gets its turns first.
             self._left = bytes(memoryview(data)[:end])
             return
         self._left = b""
@@ -238,19 +235,19 @@ class Connection(Session, asyncio.BufferedProtocol):
         self._after_turn()
 
     def hear(self, data: bytes) -> None:
-        """Handles what came, by itself."""
+        """Handles input that is not gathered."""
         self.active = True
         self.last_activity = time.time_ns()
         self._handle(data, len(data))
         self._after_turn()
 
     def resume(self) -> None:
-        """Goes on with what came while the connection waited for something."""
+        """Releases a hold and handles the input that has waited."""
         self.release()
         self.go_on()
 
     def go_on(self) -> None:
-        """Handles what came and could not be handled yet."""
+        """Handles input that has waited."""
         if self._left and not self.closed and not self._unfinished:
             data, self._left = self._left, b""
             self._handle(data, len(data))
@@ -264,29 +261,28 @@ class Connection(Session, asyncio.BufferedProtocol):
         self.server.drain()
 
     def become(self, identity: Identity) -> None:
-        """Grants the client the rights of a user."""
         Session.become(self, identity)
-        # What is gathered is published without a look at rights, and without an answer.
+        # Gathered input is published without permission checks and answers.
         self._gathered = False
 
     @property
     def _has_more(self) -> bool:
-        """Whether there is something left to do, and nothing to wait for but the next turn.
+        """Whether the connection waits for nothing but a turn to handle its input.
 
-        Others get what the client has published before it ended.
+        The publishes of a closed client are still delivered.
         """
         if self.state is CLOSED:
             return self._work is not None
         return self._unfinished and self._stall_timer is None
 
     def _queue(self) -> None:
-        """Waits for the next turn, if there is more to do."""
+        """Requests a turn if there is input left."""
         if not self._queued and self._has_more:
             self._queued = True
             self.server.turns.add(self._further_turns())
 
     def _further_turns(self) -> Iterator[None]:
-        """Handles the rest of what came; ends early if the connection is closed or stalled."""
+        """Handles the remaining input; ends early if the connection is closed or paused."""
         while self._has_more:
             if self._work is not None:
                 try:
@@ -305,14 +301,14 @@ class Connection(Session, asyncio.BufferedProtocol):
         self._queued = False
 
     def _failed(self, problem: Exception) -> None:
-        # A mistake of ours must not cost more than this connection.
+        # A bug in handling input costs this connection only.
         NATS.error("%s - Error while handling input: %r", self, problem)
         NATS.debug("Details", exc_info=True)
         self.close(Reason.PARSE_ERROR)
 
     def _handle(self, data: Buffer, end: int) -> None:
         intake = self.intake
-        # What others have sent before.
+        # Apply the earlier input of other clients.
         intake.run()
         intake.begin()
         try:
@@ -336,18 +332,18 @@ class Connection(Session, asyncio.BufferedProtocol):
             self._left = bytes(left)
 
     def _parse(self, data: Buffer, end: int) -> tuple[int, int]:
-        """Returns how far it came, and how many bytes the frame there has, if that is known."""
+        """Returns the position after the last complete operation, and the size of the next frame if known, otherwise 0."""
         server, at = self.server, 0
         options, refused, deadline = server.options, False, server.turns.deadline()
-        # What comes with the end of a TLS handshake waits until its answers can go over TLS, too.
+        # Input after the end of a TLS handshake waits until its answers can be sent over TLS.
         while at < end and self.state in HEARS:
-            # However short the turn, something is done in it.
+            # Every turn makes progress, however short it is.
             if at and perf_counter() > deadline:
                 self._unfinished = True
                 break
             rows, stop = 0, Stop.OTHER
             if data[at] in _PUBLISHES:
-                # Where each publish is answered or logged before it is delivered, they are taken one by one.
+                # If each publish is answered or logged before its delivery, publishes are handled one by one.
                 one_by_one = self.pedantic or self.verbose or server.tracing
                 frames = server.frames[: 1 if one_by_one else self._rows]
                 rows, at, stop, spans, need = parse_publishes(
@@ -359,7 +355,7 @@ class Connection(Session, asyncio.BufferedProtocol):
                     self.unauthorized()
                     break
                 if not self.headers and (frames[0, HEADER_SIZE] or (rows > 1 and frames[:rows, HEADER_SIZE].any())):
-                    # What came before is still good.
+                    # The publishes before are valid.
                     rows = int(np.argmax(frames[:rows, HEADER_SIZE] > 0))
                     spans = [(route, first, min(last, rows)) for route, first, last in spans if first < rows]
                     refused = True
@@ -372,10 +368,10 @@ class Connection(Session, asyncio.BufferedProtocol):
                     self._gathered = small and self._may_be_gathered(spans)
                     taken, self._work = server.router.publish(self, self.table, data, frames, spans, deadline)
                     if self._work is not None or taken < rows:
-                        # What is not taken is parsed again: next time no more than a turn has taken.
+                        # Remaining rows are parsed again later, at most as many as a turn can handle.
                         self._rows = max(taken, _FEWEST_ROWS)
                         self._unfinished = True
-                        # Behind the payload of the last row that was taken.
+                        # The end of the last handled row.
                         at = int(frames[taken - 1, PAYLOAD]) + int(frames[taken - 1, PAYLOAD_SIZE]) + 2
                         break
                     self._rows = min(2 * self._rows, ROWS)
@@ -399,18 +395,17 @@ class Connection(Session, asyncio.BufferedProtocol):
         return at, 0
 
     def _may_be_gathered(self, spans: list[Span]) -> bool:
-        """Returns whether its next publishes may wait until others are read, as these could have."""
+        """Returns whether its next publishes may be gathered, judging by these."""
         ranks = self.server.subscriptions.ranks
         return self.permit is None and self.tls is None and all(number > 0 and ranks[number] for number, _, _ in spans)
 
     def hold(self) -> None:
-        """Stops reading until `release` is called as often as this."""
+        """Stops reading until `release` is called as many times as `hold`."""
         self._holds += 1
         if self._holds == 1 and not self.closed:
             self._transport.pause_reading()
 
     def release(self) -> None:
-        """Goes on reading."""
         self._holds -= 1
         if self._holds == 0 and not self.closed and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -418,7 +413,7 @@ class Connection(Session, asyncio.BufferedProtocol):
     # Output
 
     def send(self, data: bytes) -> None:
-        """Sends something, with all else of this round."""
+        """Appends to the output of this round."""
         if self.state is CLOSED:
             return
         if not self.out:
@@ -429,7 +424,7 @@ class Connection(Session, asyncio.BufferedProtocol):
             self.flush()
 
     def flush(self) -> None:
-        """Writes what was collected."""
+        """Writes the collected output."""
         out = self.out
         if not out or self.state is CLOSED:
             return
@@ -448,25 +443,25 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     @property
     def pending(self) -> int:
-        """Bytes that wait to be sent."""
+        """Bytes not yet sent."""
         return self.out_size + (0 if self.closed else self._transport.get_write_buffer_size())
 
     @property
     def congested(self) -> bool:
-        """So much waits to be sent that whoever can wait should."""
+        """Whether so many bytes wait that patient senders should pause."""
         if self.state is CLOSED:
             return False
         pending = self.out_size + self._transport.get_write_buffer_size()
         return pending > _FULL or 4 * pending > self.server.options.max_pending
 
     def look_after(self, now: int) -> None:
-        """Pings the client if it is time (monotonic ns), and ends the connection if it does not answer or read."""
+        """Pings the client when due (monotonic ns), and closes the connection if it does not answer or read."""
         self.ping_if_due(now)
         if not self.closed:
             self._check_progress(now, int(self.server.options.write_deadline * 1e9))
 
     def _check_progress(self, now: int, deadline: int) -> None:
-        """Ends the connection if nothing at all was taken for `deadline` ns while something waits."""
+        """Closes the connection if the client takes no bytes for `deadline` ns while some wait."""
         waiting = self._transport.get_write_buffer_size()
         taken = self._written - waiting
         if not waiting or taken != self._progress[0]:
@@ -483,11 +478,11 @@ class Connection(Session, asyncio.BufferedProtocol):
             self.close(Reason.SLOW_DEADLINE, abort=True)
 
     def _may_be_direct(self) -> bool:
-        """Returns whether it keeps up, whatever waits in a transport that does not ask for a pause."""
+        """Returns whether output can be appended directly, as long as the transport does not ask for a pause."""
         return not self.closed and self.server.options.max_pending >= 4 * _CONGESTED
 
     def pause_writing(self) -> None:
-        """Too much waits for the client: whoever causes it is slowed down."""
+        """The transport's buffer is full: publishers are slowed down."""
         self._congested, self.direct = True, False
 
     def resume_writing(self) -> None:
@@ -496,14 +491,12 @@ class Connection(Session, asyncio.BufferedProtocol):
         self.release_stalled()
 
     def stall(self, receiver: Client, seconds: float) -> None:
-        """Reads no more for a while, or until the receiver has caught up."""
         if self._stall_timer is None and not self.closed:
             self.hold()
             receiver.stalled.add(self)
             self._stall_timer = asyncio.get_running_loop().call_later(seconds, self.unstall, receiver)
 
     def unstall(self, receiver: Client) -> None:
-        """Goes on reading."""
         receiver.stalled.discard(self)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -516,7 +509,7 @@ class Connection(Session, asyncio.BufferedProtocol):
     def take(
         self, subscription: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
     ) -> float:
-        """Sends messages of a table. Who sends to a client that does not keep up waits, briefly: it may be stuck."""
+        """Sends messages of a table. The pause for a slow receiver is short, because the receiver may be stuck."""
         if self.permit is not None and self.permit.responses is not None:
             self.remember_replies(buffer, frames, begin, end)
         self.send(encode_messages(buffer, frames, begin, end, subscription.sid, self.headers))
@@ -527,7 +520,6 @@ class Connection(Session, asyncio.BufferedProtocol):
         return _LONG_STALL if 4 * self.pending > 3 * self.server.options.max_pending else _STALL
 
     def take_block(self, subscription: NatsSubscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
-        """Sends payloads of a block."""
         self.send(encode_block(block, begin, end, subject, subscription.sid))
         if self.server.tracing:
             tracing.block(self, subscription, subject, block, begin, end)
@@ -535,7 +527,6 @@ class Connection(Session, asyncio.BufferedProtocol):
     def take_one(
         self, subscription: NatsSubscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
     ) -> None:
-        """Sends one message."""
         if reply and self.permit is not None and self.permit.responses is not None:
             self.remember_reply(reply)
         if header_size and not self.headers:
@@ -546,7 +537,7 @@ class Connection(Session, asyncio.BufferedProtocol):
 
 
 def _claimed(data: Buffer, begin: int, end: int) -> int:
-    """Returns the size that a publish line ends with."""
+    """Returns the size at the end of a publish line."""
     line = bytes(memoryview(data)[begin : min(end, begin + LARGE)]).partition(b"\n")[0].split()
     size: Any = line[-1] if line else b""
     return int(size) if size.isdigit() and len(size) < 12 else 0

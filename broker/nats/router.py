@@ -1,7 +1,7 @@
-"""Messages to their receivers, in runs of messages and not one by one.
+"""Delivery of messages to subscribers, in runs instead of one by one.
 
-What takes longer than handing a run to one socket is work that can be interrupted: a generator, which goes on when the
-others have had their turn.
+Work that takes longer than handing a run to one socket is a generator: it can be interrupted, and continues after
+the turns of other work.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Payloads, Share, Span
 
-#: What a handler in this process may take (seconds) until it is given fewer rows at a time, or more.
+#: Seconds of a handler's call above which it gets fewer rows at a time, and below which it gets more.
 _LONG: Final = 0.004
 _SHORT: Final = 0.002
 _MOST_ROWS: Final = 4096
-#: Seconds that a client waits which sends more than a handler can take: then it may send as much as one read takes.
+#: Seconds of pause for a client that sends more than a handler can take; then it may send another read.
 _STALL: Final = 1.0
-#: Fewer rows than these are handed to a handler without a look at the clock.
+#: Fewer rows are handed to a handler without measuring the time.
 _FEW_ROWS: Final = 4
 
 
 @dataclass(slots=True)
 class _Delivery:
-    """Rows of a table that are being delivered."""
+    """Rows of a table in delivery."""
 
     buffer: Buffer
     frames: Frames
@@ -53,7 +53,7 @@ class _Delivery:
         return self.parts[-1]
 
     def keep(self, end: int) -> None:
-        """Copies the rows up to `end`: buffer and table are about to be used again."""
+        """Copies the rows up to `end`, because buffer and table are about to be reused."""
         used = int(self.frames[end - 1, PAYLOAD]) + int(self.frames[end - 1, PAYLOAD_SIZE])
         self.buffer = bytes(memoryview(self.buffer)[:used])
         self.frames = self.frames[:end].copy()
@@ -62,16 +62,14 @@ class _Delivery:
 
 
 class Router:
-    """Hands messages to those who have subscribed.
+    """Delivers messages to subscribers.
 
-    Args:
-        subscriptions: Who they are.
-        mailbox: What parts of this process have sent each other: it comes before the next message of a socket.
+    `mailbox` holds messages between parts of this process; they are delivered before the next message of a socket.
     """
 
     def __init__(self, subscriptions: Subscriptions, mailbox: Mailbox) -> None:
-        self.counters = Counters()  #: messages and bytes of all clients together
-        self.tracing = False  #: protocol messages are logged
+        self.counters = Counters()  #: messages and bytes of all clients
+        self.tracing = False  #: log protocol messages
         self._subscriptions = subscriptions
         self._mailbox = mailbox
 
@@ -86,18 +84,18 @@ class Router:
         spans: list[Span],
         deadline: float,
     ) -> tuple[int, Iterator[None] | None]:
-        """Hands over what a client on a socket published.
+        """Delivers the publishes of a client on a socket.
 
         Args:
             origin: The client.
-            table: What it may publish to.
-            buffer: Where the frames are.
-            frames: The table of frames.
-            spans: Its runs of equal routes.
-            deadline: When (`perf_counter`) it is the others' turn.
+            table: Subjects that it may publish to.
+            buffer: Buffer with the frames.
+            frames: Table of frames.
+            spans: Runs of rows with equal routes.
+            deadline: End of the turn (`perf_counter`).
 
         Returns:
-            How many rows were taken, one at least, and what is still to be done about them.
+            The number of handled rows, at least one, and the remaining work for them, if any.
         """
         subscriptions, mailbox, rows, size_of_all = self._subscriptions, self._mailbox, 0, 0
         routes, version = subscriptions.routes, subscriptions.version
@@ -111,7 +109,7 @@ class Router:
             size = int(frames[begin, PAYLOAD_SIZE] if end - begin == 1 else frames[begin:end, PAYLOAD_SIZE].sum())
             rows, size_of_all = end, size_of_all + size
             only = None
-            # If a receiver made us forget a route while this batch is under way, they are looked up again.
+            # A receiver's call may invalidate the routes; then they are looked up again.
             if number > 0 and version == subscriptions.version:
                 only = routes[number].only
             if (
@@ -146,9 +144,9 @@ class Router:
     def publish_gathered(
         self, origins: Sequence[Client], buffer: Buffer, frames: Frames, shares: Iterable[Share]
     ) -> None:
-        """Hands over what clients on sockets published together, each share of it to the only receiver of a route.
+        """Delivers gathered publishes of several clients, each share to the only receiver of its route.
 
-        The counters of the clients are theirs to care for.
+        The caller counts the input of the clients.
         """
         routes, counters = self._subscriptions.routes, self.counters
         alone: list[NatsSubscription] = []
@@ -185,7 +183,7 @@ class Router:
     def _take_each(
         self, to: list[NatsSubscription], buffer: Buffer, frames: Frames, places: list[int], size: int
     ) -> None:
-        """Hands one message to each of several handlers of a client, by the one who takes for all of them."""
+        """Hands single messages to several handlers of a client through their common taker."""
         handlers = []
         for each in to:
             each.delivered += 1
@@ -207,7 +205,7 @@ class Router:
     ) -> Iterator[None]:
         row = begin
         while row < end:
-            # The rows of a known route may have several subjects.
+            # The rows of a known route may have different subjects.
             subject = _subject(delivery, row)
             after = row + 1
             while after < end and _subject(delivery, after) == subject:
@@ -279,7 +277,7 @@ class Router:
     def _hand_over_paced(
         self, origin: Client, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
     ) -> None:
-        """Hands as many rows to a handler as it may get at a time, and measures how many it may get next time."""
+        """Hands rows to a handler at its pace, and adapts the pace to its speed."""
         start = perf_counter()
         self._hand_over(origin, to, buffer, frames, begin, end, size)
         took = perf_counter() - start
@@ -296,7 +294,7 @@ class Router:
             origin.stall(to.client, wait)
 
     def _take(self, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> float:
-        """Has a handler or a client take messages. Returns how long (seconds) those who sent them should wait."""
+        """Hands rows to a handler or client. Returns the seconds that the publishers should pause."""
         self._account(to, end - begin, size)
         client, handler = to.client, to.handler
         try:
@@ -310,7 +308,7 @@ class Router:
             return 0
 
     def _deliver_some(self, origin: Client, to: NatsSubscription, delivery: _Delivery, begin: int, end: int) -> int:
-        """Delivers as many as the subscription still wants; it ends with the last."""
+        """Delivers the number of messages left before the subscription's limit; ends the subscription at the limit."""
         end = min(end, begin + max(to.limit - to.delivered, 0))
         if to.delivered + end - begin >= to.limit:
             self._subscriptions.remove(to)
@@ -322,7 +320,7 @@ class Router:
     def _deliver_group(
         self, origin: Client, group: tuple[NatsSubscription, ...], delivery: _Delivery, begin: int, end: int, size: int
     ) -> Generator[None, None, bool]:
-        """Delivers each message to one member of a queue group, drawn at random. Returns whether there was one."""
+        """Delivers each message to a random member of a queue group. Returns whether there was one."""
         members = [s for s in group if not (s.closed or (s.client is origin and not origin.echo))]
         if not members:
             return False
@@ -358,7 +356,7 @@ class Router:
     def _deliver_abroad(
         self, origin: Client, route: Route, abroad: Abroad, delivery: _Delivery, begin: int, end: int
     ) -> Generator[None, None, bool]:
-        """Delivers to other servers, and to queue groups that have members there. Returns whether to anybody."""
+        """Delivers to other servers, and to queue groups with members there. Returns whether there was a receiver."""
         delivered = False
         for row in range(begin, end):
             near, far = draw(origin, route.queues, abroad)
@@ -382,7 +380,8 @@ class Router:
         return delivered
 
     def arrive(self, subject: bytes, reply: bytes, payload: bytes, header_size: int, queues: tuple[bytes, ...]) -> None:
-        """Hands over a message from another server: to all here who are in no group, and one of each of these groups.
+        """Delivers a message from another server: to all outside of queue groups, and to one member of each of
+        `queues`.
 
         It goes to no further server.
         """
@@ -397,7 +396,7 @@ class Router:
     # Messages from this process
 
     def answer(self, origin: Client, subject: bytes, payload: bytes, header_size: int, reply: bytes = b"") -> None:
-        """Hands over one message of the server itself: mostly to one who has asked, at a subject that is known."""
+        """Delivers one message of the server itself, usually the answer to a client."""
         size, counters = len(payload), self.counters
         counters.in_msgs += 1
         counters.in_bytes += size
@@ -424,7 +423,7 @@ class Router:
         *,
         keep: bool = False,
     ) -> int:
-        """Hands over one message. Returns the number of receivers, another server being one."""
+        """Delivers one message. Returns the number of receivers; another server counts as one."""
         route = self._subscriptions.route(subject, keep=keep)
         count = 0
         if route.abroad is None:
@@ -451,7 +450,7 @@ class Router:
         header_size: int,
         group: bytes,
     ) -> None:
-        """Hands one message to those who have subscribed to `to`, or to one of a queue group; they see `subject`."""
+        """Delivers one message to the subscribers of `to`, or to a member of the queue group; they see `subject`."""
         route = self._subscriptions.known.values.get(to) or self._subscriptions.route(to, keep=True)
         if group:
             members = route.members(group)
@@ -466,9 +465,9 @@ class Router:
             receiver.client.take_one(receiver, subject, reply, payload, header_size)
 
     def hand_rows(self, to: bytes, buffer: Buffer, frames: Frames, size: int) -> None:
-        """Hands the rows of a table, whose payloads have some size, to those who have subscribed to `to`.
+        """Delivers the rows of a table to the subscribers of `to`; `size` are their payload bytes.
 
-        They are as `Subscriptions.takes_rows` wants them.
+        The subscribers must satisfy `Subscriptions.takes_rows`.
         """
         for receiver in self._subscriptions.route(to, keep=True).plain:
             if not receiver.closed:
@@ -476,10 +475,7 @@ class Router:
                 receiver.client.take(receiver, buffer, frames, 0, len(frames), size)
 
     def publish_rows(self, origin: Client, buffer: Buffer, frames: Frames, reserved: ReservedSubjects) -> None:
-        """Hands over the rows of a table that a part of this process published, each to its subject.
-
-        What is for a reserved subject goes nowhere.
-        """
+        """Delivers the rows of a table, each to its subject; rows for reserved subjects are dropped."""
         begin, last = 0, None
         for at, after in pairwise((*subject_runs(buffer, frames, 0, len(frames)), len(frames))):
             start, length = frames[at, SUBJECT : SUBJECT_SIZE + 1].tolist()
@@ -500,18 +496,14 @@ class Router:
         self._hand_run(last, buffer, frames, begin, len(frames))
 
     def _hand_run(self, to: NatsSubscription | None, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        """Hands rows to a socket; nobody is there for None."""
+        """Hands rows to a socket; for None there is no receiver."""
         if to is not None:
             size = int(frames[begin, PAYLOAD_SIZE] if end - begin == 1 else frames[begin:end, PAYLOAD_SIZE].sum())
             self._account(to, end - begin, size)
             to.client.take(to, buffer, frames, begin, end, size)
 
     def publish_block(self, origin: Client, subject: bytes, block: Payloads, begin: int, end: int) -> int:
-        """Hands over what a part of this process published: payloads of a block, all to one subject.
-
-        Returns:
-            The number of receivers of the last one.
-        """
+        """Delivers payloads of a block to one subject. Returns the number of receivers of the last one."""
         route = self._subscriptions.known.values.get(subject) or self._subscriptions.route(subject, keep=True)
         rows, size = end - begin, block.size(begin, end)
         for counters in (origin.counters, self.counters):
@@ -536,15 +528,15 @@ class Router:
     def publish_each(
         self, origin: Client, messages: Sequence[tuple[bytes, bytes]], *, patient: bool = False
     ) -> Sequence[int]:
-        """Hands over what a part of this process published: messages, each with its subject.
+        """Delivers messages of a part of this process, each with its subject.
 
         Args:
-            origin: Who published.
-            messages: Subjects and payloads; without a subject it is dropped.
-            patient: What is for receivers who do not keep up is left out.
+            origin: The publisher.
+            messages: Subjects and payloads; messages without a subject are dropped.
+            patient: Skip messages with congested receivers.
 
         Returns:
-            The places of those left out.
+            The positions of the skipped messages.
         """
         known, counters = self._subscriptions.known.values, self.counters
         late: list[int] = []
@@ -583,10 +575,12 @@ class Router:
     def _receivers(
         self, origin: Client | None, route: Route, groups: Iterable[tuple[NatsSubscription, ...]]
     ) -> list[NatsSubscription]:
-        """Returns who gets one message: all in no group, and one of each of some; for some it is the last."""
+        """Returns the receivers of one message: all outside of queue groups, and one member of each; some may reach
+        their limit.
+        """
         only = route.only
         if only is not None and only.client is not origin and not (only.limit or only.closed):
-            # Mostly who has asked, and gets the answer.
+            # usually the requester, for the answer
             return [only]
         chosen = [s for s in route.plain if not (s.closed or (s.client is origin and not s.client.echo))]
         for group in groups:
@@ -600,7 +594,7 @@ class Router:
 
 
 def _report(to: NatsSubscription, problem: Exception) -> None:
-    """Says what a handler has raised: whatever it does, the connections that its messages came from live on."""
+    """Logs an error of a handler; the connections of the publishers stay open."""
     NATS.error("%s: error in the handler of %r: %r", to.client.name, to.subject.decode(errors="replace"), problem)
     NATS.debug("Details", exc_info=True)
 

@@ -30,9 +30,7 @@ class Meter:
         self.rate: float | None = None
 
     def see(self, value: int | None, at: float) -> bool:
-        """Takes a value of the counter (None if unknown) and its monotonic time in seconds; returns False if it
-        decreased.
-        """
+        """Takes a value (None if unknown) at a monotonic time in seconds; returns False if the counter decreased."""
         before, passed = self._value, at - self._at
         if before is not None and value is not None and passed <= 0:
             return value >= before
@@ -84,7 +82,7 @@ class Pace:
         self.paused = not self.paused
 
     def wait(self, check: Callable[[], None], *, at_least: float = 0.0) -> None:
-        """Waits for the next round, at least `at_least` seconds; `check` is called often and may raise to end the wait."""
+        """Waits for the next round, at least `at_least` seconds. `check` is called often and may raise to end the wait."""
         begun = time.monotonic()
         while self.left(time.monotonic() - begun, at_least) > 0:
             time.sleep(_LOOK)

@@ -79,7 +79,7 @@ class Flow:
         return True
 
     def answer(self, text: str, *, unlocked: bool) -> str:
-        """Returns the reason why the name typed for confirmation is refused; "" if it is right and changes are allowed."""
+        """Returns the reason why the name typed for confirmation is refused, or "" if it is right."""
         if not unlocked:
             return "this is read only: press W to allow changes"
         wanted = self.wizard.source.name
@@ -88,8 +88,8 @@ class Flow:
         return ""
 
     def run(self, text: str, *, unlocked: bool) -> Job[Outcome]:
-        """Returns the job that carries out the plan, to be started by the caller; raises `RuntimeError` if not
-        confirmed.
+        """Returns the job that carries out the plan; the caller starts it. Raises `RuntimeError` without a valid
+        confirmation.
         """
         if self.step is not Step.CONFIRM or self.answer(text, unlocked=unlocked):
             raise RuntimeError("the plan was not confirmed")

@@ -208,9 +208,7 @@ class Wizard(ABC, Generic[_Plan]):
         return f"nothing was written; {self.source.shown} is as it was"
 
     def look_for_uses(self, job: Job[Preview], preview: Preview, warning: str) -> None:
-        """Adds the signs of a server that uses the store, with a `warning`; they are obstacles unless the form
-        overrides them.
-        """
+        """Adds signs of a server that uses the store, with a `warning`. Without `force` they are obstacles."""
         job.begin_phase("looking for a server")
         try:
             for use in check_not_in_use(self.source.path, force=self.form.flag("force")):

@@ -1,7 +1,8 @@
-"""All routes of a server: who is connected, who wants what, and how servers find each other.
+"""All routes of a server: connections, interest, and discovery.
 
-Facts: high-availability.md sections R.2 to R.6. A message from a client here goes to every server where somebody wants
-it, and there to clients only: so every server has a route to every other one. Each announces a newcomer to the others.
+Facts: high-availability.md sections R.2 to R.6. A message from a client here goes to every server with a subscriber,
+and there to clients only, so every server needs a route to every other one. Each server announces newcomers to the
+others.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ if TYPE_CHECKING:
     from broker.nats.subscriptions import Subscriptions
     from broker.nats.turns import Turns
 
-#: Seconds until another attempt to connect; some of it is random, so that two servers do not always meet.
+#: Seconds between two attempts to connect, partly random, so that two servers do not collide every time.
 _RETRY: Final = 1.0
 #: Attempts between two lines of the log.
 _REPORT: Final = 3600
-#: Seconds for which the other end may close one of two connections between the same servers.
+#: Seconds for the other end to close one of two connections between the same servers.
 _TWICE: Final = 1.0
-#: Wishes of a lost server above which all remembered subjects are forgotten at once.
+#: Lost subscriptions of a server above which the cache of subjects is cleared at once.
 _MANY: Final = 1024
-#: Our version of the protocol between servers.
+#: Our version of the route protocol.
 _PROTOCOL: Final = 2
 
 
 class Host(Protocol):
-    """The server whose routes these are."""
+    """The server with the routes."""
 
     options: NatsOptions
     id: str
@@ -61,25 +62,19 @@ class Host(Protocol):
 
     @property
     def behind(self) -> bool:
-        """Something that was sent within this process still waits."""
+        """Whether earlier messages of this process still wait for their delivery."""
 
     def drain(self) -> None:
-        """Hands over what parts of this process have sent each other."""
+        """Delivers messages between parts of this process."""
 
     def announce(self) -> None:
-        """Clients are to learn which servers there are."""
+        """Sends the known servers to clients."""
 
 
 class Mesh:
     """The routes of a server.
 
-    Args:
-        host: The server.
-        cluster: What they are to be like.
-
-    Raises:
-        TLSError: The TLS options cannot be used.
-        UsageError: A URL is wrong.
+    Raises `TLSError` for unusable TLS options, `UsageError` for a wrong URL.
     """
 
     def __init__(self, host: Host, cluster: ClusterOptions) -> None:
@@ -87,8 +82,8 @@ class Mesh:
         self.turns = host.turns
         self.max_pending = host.options.max_pending
         self.name = cluster.name or secrets.token_hex(11)  #: name of the cluster
-        self.links: dict[int, Link] = {}  #: all connections, by number, those that are not open yet included
-        self.port = 0  #: where it listens; 0 before `start`
+        self.links: dict[int, Link] = {}  #: all connections by number, also those in their handshake
+        self.port = 0  #: listening port; 0 before `start`
         self._host = host
         self._dynamic = not cluster.name
         self._numbers = 0
@@ -97,13 +92,13 @@ class Mesh:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
         self._mine: dict[tuple[bytes, bytes], int] = {}
-        #: Who wants what: link, subject, queue group.
+        #: Interest on other servers: link, subject, queue group.
         self._theirs: Interest[tuple[Link, bytes, bytes]] = Interest()
-        #: The connection over which messages go to each server, by id.
+        #: Server id -> the connection for its messages.
         self._ways: dict[str, Link] = {}
-        #: Who answers at a URL, as far as that is known.
+        #: URL -> id of the server there, if known.
         self._residents: dict[str, str] = {}
-        #: URLs to which connections are kept, or made.
+        #: URLs with a connection or attempts to connect.
         self._sought: set[str] = set()
         self._urls = [parse_route(url) for url in cluster.routes]
         self._server_context = self._client_context = None
@@ -114,11 +109,7 @@ class Mesh:
     # Life
 
     async def start(self) -> None:
-        """Listens, and begins to connect.
-
-        Raises:
-            OSError: The port is not available; the text is that of the log.
-        """
+        """Listens, and starts to connect. Raises `OSError` with the log line if the port is not available."""
         NATS.info("Cluster name is %s", self.name)
         if self._dynamic:
             NATS.warning("Cluster name was dynamically generated, consider setting one")
@@ -143,7 +134,6 @@ class Mesh:
         self._look_after()
 
     async def stop(self) -> None:
-        """Closes everything."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -170,7 +160,6 @@ class Mesh:
         return Link(self._numbers, self, url, configured=configured)
 
     def connected(self, link: Link) -> None:
-        """A connection is there."""
         self.links[link.number] = link
 
     def _spawn(self, url: Server, *, configured: bool) -> None:
@@ -188,7 +177,7 @@ class Mesh:
         task.add_done_callback(over)
 
     async def _connect(self, url: Server, *, configured: bool) -> None:
-        """Keeps a connection to a URL of the options, or makes one to another."""
+        """Keeps a connection to a configured URL, or makes one to a discovered URL."""
         loop = asyncio.get_running_loop()
         place = f"{url.host}:{url.port}"
         attempt = 0
@@ -231,10 +220,10 @@ class Mesh:
 
     @property
     def urls(self) -> list[str]:
-        """The URLs of the options, without users and passwords."""
+        """The configured URLs, without users and passwords."""
         return [f"{url.host}:{url.port}" for url in self._urls]
 
-    # What links say
+    # Callbacks of links
 
     def about(self, link: Link) -> dict[str, Any]:
         """Returns the INFO for the other end."""
@@ -263,7 +252,7 @@ class Mesh:
         return fields
 
     def _client_url(self, local_host: str) -> str:
-        """Returns where clients connect to this server, as somebody sees it who reaches it at an address."""
+        """Returns the URL for clients of this server, for a client that reaches it at an address."""
         options = self._host.options
         if options.client_advertise:
             return options.client_advertise
@@ -290,7 +279,7 @@ class Mesh:
         return fields
 
     def agrees(self, fields: Any) -> str:
-        """Returns why a server cannot be one of this cluster; empty if it can. A name that was made up gives way."""
+        """Returns the reason why a server cannot be in this cluster; empty if it can. A generated name is replaced."""
         theirs = str(fields.get("cluster", ""))
         if theirs == self.name:
             return ""
@@ -299,11 +288,11 @@ class Mesh:
             NATS.info("Cluster name updated to %s", theirs)
             return ""
         if fields.get("cluster_dynamic"):
-            return ""  # it takes on ours
+            return ""  # the other end adopts our name
         return f'Rejecting connection, cluster name "{theirs}" does not match "{self.name}"'
 
     def introduced(self, link: Link) -> bool:
-        """The other end has said who it is. Returns whether it is welcome."""
+        """The other end has sent its CONNECT. Returns whether it is accepted."""
         other = link.remote_id
         if link.url is not None:
             self._residents[f"{link.url.host}:{link.url.port}"] = other
@@ -317,7 +306,7 @@ class Mesh:
             link.close("Duplicate Server Name")
             return False
         if other in self._ways:
-            # Both ends have connected at the same time. Either may close one; this one may have to.
+            # Both ends have connected at the same time. Either end may close one connection; otherwise this one does.
             asyncio.get_running_loop().call_later(_TWICE, self._thin_out, other)
         else:
             self._ways[other] = link
@@ -329,7 +318,7 @@ class Mesh:
         return True
 
     def _thin_out(self, other: str) -> None:
-        """Closes what is too much, if nobody else did; of two servers only one does it."""
+        """Closes surplus connections; only one of the two servers does so."""
         twins = [link for link in self.links.values() if link.open and link.remote_id == other]
         if self._host.id < other:
             for link in twins:
@@ -346,7 +335,7 @@ class Mesh:
                 link.send(wire.info(told))
 
     def informed(self, link: Link, fields: Any) -> None:
-        """The other end has sent news of itself, or of a third server."""
+        """The other end has sent a new INFO about itself, or about a third server."""
         other = str(fields.get("server_id", ""))
         if other == link.remote_id:
             link.remote |= fields
@@ -367,13 +356,13 @@ class Mesh:
 
     @property
     def connect_urls(self) -> list[str]:
-        """Where clients find the other servers."""
+        """URLs for clients of the other servers."""
         if self.cluster.no_advertise:
             return []
         return [str(url) for link in self._ways.values() for url in link.remote.get("connect_urls") or ()]
 
     def gone(self, link: Link) -> None:
-        """The link is closed: another one takes its place, if there is one."""
+        """Removes a closed link; another one to the same server takes its place."""
         self.links.pop(link.number, None)
         other = link.remote_id
         if self._ways.get(other) is not link:
@@ -391,7 +380,7 @@ class Mesh:
     # Interest
 
     def wished(self, link: Link, wish: wire.Wish) -> None:
-        """Clients of another server want something, or not any more."""
+        """The interest of clients of another server has changed."""
         if wish.account != wire.ACCOUNT:
             return
         key = wish.subject, wish.queue
@@ -408,7 +397,7 @@ class Mesh:
             self._host.subscriptions.changed(wish.subject)
 
     def _enter(self, link: Link, *, leave: bool = False) -> None:
-        """Everything that a server wants counts from now on, or no more."""
+        """Adds or removes the whole interest of a server."""
         change = self._theirs.remove if leave else self._theirs.insert
         many = len(link.wishes) > _MANY
         for subject, queue in link.wishes:
@@ -419,7 +408,7 @@ class Mesh:
             self._host.subscriptions.forget()
 
     def match(self, subject: bytes) -> Abroad | None:
-        """Returns who gets a subject on other servers; None if nobody does."""
+        """Returns the receivers of a subject on other servers; None if there are none."""
         found = self._theirs.match(subject)
         if not found.plain and not found.queues:
             return None
@@ -434,7 +423,7 @@ class Mesh:
         )
 
     def interest(self, subject: bytes, queue: bytes, change: int) -> None:
-        """There are more or fewer subscriptions of clients here."""
+        """Announces a change in the subscriptions of clients here."""
         key = subject, queue
         before = self._mine.get(key, 0)
         self._mine[key] = count = before + change
@@ -449,14 +438,13 @@ class Mesh:
     # Messages
 
     def arrived(self, link: Link, message: wire.Message) -> None:
-        """A message came for clients here."""
         if message.account == wire.ACCOUNT:
             self._host.router.arrive(
                 message.subject, message.reply, message.payload, message.header_size, message.queues
             )
 
     def overloaded(self) -> bool:
-        """Hands over what waits in this process. Returns whether that takes longer."""
+        """Delivers messages between parts of this process. Returns whether some are left."""
         self._host.drain()
         return self._host.behind
 
