@@ -272,8 +272,8 @@ class Group:
         while True:
             nobody = await self._nobody_leads()
             silent = silent + 1 if nobody else 0
-            # A NATS server that has just started knows nobody on the others yet: its word counts when it has found a
-            # leader once, or when none writes either, or has written for long.
+            # A NATS server that has just started does not know the other servers' clients. Its report counts after it
+            # has once found a leader, or when the state stream has stopped growing, or its last record is old.
             linked = linked or not nobody
             quiet = last >= 0 and (old or loop.time() - since >= _QUIET * self._seconds)
             if silent >= _NOBODY and (linked or quiet):

@@ -101,7 +101,7 @@ class Parts:
         rounds: Rounds,
         stack: contextlib.AsyncExitStack,
     ) -> Audience | None:
-        """Starts JetStream, whose rules commit at the end of rounds; returns the audience that turns channels into
+        """Starts JetStream, whose rules commit at the end of rounds. Returns the audience for channels, if they are
         streams.
         """
         from broker.bus.streams import StreamsBus

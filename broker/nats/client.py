@@ -146,7 +146,7 @@ class Client(ABC):
 
     @property
     def congested(self) -> bool:
-        """Whether so many bytes wait for it that patient senders should pause."""
+        """Whether its backlog is so long that patient senders should pause."""
         return False
 
     def stall(self, receiver: Client, seconds: float) -> None:  # noqa: B027

@@ -332,7 +332,7 @@ class Connection(Session, asyncio.BufferedProtocol):
             self._left = bytes(left)
 
     def _parse(self, data: Buffer, end: int) -> tuple[int, int]:
-        """Returns the position after the last complete operation, and the size of the next frame if known, otherwise 0."""
+        """Returns the position after the last operation, and the size of the next frame (0: unknown)."""
         server, at = self.server, 0
         options, refused, deadline = server.options, False, server.turns.deadline()
         # Input after the end of a TLS handshake waits until its answers can be sent over TLS.
@@ -368,7 +368,7 @@ class Connection(Session, asyncio.BufferedProtocol):
                     self._gathered = small and self._may_be_gathered(spans)
                     taken, self._work = server.router.publish(self, self.table, data, frames, spans, deadline)
                     if self._work is not None or taken < rows:
-                        # Remaining rows are parsed again later, at most as many as a turn can handle.
+                        # Remaining rows are parsed again later, at most the rows of a turn.
                         self._rows = max(taken, _FEWEST_ROWS)
                         self._unfinished = True
                         # The end of the last handled row.
@@ -400,7 +400,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         return self.permit is None and self.tls is None and all(number > 0 and ranks[number] for number, _, _ in spans)
 
     def hold(self) -> None:
-        """Stops reading until `release` is called as many times as `hold`."""
+        """Stops reading until each `hold` has its `release`."""
         self._holds += 1
         if self._holds == 1 and not self.closed:
             self._transport.pause_reading()
@@ -448,7 +448,7 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     @property
     def congested(self) -> bool:
-        """Whether so many bytes wait that patient senders should pause."""
+        """Whether the backlog is so long that patient senders should pause."""
         if self.state is CLOSED:
             return False
         pending = self.out_size + self._transport.get_write_buffer_size()

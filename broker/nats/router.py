@@ -262,7 +262,7 @@ class Router:
     def _hand_over_all(
         self, origin: Client, to: NatsSubscription, delivery: _Delivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
-        """Hands over rows: to a socket all at once, to a handler as many as it takes in a short time."""
+        """Hands over rows: to a socket all at once, to a handler a number that takes it a short time."""
         if to.handler is None:
             self._hand_over(origin, to, delivery.buffer, delivery.frames, begin, end, size)
             return
@@ -380,8 +380,8 @@ class Router:
         return delivered
 
     def arrive(self, subject: bytes, reply: bytes, payload: bytes, header_size: int, queues: tuple[bytes, ...]) -> None:
-        """Delivers a message from another server: to all outside of queue groups, and to one member of each of
-        `queues`.
+        """Delivers a message from another server to all clients outside of queue groups, and to one member of each
+        queue.
 
         It goes to no further server.
         """
@@ -575,8 +575,9 @@ class Router:
     def _receivers(
         self, origin: Client | None, route: Route, groups: Iterable[tuple[NatsSubscription, ...]]
     ) -> list[NatsSubscription]:
-        """Returns the receivers of one message: all outside of queue groups, and one member of each; some may reach
-        their limit.
+        """Returns the receivers of one message: all outside of queue groups, and one member of each.
+
+        For some of them it may be the last message.
         """
         only = route.only
         if only is not None and only.client is not origin and not (only.limit or only.closed):

@@ -398,7 +398,7 @@ class NatsServer:
         self._keepalive = asyncio.get_running_loop().call_later(max(period, 0.01), self._look_after)
 
     def _look_after(self) -> None:
-        """Pings connections, and closes those that do not answer or do not read."""
+        """Pings connections, and closes connections without answer or progress."""
         now = time.monotonic_ns()
         for connection in self.connections():
             connection.look_after(now)

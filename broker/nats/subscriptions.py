@@ -300,9 +300,7 @@ class Subscriptions:
         return False
 
     def _keep_alike(self, subject: bytes, route: Route) -> None:
-        """Caches the receivers of a subject for all subjects that differ in the last token, if that token does not
-        matter.
-        """
+        """Caches the receivers for all subjects that differ in the last token only, if that token does not matter."""
         head = subject[: subject.rfind(b".") + 1]
         if self.mesh is not None or not head or self.interest.is_literal(subject) or head + _ANY in self.known.values:
             return

@@ -82,7 +82,10 @@ class Pace:
         self.paused = not self.paused
 
     def wait(self, check: Callable[[], None], *, at_least: float = 0.0) -> None:
-        """Waits for the next round, at least `at_least` seconds. `check` is called often and may raise to end the wait."""
+        """Waits for the next round, at least `at_least` seconds.
+
+        `check` is called often; it may raise to end the wait.
+        """
         begun = time.monotonic()
         while self.left(time.monotonic() - begun, at_least) > 0:
             time.sleep(_LOOK)

@@ -88,8 +88,9 @@ class Flow:
         return ""
 
     def run(self, text: str, *, unlocked: bool) -> Job[Outcome]:
-        """Returns the job that carries out the plan; the caller starts it. Raises `RuntimeError` without a valid
-        confirmation.
+        """Returns the job that carries out the plan; the caller starts it.
+
+        Raises `RuntimeError` if it is not confirmed.
         """
         if self.step is not Step.CONFIRM or self.answer(text, unlocked=unlocked):
             raise RuntimeError("the plan was not confirmed")

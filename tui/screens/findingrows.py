@@ -103,7 +103,7 @@ class FindingRows(RowSource[Group | int]):
         self._count = 0
 
     def arrange(self) -> None:
-        """Chooses the columns, without those that the group headings repeat."""
+        """Chooses the columns; those repeated in the group headings are left out."""
         code: Column[Any] = Column("code", 22, lambda at: self.findings[at].code)
         self.columns: Sequence[Column[Any]] = (
             Column("", 3, self._symbol),

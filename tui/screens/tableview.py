@@ -19,8 +19,9 @@ from tui.widgets.tablepane import TablePane
 
 
 def filtering(group: str, leave: str = "leave", text: str = "Clear the filter, or back") -> list[Binding]:
-    """Returns the filter keys. `group` is the prefix of their ids; `leave` and `text` name the one that ends the
-    filter.
+    """Returns the filter keys.
+
+    `group` is the prefix of their ids; `leave` and `text` name the key that clears the filter.
     """
     return [
         Binding("slash", "filter", "Filter", key_display="/", id=f"{group}.filter"),

@@ -222,7 +222,7 @@ class Link(asyncio.Protocol):
 
     @property
     def congested(self) -> bool:
-        """Whether so many bytes wait that patient senders should pause."""
+        """Whether the backlog is so long that patient senders should pause."""
         return self.pending > _FULL
 
     def deliver(self, subject: bytes, reply: bytes, queues: list[bytes], header_size: int, payload: bytes) -> None:
