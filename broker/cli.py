@@ -69,7 +69,6 @@ def open_early(options: BrokerOptions) -> list[socket.socket]:
 
 
 def console() -> None:
-    """Runs the broker as a program."""
     # Until the event loop takes over, an interrupt ends the process silently.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())

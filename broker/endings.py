@@ -87,7 +87,6 @@ class SignalThread:
         os.close(self._read)
 
     def _watch(self) -> None:
-        """Ends the process after the deadline."""
         if self._ended.wait(self.patience):
             return
         assert self._code is not None

@@ -85,14 +85,11 @@ class Connections(Bus, Protocol):
     async def connect(self) -> None:
         """Connects. Raises a `StantoolsError` without a server."""
 
-    async def close(self) -> None:
-        """Disconnects; no handler is called afterwards."""
+    async def close(self) -> None: ...
 
 
 @dataclass(slots=True)
 class Term:
-    """The objects of one term."""
-
     bus: Connections
     store: Remote
     server: StreamingServer
@@ -174,7 +171,6 @@ class Group:
 
     @property
     def server(self) -> StreamingServer:
-        """The server of this term."""
         return self._term.server
 
     # Terms
@@ -214,7 +210,6 @@ class Group:
             await self._connect()
 
     async def _connect(self) -> None:
-        """Starts a term when there is a connection."""
         while True:
             await asyncio.sleep(_AGAIN)
             self._begin()

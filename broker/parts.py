@@ -55,7 +55,6 @@ class Parts:
         self._failed = failed
 
     def link(self, channels: ChannelsOptions) -> tuple[Link, Names]:
-        """Returns the link to JetStream, and the names of the channels' streams."""
         from broker.bus.jetstream import Link
         from stantools.nats.channel_streams import Names
 
@@ -101,8 +100,9 @@ class Parts:
         rounds: Rounds,
         stack: contextlib.AsyncExitStack,
     ) -> Audience | None:
-        """Starts JetStream, whose rules commit at the end of rounds. Returns the audience for channels, if they are
-        streams.
+        """Starts JetStream, whose rules commit at the end of rounds.
+
+        Returns the audience for channels that are streams.
         """
         from broker.bus.streams import StreamsBus
         from broker.stores.streams.directory import StreamsDirectory
@@ -139,7 +139,6 @@ class Parts:
         return ChannelStreams(streams, SystemClock(), options.store_dir if store.kind == "FILE" else None)
 
     async def monitor(self, nats: NatsServer | None, server: StreamingServer, stack: contextlib.AsyncExitStack) -> None:
-        """Starts monitoring if configured. Raises `FatalError`."""
         options = self.options.monitoring
         if options.problem:
             raise FatalError(options.problem)

@@ -9,8 +9,6 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Time in nanoseconds."""
-
     def monotonic(self) -> int:
         """Returns the time for timers and deadlines; it never decreases."""
 
@@ -19,8 +17,6 @@ class Clock(Protocol):
 
 
 class Driver(Protocol):
-    """Calls the rules again."""
-
     def commit_soon(self) -> None:
         """Requests a call of `commit` after all available input has been handed over.
 

@@ -83,8 +83,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class _Process:
-    """One run of a broker."""
-
     def __init__(
         self,
         options: BrokerOptions,
@@ -334,7 +332,6 @@ class _Process:
             )
 
     def _leave_traces(self, url: str, stack: contextlib.AsyncExitStack) -> None:
-        """Writes the PID and ports files."""
         options = self._parts.options
         if not (options.pid_file or options.ports_file_dir):
             return
@@ -350,7 +347,6 @@ class _Process:
             stack.callback(PortsFile(options.ports_file_dir, [url], [monitoring.url] if monitoring else ()).remove)
 
     async def _ready(self, server: StreamingServer) -> None:
-        """Starts the streaming server and waits until clients can connect."""
         started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def settle(problem: str) -> None:

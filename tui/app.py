@@ -130,7 +130,6 @@ class Browser(App[None]):
 
     @property
     def failure(self) -> Exception | None:
-        """The unexpected exception that ended the program."""
         return self._exception
 
     def _fatal_error(self) -> None:

@@ -77,7 +77,6 @@ def bar(share: float, width: int) -> str:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """Returns the last `width` values as columns scaled to the largest."""
     shown = values[-width:]
     top = max(shown, default=0.0)
     if top <= 0:

@@ -75,7 +75,6 @@ class Job(Generic[_T]):
         self.check()
 
     def check(self) -> None:
-        """Raises `Cancelled` after `cancel`."""
         if self._stop.is_set():
             raise Cancelled
 
@@ -95,7 +94,6 @@ class Job(Generic[_T]):
 
     @property
     def seconds(self) -> float:
-        """Running time so far, or in all, in seconds."""
         return (self.ended or time.monotonic()) - self.begun if self.begun else 0.0
 
     @property

@@ -28,7 +28,6 @@ class Column(Generic[_T]):
         object.__setattr__(self, "key", self.key or self.title)
 
     def marked(self, *, reverse: bool) -> Column[_T]:
-        """Returns the column with the sign for the sort order in its title."""
         title = self.title.strip() + ("▴" if reverse else "▾")
         return replace(self, title=title, width=max(self.width, len(title)))
 
@@ -125,7 +124,6 @@ class Rows(ListRows[_T]):
         self.update()
 
     def fill(self, things: Iterable[_T], columns: Sequence[Column[_T]] | None = None) -> None:
-        """Replaces the items, and the columns if given."""
         self._all, self._declared = list(things), columns or self._declared
         self.update()
 
@@ -135,7 +133,6 @@ class Rows(ListRows[_T]):
         return len(self._all)
 
     def update(self) -> None:
-        """Filters and sorts again."""
         wanted = self.filter.casefold()
         found = [each for each in self._all if wanted in self._words(each).casefold()] if wanted else list(self._all)
         self.columns = [each for each in self._declared if each.wide in (None, self.wide)]
@@ -152,7 +149,6 @@ class Rows(ListRows[_T]):
         self.order = keys[(keys.index(self.order) + 1) % len(keys)] if self.order in keys else keys[0]
 
     def find(self, key: Hashable) -> int | None:
-        """Returns the number of the row with a key."""
         return next((place for place, each in enumerate(self.shown) if self.key(each) == key), None)
 
     def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:

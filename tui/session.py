@@ -68,7 +68,6 @@ class ChannelFacts:
 
     @property
     def damaged(self) -> int:
-        """Number of messages with damaged records."""
         return self.verdict.damaged.count() if self.verdict else 0
 
     @property
@@ -102,7 +101,6 @@ class Totals:
 
 
 def worst(findings: list[Finding]) -> str:
-    """Returns the highest severity of findings; `clean` if there are none."""
     return min((each.severity for each in findings), key=RANKS.__getitem__).value if findings else "clean"
 
 
@@ -168,11 +166,9 @@ class StoreSession:
 
     @property
     def job(self) -> Job[None] | None:
-        """The scan, if started."""
         return self._job
 
     def start(self) -> Job[None]:
-        """Starts the scan."""
         self._job = Job("scan", self._scan)
         return self._job.start()
 
@@ -205,7 +201,6 @@ class StoreSession:
         self.touch()
 
     def touch(self) -> None:
-        """Increments `revision`."""
         with self._lock:
             self.revision += 1
 
@@ -261,7 +256,6 @@ class StoreSession:
         self.touch()
 
     def look(self, job: Job[None]) -> None:
-        """Reads indexes and logs, the first stage of the scan."""
         from stantools.inspection.overview import channel_overviews, era, root_overview
 
         job.begin_phase("reading indexes", len(self.channels))

@@ -42,8 +42,6 @@ OF_A_CHANNEL = frozenset({View.MESSAGES, View.TIMELINE, View.SLICES})
 
 @dataclass(frozen=True)
 class Place:
-    """The place that a view shows; each view has its own defaults."""
-
     channel: str | None = None
     seq: int | None = None  #: sequence in the channel
     timestamp: int | None = None  #: time in the channel, nanoseconds since 1970

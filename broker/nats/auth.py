@@ -55,8 +55,6 @@ class AuthorizationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The credentials of a client."""
-
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
@@ -69,7 +67,6 @@ class Credentials:
 
     @classmethod
     def from_options(cls, options: dict[str, Any], nonce: str, names: tuple[str, ...] | None) -> Credentials:
-        """Reads the credentials from the options of a CONNECT."""
         return cls(
             options.get("user", ""),
             options.get("pass", ""),
@@ -87,8 +84,6 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An authenticated client."""
-
     name: str = ""  #: for logs and views
     permit: Permit | None = None  #: permissions; None if unrestricted
     record: User | str | None = None  #: its entry in the configuration, compared after a reload
@@ -146,7 +141,6 @@ class Authenticator:
         return entry[1] if entry else None
 
     def check(self, credentials: Credentials) -> Check:
-        """Returns the check for credentials."""
         options = self.options
         if not self.required:
             return Check(Identity(credentials.user), _yes)
@@ -469,7 +463,6 @@ class Permit:
         return any(not queue and subjects.overlap(denied, pattern) for denied, queue in self._subscribe.deny)
 
     def may_receive(self, subject: bytes) -> bool:
-        """Returns whether a message for an allowed pattern may be delivered."""
         return not _applies(self._subscribe.deny, subject, b"")
 
 

@@ -48,8 +48,6 @@ HEARS: Final = (ClientState.OPEN, ClientState.GREETED)
 
 
 class Reason(enum.StrEnum):
-    """Reason for closing a connection."""
-
     CLIENT_CLOSED = "Client Closed"
     AUTHENTICATION_TIMEOUT = "Authentication Timeout"
     AUTHENTICATION_FAILURE = "Authentication Failure"
@@ -70,8 +68,6 @@ class Reason(enum.StrEnum):
 
 @dataclass(slots=True, eq=False)
 class NatsSubscription:
-    """A subscription of a client."""
-
     client: Client
     sid: bytes  #: id chosen by the client
     subject: bytes  #: subject, possibly with wildcards
@@ -141,7 +137,6 @@ class Client(ABC):
 
     @property
     def pending(self) -> int:
-        """Bytes not yet sent to it."""
         return 0
 
     @property
@@ -153,15 +148,14 @@ class Client(ABC):
         """Pauses its input for a receiver that is slower, for `seconds` or until `unstall`."""
 
     def unstall(self, receiver: Client) -> None:  # noqa: B027
-        """Resumes its input: the receiver has caught up."""
+        ...
 
     def release_stalled(self) -> None:
-        """Resumes all publishers paused for this client."""
         for origin in list(self.stalled):
             origin.unstall(self)
 
     def recheck(self) -> None:  # noqa: B027
-        """Applies changed permissions."""
+        ...
 
     def publish_denied(self, subject: bytes) -> None:  # noqa: B027
         """Reports a publish without permission."""

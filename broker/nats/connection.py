@@ -58,8 +58,6 @@ _LINGER: Final = 2.0
 
 @dataclass(slots=True, eq=False)
 class Connection(Session, asyncio.BufferedProtocol):
-    """A client on a socket."""
-
     server: Hub[Connection] = field(kw_only=True)
     intake: Intake = field(kw_only=True)  #: shared buffer for input that may be gathered
     stop: int = 0  #: end time, ns since the epoch
@@ -91,7 +89,6 @@ class Connection(Session, asyncio.BufferedProtocol):
     # Life
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greets the client, or continues after the TLS handshake."""
         self._transport = cast("asyncio.Transport", transport)
         if self.state is not ClientState.NEW:
             return
@@ -103,7 +100,6 @@ class Connection(Session, asyncio.BufferedProtocol):
         self.server.accept(self)
 
     def upgraded(self, transport: asyncio.Transport) -> None:
-        """Continues over TLS."""
         self._transport = transport
         transport.set_write_buffer_limits(_CONGESTED, _RELAXED)
         self.tls = transport.get_extra_info("ssl_object")
@@ -114,15 +110,12 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     @property
     def transport(self) -> asyncio.Transport:
-        """The present transport."""
         return self._transport
 
     def eof_received(self) -> bool | None:
-        """The client closes the connection."""
         return None
 
     def connection_lost(self, problem: Exception | None) -> None:
-        """Cleans up after the end of the connection."""
         self.intake.run()
         if problem is None:
             # The client sent all of this before it left.
@@ -183,7 +176,6 @@ class Connection(Session, asyncio.BufferedProtocol):
     # Input
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Returns the buffer for the next bytes."""
         if self.state is CLOSED:
             # TLS may read during its closure, at any moment.
             return memoryview(bytearray(LARGE))
@@ -201,7 +193,6 @@ class Connection(Session, asyncio.BufferedProtocol):
         return view
 
     def buffer_updated(self, count: int) -> None:
-        """Handles the bytes read into the buffer."""
         if self.closed:
             self._left, self._large = b"", None
             return
@@ -235,19 +226,16 @@ class Connection(Session, asyncio.BufferedProtocol):
         self._after_turn()
 
     def hear(self, data: bytes) -> None:
-        """Handles input that is not gathered."""
         self.active = True
         self.last_activity = time.time_ns()
         self._handle(data, len(data))
         self._after_turn()
 
     def resume(self) -> None:
-        """Releases a hold and handles the input that has waited."""
         self.release()
         self.go_on()
 
     def go_on(self) -> None:
-        """Handles input that has waited."""
         if self._left and not self.closed and not self._unfinished:
             data, self._left = self._left, b""
             self._handle(data, len(data))
@@ -413,7 +401,6 @@ class Connection(Session, asyncio.BufferedProtocol):
     # Output
 
     def send(self, data: bytes) -> None:
-        """Appends to the output of this round."""
         if self.state is CLOSED:
             return
         if not self.out:
@@ -424,7 +411,6 @@ class Connection(Session, asyncio.BufferedProtocol):
             self.flush()
 
     def flush(self) -> None:
-        """Writes the collected output."""
         out = self.out
         if not out or self.state is CLOSED:
             return
@@ -443,19 +429,16 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     @property
     def pending(self) -> int:
-        """Bytes not yet sent."""
         return self.out_size + (0 if self.closed else self._transport.get_write_buffer_size())
 
     @property
     def congested(self) -> bool:
-        """Whether the backlog is so long that patient senders should pause."""
         if self.state is CLOSED:
             return False
         pending = self.out_size + self._transport.get_write_buffer_size()
         return pending > _FULL or 4 * pending > self.server.options.max_pending
 
     def look_after(self, now: int) -> None:
-        """Pings the client when due (monotonic ns), and closes the connection if it does not answer or read."""
         self.ping_if_due(now)
         if not self.closed:
             self._check_progress(now, int(self.server.options.write_deadline * 1e9))
@@ -482,11 +465,9 @@ class Connection(Session, asyncio.BufferedProtocol):
         return not self.closed and self.server.options.max_pending >= 4 * _CONGESTED
 
     def pause_writing(self) -> None:
-        """The transport's buffer is full: publishers are slowed down."""
         self._congested, self.direct = True, False
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
         self._congested, self.direct = False, self._may_be_direct()
         self.release_stalled()
 
@@ -537,7 +518,6 @@ class Connection(Session, asyncio.BufferedProtocol):
 
 
 def _claimed(data: Buffer, begin: int, end: int) -> int:
-    """Returns the size at the end of a publish line."""
     line = bytes(memoryview(data)[begin : min(end, begin + LARGE)]).partition(b"\n")[0].split()
     size: Any = line[-1] if line else b""
     return int(size) if size.isdigit() and len(size) < 12 else 0

@@ -99,7 +99,6 @@ class Intake:
         return not self._applying
 
     def put(self, origin: Session, count: int) -> None:
-        """Keeps the bytes just read into `room`."""
         ends = self._ends
         if not ends:
             self.soon()
@@ -117,7 +116,6 @@ class Intake:
         return bytes(self._view[self._filled : self._filled + count])
 
     def run(self) -> None:
-        """Applies all waiting input."""
         origins, ends = self._origins, self._ends
         if not ends:
             return

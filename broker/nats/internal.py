@@ -40,8 +40,6 @@ class _Request:
 
 @dataclass(slots=True, eq=False)
 class InternalClient(Client):
-    """A client in this process."""
-
     server: Hub[Any] = field(kw_only=True)
     mailbox: Mailbox = field(kw_only=True)  #: messages from this process
     #: Called if the server closes the client: it is no longer allowed after a reload.
@@ -270,7 +268,6 @@ class SystemClient(InternalClient):
     reserved: ReservedSubjects = field(default_factory=ReservedSubjects)
 
     def publish_anything(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> None:
-        """Publishes one message of any size to a subject that is not reserved."""
         if subject in self.reserved:
             return
         if header:
@@ -301,5 +298,4 @@ class SystemClient(InternalClient):
         self._sent(len(frames), size)
         self.server.router.hand_rows(to, buffer, frames, size)
 
-    def recheck(self) -> None:
-        """Ignores a reload."""
+    def recheck(self) -> None: ...

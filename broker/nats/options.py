@@ -23,7 +23,6 @@ _ROUTES: Final = ("nats-route", "nats", "tls", "tcp")
 
 
 def parse_route(url: str) -> Server:
-    """Parses the URL of a route. Raises `UsageError`."""
     from stantools.nats.login import Server
 
     scheme, separator, rest = url.partition("://")
@@ -36,8 +35,6 @@ def parse_route(url: str) -> Server:
 
 @dataclass(frozen=True, slots=True)
 class TLSOptions:
-    """TLS of a listener."""
-
     cert: Path  #: certificate (chain), PEM
     key: Path  #: its private key, PEM
     ca: Path | None = None  #: authority of client certificates, PEM; None for the system's
@@ -87,8 +84,6 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """Authorization of clients."""
-
     users: tuple[User, ...] = ()  #: users; empty with a single user, a token, or no authorization
     user: str = ""  #: single user
     password: str = ""  #: password of the single user
@@ -99,14 +94,11 @@ class Authorization:
 
     @property
     def required(self) -> bool:
-        """Whether clients must authenticate."""
         return bool(self.users or self.user or self.token)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """Routes to other servers. Times are in seconds."""
-
     name: str = ""  #: name of the cluster; empty for a generated one
     host: str = "0.0.0.0"  #: listen address
     port: int = 0  #: port; -1 for a free one
@@ -124,8 +116,6 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True)
 class NatsOptions:
-    """Options of the embedded NATS server."""
-
     host: str = "0.0.0.0"  #: listen address
     port: int = 4222  #: port; -1 for a free one
     name: str = ""  #: server name; empty for its id

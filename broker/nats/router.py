@@ -41,14 +41,11 @@ _FEW_ROWS: Final = 4
 
 @dataclass(slots=True)
 class _Delivery:
-    """Rows of a table in delivery."""
-
     buffer: Buffer
     frames: Frames
     parts: list[_Delivery] = field(default_factory=list)
 
     def part(self, rows: Frames) -> _Delivery:
-        """Returns a delivery of some of the rows."""
         self.parts.append(_Delivery(self.buffer, rows))
         return self.parts[-1]
 
@@ -380,11 +377,7 @@ class Router:
         return delivered
 
     def arrive(self, subject: bytes, reply: bytes, payload: bytes, header_size: int, queues: tuple[bytes, ...]) -> None:
-        """Delivers a message from another server to all clients outside of queue groups, and to one member of each
-        queue.
-
-        It goes to no further server.
-        """
+        """Delivers a message from another server to all clients outside of queue groups, and a member of each queue."""
         route = self._subscriptions.route(subject)
         self.counters.in_msgs += 1
         self.counters.in_bytes += len(payload)

@@ -111,7 +111,6 @@ class NatsServer:
 
     @property
     def host(self) -> str:
-        """The listen address."""
         return self.options.host
 
     @property
@@ -121,7 +120,6 @@ class NatsServer:
 
     @property
     def listening(self) -> bool:
-        """Whether it accepts new clients."""
         return bool(self._listeners)
 
     @property
@@ -130,11 +128,9 @@ class NatsServer:
         return f"python{platform.python_version()}"
 
     def clients(self) -> list[Client]:
-        """All clients by cid, including those in this process."""
         return list(self._clients.values())
 
     def connections(self) -> list[Connection]:
-        """The clients on sockets."""
         return list(self._connections.values())
 
     def info(self, connection: Connection | None = None) -> dict[str, Any]:
@@ -325,7 +321,6 @@ class NatsServer:
         return lines
 
     def _configure_tls(self) -> None:
-        """Makes the TLS context and the INFO flags of the present options."""
         options = self.options
         self._context = tls.server_context(options.tls) if options.tls is not None else None
         map_certificates = options.tls is not None and options.tls.verify_and_map
@@ -355,7 +350,6 @@ class NatsServer:
             task.add_done_callback(self._tasks.discard)
 
     async def _upgrade(self, connection: Connection, context: ssl.SSLContext) -> None:
-        """Sends INFO in clear and continues over TLS."""
         # Reading can be paused only after the loop has started it; INFO follows, so no input is missed.
         await asyncio.sleep(0)
         if connection.closed or self.options.tls is None:
@@ -398,7 +392,6 @@ class NatsServer:
         self._keepalive = asyncio.get_running_loop().call_later(max(period, 0.01), self._look_after)
 
     def _look_after(self) -> None:
-        """Pings connections, and closes connections without answer or progress."""
         now = time.monotonic_ns()
         for connection in self.connections():
             connection.look_after(now)

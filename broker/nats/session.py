@@ -70,14 +70,11 @@ class Hub(Protocol[C]):
 
     def accept(self, connection: C) -> None: ...
 
-    def dirty(self, connections: Iterable[C]) -> None:
-        """Registers connections with output for the next flush."""
+    def dirty(self, connections: Iterable[C]) -> None: ...
 
-    def ended(self, connection: C) -> None:
-        """Removes a closed connection."""
+    def ended(self, connection: C) -> None: ...
 
-    def forget(self, client: Client) -> None:
-        """Removes a part of this process that has disconnected."""
+    def forget(self, client: Client) -> None: ...
 
     def drain(self) -> None:
         """Delivers messages between parts of this process."""
@@ -127,22 +124,19 @@ class Session(Client):
     # Socket
 
     @abstractmethod
-    def send(self, data: bytes) -> None:
-        """Appends to the output of this round."""
+    def send(self, data: bytes) -> None: ...
 
     @abstractmethod
     def close(self, reason: Reason, error: str = "", *, abort: bool = False) -> None: ...
 
     @abstractmethod
-    def hear(self, data: bytes) -> None:
-        """Handles input that is not gathered."""
+    def hear(self, data: bytes) -> None: ...
 
     @abstractmethod
     def hold(self) -> None: ...
 
     @abstractmethod
-    def resume(self) -> None:
-        """Releases a hold and handles the input that has waited."""
+    def resume(self) -> None: ...
 
     def send_error(self, text: str) -> None:
         if self.server.tracing:
@@ -172,7 +166,6 @@ class Session(Client):
         self.close(Reason.AUTHENTICATION_TIMEOUT, "Authentication Timeout")
 
     def who(self) -> str:
-        """Returns the user for log lines."""
         if self.credentials.nkey:
             return f'Nkey "{self.credentials.nkey}"'
         return f'User "{self.credentials.user}"' if self.credentials.user else 'User "N/A"'
@@ -199,7 +192,6 @@ class Session(Client):
             self.close(Reason.PARSE_ERROR)
 
     def malformed(self, problem: operations.Malformed) -> None:
-        """Closes the connection after malformed input."""
         if self.state is ClientState.GREETED:
             self.unauthorized()
             return
@@ -207,7 +199,6 @@ class Session(Client):
         self.close(_REASONS.get(problem.closed, Reason.VIOLATION), problem.answer)
 
     def unauthorized(self) -> None:
-        """Closes the connection after failed or missing authentication."""
         NATS.error("%s - authentication error%s", self, self._claim())
         self.close(Reason.AUTHENTICATION_FAILURE, "Authorization Violation")
 
@@ -392,7 +383,6 @@ class Session(Client):
                 subscription.narrowed = permit is not None and permit.narrows(subject)
 
     def nobody_there(self, reply: bytes) -> None:
-        """Sends a no-responders reply."""
         for subscription in self.server.subscriptions.interest.match(reply).plain:
             if subscription.client is self:
                 self.send(encoding.message(reply, subscription.sid, b"", b"", encoding.NO_RESPONDERS))
@@ -401,7 +391,6 @@ class Session(Client):
                 return
 
     def publish_denied(self, subject: bytes) -> None:
-        """Sends the error for a publish without permission."""
         text = subject.decode("utf-8", "replace")
         self.send_error(f'Permissions Violation for Publish to "{text}"')
         NATS.error('%s - Publish Violation - %s, Subject "%s"', self, self.who(), text)
@@ -429,7 +418,6 @@ class Session(Client):
                 self.remember_reply(bytes(view[start : start + size]))
 
     def remember_reply(self, reply: bytes) -> None:
-        """Keeps the reply subject of a message to the client, for permission to respond."""
         assert self.permit is not None and self.permit.responses is not None
         rule = self.permit.responses
         now = time.monotonic_ns()

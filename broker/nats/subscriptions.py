@@ -42,8 +42,6 @@ _SEEN: Final = 4096
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """A set of receivers."""
-
     number: int  #: its number in the tables
     plain: tuple[NatsSubscription, ...] = ()  #: subscriptions without queue group
     queues: tuple[tuple[NatsSubscription, ...], ...] = ()  #: members of each queue group
@@ -52,7 +50,6 @@ class Route:
 
     @property
     def fanout(self) -> int:
-        """Number of receivers of a message."""
         return len(self.plain) + len(self.queues)
 
     def members(self, group: bytes) -> list[NatsSubscription]:
@@ -143,7 +140,6 @@ class Subscriptions:
             self.mesh.interest(subscription.subject, subscription.queue, 1)
 
     def remove(self, subscription: NatsSubscription) -> None:
-        """Removes a subscription if it is there."""
         if subscription.closed:
             return
         subscription.closed = True
@@ -337,7 +333,6 @@ class Subscriptions:
         )
 
     def congested(self, subject: bytes) -> bool:
-        """Returns whether a receiver of a subject is congested."""
         # Changes of other subscriptions invalidate subjects; that must not let more be sent.
         route = self.known.values.get(subject) or self.route(subject, keep=True)
         for to in route.plain:

@@ -43,7 +43,6 @@ class TLSError(ValueError):
 
 
 def server_context(options: TLSOptions) -> ssl.SSLContext:
-    """Returns the context of a listener. Raises `TLSError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -163,7 +162,6 @@ def certificate_names(raw: bytes) -> tuple[str, ...]:
 
 
 def handshake_problem(problem: BaseException) -> str:
-    """Returns the reason of a failed handshake."""
     if isinstance(problem, ssl.SSLError):
         return (problem.reason or str(problem)).replace("_", " ").lower()
     if isinstance(problem, TimeoutError) or "timeout" in str(problem).lower() or "longer than" in str(problem):

@@ -38,7 +38,6 @@ class Turns:
             self.add(work)
 
     def add(self, work: Iterator[None]) -> None:
-        """Runs work later."""
         self._waiting.append(work)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_soon(self._run)

@@ -35,7 +35,6 @@ _FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")
 
 
 def varz(server: NatsServer) -> Document:
-    """Returns facts and counters of the server."""
     options, now = server.options, time.time_ns()
     counters = server.router.counters
     found: Document = {
@@ -222,7 +221,6 @@ _SORTS: Final[dict[str, tuple[_Key, bool]]] = {
 
 
 def routez(server: NatsServer, query: Mapping[str, str]) -> Document:
-    """Returns routes to other servers."""
     detail = query.get("subs", "").lower() == "detail"
     listed = detail or _boolean(query, "subs")
     ways = [] if server.mesh is None else server.mesh.ways

@@ -57,7 +57,6 @@ class Address:
 
     @property
     def shown(self) -> str:
-        """The URL without user and password."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.base}"
 

@@ -86,7 +86,6 @@ def _count(path: str) -> Any:
 
 
 def _counter(path: str) -> Any:
-    """A field for a count; None if the member is missing."""
     return _member(path, _as_counter)
 
 
@@ -168,7 +167,6 @@ class LiveSubscription:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Identity of the subscription between two polls."""
         return (self.ack_inbox,) if self.ack_inbox else (self.client_id, self.inbox, self.durable, self.queue)
 
     @property

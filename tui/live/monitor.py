@@ -27,8 +27,6 @@ STILL = 5.0
 
 @dataclass(slots=True)
 class Watched:
-    """A subscription under observation."""
-
     channel: str
     facts: LiveSubscription  #: the server's last answer
     lag: int = 0  #: undelivered messages of its channel; in a queue group, counted from its furthest member
@@ -111,8 +109,6 @@ class WatchedChannel:
 
 
 class Rates:
-    """Rates of the messages into and out of a server."""
-
     def __init__(self) -> None:
         self.in_messages, self.in_bytes, self.out_messages, self.out_bytes = (Meter() for _ in range(4))
 
@@ -129,7 +125,6 @@ class Rates:
         return all(forward)
 
     def forget(self) -> None:
-        """Resets the meters after a restart of the server."""
         for meter in (self.in_messages, self.in_bytes, self.out_messages, self.out_bytes):
             meter.forget()
 

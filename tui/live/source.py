@@ -48,7 +48,6 @@ class Meter:
         return True
 
     def forget(self) -> None:
-        """Resets the meter: the counter has restarted."""
         self._value = self.rate = None
 
     @property
@@ -92,7 +91,6 @@ class Pace:
             check()
 
     def left(self, waited: float, at_least: float = 0.0) -> float:
-        """Returns the remaining seconds."""
         return float("inf") if self.paused else max(self.seconds, at_least) - waited
 
 

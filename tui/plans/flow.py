@@ -34,8 +34,6 @@ class Step(enum.StrEnum):
 
 
 class Flow:
-    """State of one wizard."""
-
     def __init__(self, wizard: Wizard[Any]) -> None:
         self.wizard = wizard
         self.step = Step.CHOOSE
@@ -46,13 +44,11 @@ class Flow:
         self.job: Job[Preview] | Job[Outcome] | None = None  #: the job of LOOK or RUN
 
     def look(self) -> Job[Preview]:
-        """Returns the job that makes the plan; the caller starts it."""
         self.step, self.preview, self.outcome, self.problem, self.cancelled = Step.LOOK, None, None, None, False
         self.job = job = Job(self.wizard.VERB, self.wizard.preview)
         return job
 
     def looked(self, job: Job[Preview]) -> None:
-        """Takes the result of the job that made the plan."""
         if job is not self.job:
             return
         self.job = None
@@ -72,7 +68,6 @@ class Flow:
         return self.preview.idle
 
     def confirm(self) -> bool:
-        """Enters CONFIRM unless there is an obstacle."""
         if self.step is not Step.PREVIEW or self.obstacle():
             return False
         self.step = Step.CONFIRM
@@ -99,7 +94,6 @@ class Flow:
         return job
 
     def ran(self, job: Job[Outcome]) -> None:
-        """Takes the result of the job that carried out the plan."""
         if job is not self.job:
             return
         self.job = None
@@ -120,7 +114,6 @@ class Flow:
 
     @property
     def writing(self) -> str:
-        """Text about the write in progress; "" if none."""
         return f"{self.wizard.VERB} is at work on {name_text(self.wizard.source.name)}" if self.step is Step.RUN else ""
 
 

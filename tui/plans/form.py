@@ -41,7 +41,6 @@ class Field:
         return self.choices == FLAG
 
     def words(self) -> Iterator[str]:
-        """Yields the words of the command line."""
         value = self.value.strip()
         if self.is_flag:
             if value == YES:
@@ -86,7 +85,6 @@ def optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def path(text: str) -> Path:
-    """Parses a path; `~` is the home directory."""
     try:
         return Path(text).expanduser()
     except RuntimeError as problem:
@@ -123,7 +121,6 @@ class Form:
         return tuple(self.fields[name].value.split())
 
     def value(self, name: str) -> Any:
-        """Parses a field. Raises `FieldError`."""
         each = self.fields[name]
         try:
             return each.parse(self.text(name))
@@ -133,7 +130,6 @@ class Form:
             raise FieldError(name, problem.message, problem.remedy) from problem
 
     def needed(self, name: str, why: str) -> Any:
-        """Parses a field that must not be empty. Raises `FieldError`."""
         if not self.text(name):
             raise FieldError(name, why, self.fields[name].help)
         return self.value(name)

@@ -68,8 +68,6 @@ _LEVELS: dict[Level, Role] = {Level.PROBLEM: "bad", Level.WARNING: "warn", Level
 
 @dataclass(frozen=True)
 class _Made:
-    """A plan with the objects needed to carry it out."""
-
     migration: Migration
     places: Places
     connecting: ConnectOptions

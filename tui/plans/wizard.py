@@ -31,8 +31,6 @@ MANY = 200
 
 @dataclass(frozen=True)
 class Remark:
-    """A remark about a plan or result, as a paragraph."""
-
     word: str  #: its kind: "missing before", "changed", "warning"
     text: str
     role: Role = "dim"  #: meaning of the word
@@ -40,8 +38,6 @@ class Remark:
 
 @dataclass
 class Account:
-    """A verdict, facts, a table and remarks."""
-
     verdict: Cell = ""  #: the most important fact, in a sentence
     facts: list[tuple[str, Cell]] = field(default_factory=list)  #: label and value
     columns: Sequence[Column[Any]] = ()
@@ -57,8 +53,6 @@ class Account:
 
 @dataclass
 class Preview(Account):
-    """The effects of a plan."""
-
     obstacles: list[StantoolsError] = field(default_factory=list)  #: reasons why the plan cannot be carried out
     idle: str = ""  #: reason why there is nothing to do; "" if there is something
 
@@ -78,8 +72,6 @@ class Preview(Account):
 
 @dataclass
 class Outcome(Account):
-    """The result of a run."""
-
     code: ExitCode = ExitCode.CLEAN  #: exit code of the equivalent command
     meaning: str = ""  #: its meaning
     opens: Path | None = None  #: a new store that can be opened
@@ -94,8 +86,6 @@ class Outcome(Account):
 
 @dataclass(frozen=True)
 class SourceStore:
-    """The store of a plan."""
-
     path: Path  #: its directory, as the user typed it
     reading: ReadOptions = field(default_factory=ReadOptions)  #: options for reading it
     workers: int = 2  #: number of files read in parallel
@@ -108,7 +98,6 @@ class SourceStore:
 
     @property
     def shown(self) -> str:
-        """Its path, escaped for the screen."""
         return name_text(self.path)
 
     @property
@@ -116,7 +105,6 @@ class SourceStore:
         return self.path if self.path.name not in ("", "..") else self.path.resolve()
 
     def open(self) -> Datastore:
-        """Opens the store as it is now. Raises `StoreUnreadableError`."""
         return open_store(self.path, self.reading)
 
     def beside(self, suffix: str, *, new: bool = True) -> str:
@@ -169,7 +157,6 @@ class Wizard(ABC, Generic[_Plan]):
 
     @property
     def plan(self) -> _Plan:
-        """The plan of the last preview."""
         assert self._plan is not None
         return self._plan
 
@@ -179,7 +166,6 @@ class Wizard(ABC, Generic[_Plan]):
         return ()
 
     def command(self) -> list[str]:
-        """Returns the equivalent command line."""
         words = ["stantools", self.VERB, os.fspath(self.source.path), *self.form.words(without=self.unused)]
         words += self.source.reading_words(unchecked=self.UNCHECKED)
         return [*words, *(["--yes"] if self.changes_store else [])]
@@ -192,19 +178,16 @@ class Wizard(ABC, Generic[_Plan]):
         return preview
 
     @abstractmethod
-    def look(self, job: Job[Preview], preview: Preview) -> _Plan:
-        """Makes the plan and fills the preview."""
+    def look(self, job: Job[Preview], preview: Preview) -> _Plan: ...
 
     @abstractmethod
-    def question(self) -> str:
-        """Returns a sentence about the effect of the plan, for the confirmation."""
+    def question(self) -> str: ...
 
     @abstractmethod
     def run(self, job: Job[Outcome]) -> Outcome:
         """Carries out the last plan. A cancelled run leaves everything unchanged, or as `cancelled` says."""
 
     def cancelled(self) -> str:
-        """Returns a text about the state after a cancelled run."""
         return f"nothing was written; {self.source.shown} is as it was"
 
     def look_for_uses(self, job: Job[Preview], preview: Preview, warning: str) -> None:
@@ -227,8 +210,6 @@ class Wizard(ABC, Generic[_Plan]):
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the list of wizards."""
-
     verb: str  #: verb of the command line
     does: str  #: purpose, in a sentence
     changes: str  #: effect on the open store

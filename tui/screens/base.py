@@ -87,7 +87,6 @@ class ViewScreen(Screen[None]):
 
     @property
     def channel(self) -> str | None:
-        """The channel that this view shows, for views opened from here."""
         return self.place.channel
 
     def compose(self) -> ComposeResult:
@@ -131,12 +130,10 @@ class ViewScreen(Screen[None]):
 
     @property
     def up_to_date(self) -> bool:
-        """Whether the screen shows everything that is known of the store."""
         return self._session is None or self._seen == self._stamp()
 
     @property
     def working(self) -> bool:
-        """Whether a job of this view is running."""
         return bool(self._jobs)
 
     def facts_changed(self) -> None:
@@ -147,7 +144,6 @@ class ViewScreen(Screen[None]):
             self.query_one("#status", Line).show(*_fitting(self.status_cells(), self.size.width - 2))
 
     def status_cells(self) -> Sequence[Cell]:
-        """Yields the status line: lock, place, findings, progress."""
         lock: Cell = ("UNLOCKED", "bad") if self.browser.unlocked else ("READ ONLY", "good")
         cells: list[Cell] = [lock]
         if self._session is not None:
@@ -159,7 +155,6 @@ class ViewScreen(Screen[None]):
         return cells
 
     def trail(self) -> Iterable[Cell]:
-        """Yields the place in the store."""
         if self.NAME:
             yield self.NAME
         if self.place.channel is not None:
@@ -182,7 +177,6 @@ class ViewScreen(Screen[None]):
         return ""
 
     def note(self, *words: str) -> None:
-        """Adds the equivalent command line to the list."""
         self.browser.note_command(words)
 
     def begin(

@@ -108,8 +108,6 @@ class QuestionScreen(ModalScreen[bool]):
 
 
 class CommandsScreen(ModalScreen[None]):
-    """The equivalent command lines, the newest last."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,at", "dismiss", "Close", id="commands.close"),
         Binding("y", "copy", "Copy", id="commands.copy"),
@@ -135,8 +133,6 @@ class CommandsScreen(ModalScreen[None]):
 
 
 class HelpScreen(ModalScreen[None]):
-    """The keys of the view `below`."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,question_mark", "dismiss", "Close", id="help.close"),
         Binding("j", "scroll('down')", show=False),

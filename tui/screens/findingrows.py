@@ -32,8 +32,6 @@ class Grouping(enum.StrEnum):
 
 @dataclass(eq=False)
 class Group:
-    """The findings of a group."""
-
     name: str  #: the channel, code or severity; "" for findings without a channel
     #: Numbers of its findings, by severity, each list in ascending order.
     members: tuple[list[int], list[int], list[int]] = field(default_factory=lambda: ([], [], []))
@@ -42,7 +40,6 @@ class Group:
     worst: int = 3  #: rank of the worst severity; 0 is an error
 
     def add(self, number: int, rank: int) -> None:
-        """Adds a finding; its number must be higher than all before."""
         self.members[rank].append(number)
         self.size += 1
         self.worst = min(self.worst, rank)
@@ -124,7 +121,6 @@ class FindingRows(RowSource[Group | int]):
 
     @property
     def shown(self) -> int:
-        """Number of findings that pass the filter."""
         return sum(group.size for group in self.groups)
 
     @property
@@ -150,7 +146,6 @@ class FindingRows(RowSource[Group | int]):
         return True
 
     def _look(self) -> None:
-        """Finds the lists of findings that have grown."""
         session = self._session
         if session.store is not self._store:
             self._store, self._root = session.store, None
@@ -220,7 +215,6 @@ class FindingRows(RowSource[Group | int]):
         self._count_rows()
 
     def toggle_all(self) -> None:
-        """Closes all groups, or opens them if all are closed."""
         self._closed, self._toggled = not self._closed, set()
         for group in self.groups:
             group.open = not self._closed

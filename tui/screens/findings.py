@@ -37,7 +37,6 @@ _SEVERITY_WORDS = {
 
 
 def place_of(session: StoreSession, finding: Finding) -> tuple[View, Place] | None:
-    """Returns the view and place that show a finding, if there is one."""
     if finding.file and finding.offset is not None:
         return View.SLICES, Place(channel=finding.channel, file=finding.file, offset=finding.offset)
     if finding.channel is not None and finding.seq is not None:
@@ -130,7 +129,6 @@ class FindingsScreen(FilteredView):
         self._write()
 
     def _find_target(self) -> None:
-        """Moves the cursor to the finding that the view was opened for, once it is known."""
         target = self._target
         if target is None or self.rows.behind:
             return
@@ -271,7 +269,6 @@ class FindingsScreen(FilteredView):
         self._anew(change)
 
     def go_to(self, text: str) -> str | None:
-        """Goes to the first finding of a code or of a channel."""
         for at, finding in enumerate(self.rows.findings):
             if text in (finding.code, finding.channel) and (row := self.rows.row_of(at)) is not None:
                 self.table.cursor = row

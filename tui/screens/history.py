@@ -38,8 +38,6 @@ def _pending_rows(sequences: Sequence[int]) -> ListRows[int]:
 
 
 class PendingScreen(ViewScreen):
-    """The pending messages of a subscription."""
-
     NAME: ClassVar[str] = "pending messages"
     TAB = View.SUBSCRIPTIONS
 
@@ -68,7 +66,6 @@ class PendingScreen(ViewScreen):
             self.browser.open_view(View.MESSAGES, place, above=True)
 
     def go_to(self, text: str) -> str | None:
-        """Goes to a sequence, or to the next pending one."""
         if not text.isdigit():
             return None
         from bisect import bisect_left
@@ -122,7 +119,6 @@ class HistoryRows(RowSource[HistoryRecord | StantoolsError]):
             return [problem] * (min(stop, len(self)) - start)
 
     def at(self, row: int) -> HistoryRecord | StantoolsError | None:
-        """Reads one record; None if there is none, or the error."""
         return next(iter(self.things(row, row + 1)), None) if row < len(self) else None
 
     def heading(self, thing: HistoryRecord | StantoolsError) -> Cell | None:
@@ -216,7 +212,6 @@ class HistoryScreen(ViewScreen):
 
     @on(RowTable.Highlighted)
     def _show_record(self) -> None:
-        """Shows all fields of the record at the cursor below the table."""
         found = self._record()
         if not isinstance(found, HistoryRecord):
             self.query_one("#record", Line).show("")

@@ -251,7 +251,6 @@ class LiveScreen(TabbedView, LiveView):
         self.query_one("#live-tabs", Line).show(*cells)
 
     def _things(self, name: str) -> Collection[Any] | None:
-        """Returns the items of a tab; None before the first answer."""
         if self._watching is None:
             return None
         monitor, streams = self._watching.monitor, self._watching.streams
@@ -264,7 +263,6 @@ class LiveScreen(TabbedView, LiveView):
         return monitor.clients.values() if name == _CLIENTS else monitor.subscriptions
 
     def begin_tab(self) -> None:
-        """Each tab has a filter of its own."""
         self.hide_filter()
 
     @on(RowTable.Selected)

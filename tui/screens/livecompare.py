@@ -132,7 +132,6 @@ class Compared:
 
     @property
     def equal(self) -> bool:
-        """Whether there are no differences besides informational findings."""
         return not any(each.severity.value != "info" for each in self.proof.findings)
 
 
@@ -255,7 +254,6 @@ class LiveCompareScreen(ViewScreen):
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
-        """Shows the messages of the difference at the cursor."""
         row = self.query_one(RowTable).cursor
         if row >= len(self.findings):
             return

@@ -63,7 +63,6 @@ class LiveChannelScreen(_MonitorView):
         self.rows.fill(watched.subscriptions if watched else ())
 
     def update_rows(self) -> None:
-        """Puts the cursor on the first subscription to show."""
         super().update_rows()
         if self._at is not None and self.is_mounted:
             self.table.cursor = self.rows.find(self._at) or 0
@@ -102,7 +101,6 @@ class LiveChannelScreen(_MonitorView):
         self.app.push_screen(LiveClientScreen(self._session, self.place, self.watching, chosen.facts.client_id))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The messages are those of the store."""
         if action == "messages" and self.channel is None:
             return False
         return super().check_action(action, parameters)
@@ -146,8 +144,6 @@ class LiveClientScreen(_MonitorView):
 
 
 class LiveStreamScreen(LiveView):
-    """A stream and its consumers."""
-
     NAME = "live › stream"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("equals_sign", "compare", "Compare", key_display="=", id="live.compare"),

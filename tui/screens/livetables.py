@@ -91,7 +91,6 @@ def _first(width: int, first: Callable[[_T], int], *, wide: bool | None = None) 
 
 
 def _sequence(title: str, width: int, sequence: Callable[[_T], int], key: str = "") -> Column[_T]:
-    """Returns a column of sequences, sorted in descending order."""
     return Column(title, width, lambda t: str(sequence(t)), lambda t: -sequence(t), key=key, right=True)
 
 
@@ -124,7 +123,6 @@ def _who(watched: Watched) -> str:
 
 
 def subscription_rows(*, channel: bool = True, client: bool = True) -> Rows[Watched]:
-    """Returns a table of subscriptions with columns for the channel and the client."""
     short = channel and client
     columns: list[Column[Watched]] = [
         # The worst state first, then the largest lag; as one number, because there may be many thousands.
@@ -167,8 +165,6 @@ def _doing(watched: Watched, *, short: bool) -> Cell:
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums over the subscriptions of a client."""
-
     pending: int = 0
     lag: int = 0
     stalled: int = 0

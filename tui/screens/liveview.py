@@ -60,7 +60,6 @@ class LiveView(TableView):
         raise NotImplementedError
 
     def head(self) -> Iterable[Sequence[Cell]]:
-        """Yields the lines above the table."""
         raise NotImplementedError
 
     def compose_body(self) -> Iterable[Widget]:
@@ -112,7 +111,6 @@ class LiveView(TableView):
             self.status_changed()
 
     def status_cells(self) -> Sequence[Cell]:
-        """Yields the status line with the polling interval and the state of the server."""
         cells = list(super().status_cells())
         source = self.source
         if source is None or self._watching is None:
@@ -131,7 +129,6 @@ class LiveView(TableView):
         return cells
 
     def trouble(self) -> Iterable[Sequence[Cell]]:
-        """Yields the server's error and its remedy, or its last event."""
         source = self.source
         if source is None:
             return
@@ -152,7 +149,6 @@ class LiveView(TableView):
         super().action_filter()
 
     def action_leave(self) -> None:
-        """Removes the filter; without one, goes back."""
         if self.rows.filter:
             self.hide_filter()
             self.filter_by("")

@@ -123,7 +123,6 @@ class MessagesScreen(ViewScreen):
         self._write_line()
 
     def _show_detail(self) -> None:
-        """Shows the row at the cursor; a large payload is read in the background."""
         detail, window, at = self._detail, self.table.window, self.table.cursor
         if not detail.display:
             return
@@ -283,7 +282,6 @@ class MessagesScreen(ViewScreen):
         self.browser.open_view(View.FINDINGS, Place(channel=self.table.channel), above=True)
 
     def action_leave(self) -> None:
-        """Ends a search, hides the detail opened by the user, or goes back."""
         if self._search.running:
             self._search.cancel()
         elif self._detail.display and self.size.width < _BESIDE:

@@ -97,7 +97,6 @@ class MessageSearch:
 
 
 def _options(query: Query) -> list[str]:
-    """Returns the command line options of the same search."""
     pattern, kind = query.text, query.text[:2]
     if kind in ("r:", "x:", "t:"):
         pattern = pattern[2:]
@@ -109,7 +108,6 @@ def _options(query: Query) -> list[str]:
 
 
 def _problem(text: str) -> str:
-    """Returns the reason why a text cannot be searched; an empty text ends the dialog."""
     if not text.strip():
         return ""
     try:

@@ -49,7 +49,6 @@ class MessageRows(RowSource[Row]):
         self.arrange()
 
     def arrange(self) -> None:
-        """Fits the width of the columns to the last sequence and the times."""
         digits = max(len(str(self.window.highest)) if self.window is not None else 0, 5)
         time = 23 if self.wide else 19
         self.columns: Sequence[Column[Any]] = (
@@ -86,7 +85,6 @@ def _flags(message: WindowMessage) -> Cell:
 
 
 def flag_letters(message: WindowMessage) -> str:
-    """Returns one letter for each flag of a message."""
     letters = "r" if message.reply else ""
     if message.encrypted:
         letters += "E" if message.error else "e"
@@ -102,8 +100,6 @@ HINT = "a sequence; -1 the last; 50%; a time such as 2026-11-21T03:00:00Z, 03:00
 
 @dataclass(frozen=True)
 class Jump:
-    """A row to go to."""
-
     row: int
     remark: str = ""  #: the difference from the place the user typed; "" if none
 
@@ -164,7 +160,7 @@ class MessageTable(RowTable):
         """The rows or the row at the cursor changed."""
 
     class Progress(Message):
-        """`progress`, `state` or `follows` changed."""
+        pass
 
     def __init__(self, session: StoreSession, place: Place, *, id: str | None = None) -> None:
         assert place.channel is not None
@@ -201,7 +197,6 @@ class MessageTable(RowTable):
     # Contents
 
     def row(self) -> Row | None:
-        """Returns the row at the cursor; its payload may be truncated."""
         if self.window is None or not len(self.window):
             return None
         found = self.window.rows(self.cursor, self.cursor + 1)
@@ -223,7 +218,6 @@ class MessageTable(RowTable):
     # Files
 
     def open(self) -> None:
-        """Opens the files and shows the rows around the place, or the error."""
         self._known = self._survey()
         session = self._session
         try:
@@ -350,7 +344,6 @@ class MessageTable(RowTable):
     # Navigation
 
     def moved(self) -> None:
-        """The user has moved the cursor."""
         self._moved = True
 
     def go_to(self, text: str) -> str | None:
@@ -370,7 +363,6 @@ class MessageTable(RowTable):
         self._jump(Jump(row))
 
     def go_to_note(self, way: int) -> None:
-        """Goes to the next (1) or previous (-1) gap or damage."""
         if self.window is None:
             return
         found = self.window.next_note(self.cursor, backward=way < 0)
@@ -387,7 +379,6 @@ class MessageTable(RowTable):
         self.call_after_refresh(self._note_rows)
 
     def _to_place(self, window: Window) -> None:
-        """Puts the cursor on the place of the view."""
         place = self._place
         if not len(window):
             return

@@ -73,7 +73,6 @@ def _time_column(title: str, *, last: bool) -> Column[ChannelFacts]:
 
 
 def channel_rows() -> Rows[ChannelFacts]:
-    """Returns the table of channels."""
     columns: Sequence[Column[ChannelFacts]] = (
         Column(" ", 1, lambda facts: SYMBOLS[facts.state], lambda facts: (_RANK[facts.state], facts.name), key="state"),
         Column("channel", 15, lambda facts: name_text(facts.name), lambda facts: facts.name, key="name", grows=True),
@@ -220,7 +219,6 @@ _FEW = 4
 
 
 def _node(session: StoreSession, width: int, *, whole: bool) -> Iterable[Sequence[Cell]]:
-    """Yields the facts of a clustered node."""
     node = session.node
     if node is None:
         return

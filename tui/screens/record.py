@@ -142,7 +142,6 @@ class RecordScreen(ViewScreen):
             self._open()
 
     def trail(self) -> Iterable[Cell]:
-        """Yields the file instead of the view."""
         if self.place.channel is None:
             yield self.NAME
         else:
@@ -320,7 +319,6 @@ class RecordScreen(ViewScreen):
             table.focus()
 
     def action_fields(self) -> None:
-        """Switches between the bytes and the list of fields."""
         self._fields_only = not self._fields_only
         self._layout()
         self.query_one("#fields" if self._fields_only else "#hex").focus()

@@ -87,8 +87,6 @@ class SliceRows(ListRows[Entry]):
         return self.surveys.get(entry.path) if entry.slice and entry.path else None
 
     def _of_survey(self, title: str, width: int, cell: Callable[[SliceSurvey], str]) -> Column[Entry]:
-        """Returns a column of facts from a scan."""
-
         def shown(entry: Entry) -> Cell:
             if entry.slice is None:
                 return ""
@@ -118,7 +116,6 @@ class SliceRows(ListRows[Entry]):
         return thing.text if thing.path is None else None
 
     def level(self, entry: Entry) -> str:
-        """Returns the worst known severity of a row."""
         if entry.path is None:
             return entry.level
         known = self.worst.get(entry.path)
@@ -210,7 +207,6 @@ class SlicesScreen(ViewScreen):
                 self.notify(refused, severity="warning")
 
     def _levels(self) -> dict[Path, str]:
-        """Returns the worst severity of each file; archived slices have none."""
         found: dict[str, list[Finding]] = {}
         for finding in self.session.findings():
             found.setdefault(finding.file, []).append(finding)
@@ -286,7 +282,6 @@ class SlicesScreen(ViewScreen):
         yield self._legend
 
     def _file_findings(self, path: Path, room: int, about: tuple[str, ...] = ("",)) -> Iterable[Sequence[Cell]]:
-        """Yields the findings of a file whose codes start with one of the prefixes."""
         name = path.relative_to(self.session.store.path).as_posix()
         found = [each for each in self.session.findings() if each.file == name and each.code.startswith(about)]
         for finding in found[:3]:

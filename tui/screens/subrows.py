@@ -45,8 +45,6 @@ class SubscriptionRow:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GroupRow:
-    """A queue group of a channel, with its members."""
-
     channel: ChannelOverview
     group: QueueGroup
     words: str
@@ -54,20 +52,16 @@ class GroupRow:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Identity of the row, stable when the store is read again."""
         return ("group", self.channel.name, self.group.name, str(self.group.durable))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClientRow:
-    """A client, with the words for the filter."""
-
     client: ClientSummary
     words: str
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Identity of the row, stable when the store is read again."""
         return ("client", text(self.client.id))
 
 
@@ -90,7 +84,6 @@ class Gathered:
 
     @property
     def known(self) -> bool:
-        """Whether all logs are read."""
         if self._overview is None or self._overview is not self._session.overview:
             return False
         if self.channel is not None:

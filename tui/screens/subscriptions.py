@@ -98,7 +98,6 @@ class SubscriptionsScreen(TabbedView):
         self._take()
 
     def _take(self) -> None:
-        """Adds new rows, and shows them at intervals."""
         if not self.is_mounted:
             return
         if self.session.overview is not self._read:
@@ -116,7 +115,6 @@ class SubscriptionsScreen(TabbedView):
         cast(SubRows, self.rows).take(self.gathered)
 
     def update_rows(self) -> None:
-        """Shows the rows, with the cursor on the subscription of the place once it is there."""
         begun = time.monotonic()
         super().update_rows()
         if self._wanted is not None and self.tab == "subscriptions":
@@ -172,7 +170,6 @@ class SubscriptionsScreen(TabbedView):
             yield [(f"  … and {counted(len(found) - most, 'more damaged file')}; see the findings", "dim")]
 
     def _ask(self, file: str, kind: FileKind) -> None:
-        """Counts the records lost by a damaged log, in the background."""
         path = self._file(file)
         if file in self._asked or path is None:
             return
@@ -210,7 +207,6 @@ class SubscriptionsScreen(TabbedView):
         self.pane.show_beginning()
 
     def begin_tab(self) -> None:
-        """All tabs share one filter."""
         self.rows.filter = self.filter_field.value
         self.table.cursor = 0
         self._note()

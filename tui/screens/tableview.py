@@ -30,7 +30,6 @@ def filtering(group: str, leave: str = "leave", text: str = "Clear the filter, o
 
 
 def sorting(group: str) -> list[Binding]:
-    """Returns the sort keys; their ids start with `group`."""
     return [
         Binding("s", "sort", "Sort", id=f"{group}.sort"),
         Binding("S", "reverse", "Reverse", show=False, id=f"{group}.reverse"),
@@ -46,15 +45,12 @@ class FilterField(Input):
 
 
 class FilteredView(ViewScreen):
-    """A view with a `FilterField` and a table."""
-
     @property
     def table(self) -> RowTable:
         return self.query_one(RowTable)
 
     @property
     def pane(self) -> TablePane:
-        """The table with its pane, in views that have one."""
         return self.query_one(TablePane)
 
     @property
@@ -72,7 +68,6 @@ class FilteredView(ViewScreen):
         self.filter_field.focus()
 
     def action_leave(self) -> None:
-        """Removes the filter; without one, goes back."""
         if not self.filter_field.display:
             self.action_back()
             return
@@ -91,8 +86,6 @@ class FilteredView(ViewScreen):
 
 
 class TableView(FilteredView):
-    """A view whose table shows `Rows`."""
-
     rows: Rows[Any]  #: rows of the table
 
     #: Minimum number of columns of the screen for the complete table.
@@ -129,8 +122,6 @@ class TableView(FilteredView):
 
 
 class TabbedView(TableView):
-    """A view with several tables, one of them visible."""
-
     #: Separator of the names.
     SPACE: ClassVar[str] = " "
 
@@ -144,7 +135,6 @@ class TabbedView(TableView):
         self.tab, self.rows = name, self.tabs[name]
 
     def tab_cells(self, counts: Mapping[str, int | None]) -> list[Cell]:
-        """Returns the names of the tabs, each with its number of rows if known."""
         cells: list[Cell] = []
         for name in self.tabs:
             count = counts[name]

@@ -72,7 +72,6 @@ class TimelineScreen(ViewScreen):
         self._read()
 
     def facts_changed(self) -> None:
-        """A scan has found damaged messages or wrong indexes."""
         facts = self.session.channels.get(self.channel or "")
         if facts is not None and facts.survey is not None and facts.survey is not self._survey:
             self._read()
@@ -124,7 +123,6 @@ class TimelineScreen(ViewScreen):
         return self.query_one(Plot).columns
 
     def _arrange(self) -> None:
-        """Fits the visible period to the width and the cursor, and shows it."""
         timeline = self._timeline
         if timeline is None or not timeline.count or not self.is_mounted:
             self._write()
@@ -150,7 +148,6 @@ class TimelineScreen(ViewScreen):
         self._write()
 
     def _histogram(self, timeline: Timeline) -> Histogram | None:
-        """Returns the buckets of the visible period, if the timeline has them."""
         stop = self._start + self._width * self._buckets
         for source in (timeline.whole, self._detail):
             if source is None or self._width < source.width:
@@ -188,7 +185,6 @@ class TimelineScreen(ViewScreen):
 
     @property
     def _at(self) -> int:
-        """The bucket of the cursor in the visible period."""
         shown = self._shown
         if shown is None or not len(shown):
             return 0
@@ -245,14 +241,12 @@ class TimelineScreen(ViewScreen):
         self._arrange()
 
     def action_pan(self, way: int) -> None:
-        """Moves the visible period and the cursor by half its length."""
         step = max(self._buckets // 2, 1) * self._width * way
         self._start += step
         self._cursor += step
         self._arrange()
 
     def action_end(self, which: int) -> None:
-        """Moves the cursor to the beginning (0) or the end (1)."""
         self._cursor = self._limits[which]
         self._arrange()
 
@@ -291,12 +285,10 @@ class TimelineScreen(ViewScreen):
         self._arrange()
 
     def action_unit(self) -> None:
-        """Switches between messages, bytes and mean size."""
         self._unit = (self._unit + 1) % len(_UNITS)
         self._write()
 
     def action_next_gap(self, way: int) -> None:
-        """Moves the cursor to the next bucket with a gap or damage."""
         if self._timeline is None or self._shown is None:
             return
         source = self._timeline.whole

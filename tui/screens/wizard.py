@@ -58,8 +58,6 @@ class AccountRows(RowSource[Any]):
 
 @dataclass(frozen=True)
 class _Paragraph:
-    """A line of a remark."""
-
     text: str
     role: Role = ""
 
@@ -90,21 +88,16 @@ _PATIENCE = 10.0
 
 
 class _AccountTable(RowTable):
-    """The table of an account; Enter continues."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "Go on", id="wizard.next"),
     ]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """After the result there is no next step."""
         screen = self.screen
         return action != "choose" or (isinstance(screen, WizardScreen) and screen.check_action("next", ()))
 
 
 class WizardScreen(ViewScreen):
-    """The screen of a wizard."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "next", "Go on", id="wizard.next"),
         Binding("o", "open", "Open the new store", id="wizard.open"),
@@ -160,7 +153,6 @@ class WizardScreen(ViewScreen):
         return self.flow.writing
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enables the keys of the present step."""
         step = self.flow.step
         if action == "open":
             return self._opens() is not None

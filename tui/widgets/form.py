@@ -62,8 +62,6 @@ class _FieldInput(Input):
 
 
 class FormView(VerticalScroll, can_focus=False):
-    """Shows fields and writes the user's input into them."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "app.focus_previous", "The field above", show=False, id="form.up"),
         Binding("down", "app.focus_next", "The field below", show=False, id="form.down"),
@@ -71,18 +69,14 @@ class FormView(VerticalScroll, can_focus=False):
 
     @dataclass
     class Reached(Message):
-        """A field got the focus."""
-
         field: Field
 
     @dataclass
     class Changed(Message):
-        """The value of a field changed."""
-
         field: Field
 
     class Submitted(Message):
-        """The user accepts the form."""
+        pass
 
     def __init__(self, fields: Iterable[Field], *, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -69,7 +69,6 @@ class HexView(Lines):
         self.refresh()
 
     def choose(self, field: int) -> None:
-        """Selects a field and scrolls to its beginning."""
         if not self._parts:
             return
         self._field = max(0, min(field, len(self._parts) - 1))

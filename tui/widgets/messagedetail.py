@@ -131,7 +131,6 @@ class MessageDetail(Vertical):
         self._write(keep=True)
 
     def scroll_body(self, pages: float) -> None:
-        """Scrolls the payload by half pages."""
         pane = self.query_one(TextPane)
         pane.action_by(int(pages * max(pane.scrollable_content_region.height, 2)))
 

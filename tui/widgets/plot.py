@@ -65,7 +65,6 @@ class Plot(Widget, can_focus=True):
 
     @property
     def columns(self) -> int:
-        """Number of bars that fit."""
         return max(self.size.width - _SCALE - 1, 1)
 
     @property
@@ -79,7 +78,6 @@ class Plot(Widget, can_focus=True):
 
     @property
     def bar_width(self) -> int:
-        """Columns of each bar."""
         return max(1, min(self.columns // max(len(self._bars.values), 1), _WIDEST))
 
     def render_line(self, y: int) -> Strip:

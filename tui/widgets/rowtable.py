@@ -46,8 +46,6 @@ class RowTable(Lines):
 
     @dataclass
     class Highlighted(Message):
-        """The cursor has moved to another row."""
-
         table: RowTable
 
         @property
@@ -62,8 +60,6 @@ class RowTable(Lines):
 
     @dataclass
     class Selected(Message):
-        """The user has chosen a row."""
-
         table: RowTable
         row: int
 
@@ -228,7 +224,6 @@ class RowTable(Lines):
         self.cursor += lines
 
     def action_edge(self, which: int) -> None:
-        """Moves the cursor to the first (0) or last (1) row."""
         self.cursor = which * len(self._source)
 
     def action_sideways(self, columns: int) -> None:

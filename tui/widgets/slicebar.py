@@ -46,12 +46,10 @@ def bar_text(states: Sequence[BytesState]) -> str:
 
 
 def bar_cells(text: str) -> Sequence[tuple[str, Role]]:
-    """Returns the roles of the characters of a bar."""
     return [("".join(group), _ROLES.get(symbol, "")) for symbol, group in groupby(text)]
 
 
 def legend(states: Sequence[BytesState]) -> Sequence[Cell]:
-    """Yields the meaning of the symbols of some states."""
     cells: list[Cell] = []
     for state in states:
         symbol, role = BAR_SYMBOLS[state]

@@ -18,8 +18,6 @@ _STEP = 4
 
 
 class TablePane(Container):
-    """A table and its pane."""
-
     def __init__(self, source: RowSource[Any], *, id: str) -> None:
         super().__init__(id=id)
         self._source = source

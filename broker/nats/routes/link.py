@@ -35,28 +35,23 @@ class Net(Protocol):
     turns: Turns
     max_pending: int
 
-    def about(self, link: Link) -> dict[str, Any]:
-        """Returns the INFO for the other end."""
+    def about(self, link: Link) -> dict[str, Any]: ...
 
-    def credentials(self, link: Link) -> dict[str, Any]:
-        """Returns the CONNECT for the other end."""
+    def credentials(self, link: Link) -> dict[str, Any]: ...
 
     def agrees(self, fields: Any) -> str:
         """Returns the reason why a server cannot be in this cluster; empty if it can."""
 
     def connected(self, link: Link) -> None: ...
 
-    def introduced(self, link: Link) -> bool:
-        """The other end has sent its CONNECT. Returns whether it is accepted; otherwise the link was closed."""
+    def introduced(self, link: Link) -> bool: ...
 
     def informed(self, link: Link, fields: Any) -> None:
         """The other end has sent a new INFO about itself, or about a third server."""
 
-    def wished(self, link: Link, wish: Wish) -> None:
-        """The interest of clients there has changed."""
+    def wished(self, link: Link, wish: Wish) -> None: ...
 
-    def arrived(self, link: Link, message: Message) -> None:
-        """A message for clients here has arrived."""
+    def arrived(self, link: Link, message: Message) -> None: ...
 
     def overloaded(self) -> bool:
         """Delivers messages between parts of this process. Returns whether some are left."""
@@ -115,7 +110,6 @@ class Link(asyncio.Protocol):
 
     @property
     def remote_id(self) -> str:
-        """Id of the other end; empty before its INFO."""
         return str(self.remote.get("server_id", ""))
 
     # Life
@@ -142,7 +136,6 @@ class Link(asyncio.Protocol):
         self._end("Client Closed" if problem is None else f"Read Error: {problem}")
 
     def close(self, reason: str, error: str = "") -> None:
-        """Closes the connection with a reason for the log and an `error` for the other end."""
         if self.closed:
             return
         if error:
@@ -165,7 +158,6 @@ class Link(asyncio.Protocol):
         self._net.gone(self)
 
     def look_after(self, now: int) -> None:
-        """Pings the other end when due (monotonic ns), and closes the connection if it does not answer or read."""
         if not self.open:
             return
         waiting = self._transport.get_write_buffer_size()
@@ -191,7 +183,6 @@ class Link(asyncio.Protocol):
     # Output
 
     def send(self, data: bytes) -> None:
-        """Appends to the output of this round."""
         if self.closed:
             return
         self._out.append(data)
@@ -202,7 +193,6 @@ class Link(asyncio.Protocol):
             self._flushing = asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Writes the collected output."""
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
@@ -217,12 +207,10 @@ class Link(asyncio.Protocol):
 
     @property
     def pending(self) -> int:
-        """Bytes not yet sent."""
         return self._out_size + (0 if self.closed else self._transport.get_write_buffer_size())
 
     @property
     def congested(self) -> bool:
-        """Whether the backlog is so long that patient senders should pause."""
         return self.pending > _FULL
 
     def deliver(self, subject: bytes, reply: bytes, queues: list[bytes], header_size: int, payload: bytes) -> None:

@@ -46,8 +46,6 @@ _PROTOCOL: Final = 2
 
 
 class Host(Protocol):
-    """The server with the routes."""
-
     options: NatsOptions
     id: str
     name: str
@@ -57,18 +55,14 @@ class Host(Protocol):
     turns: Turns
 
     @property
-    def port(self) -> int:
-        """The port for clients."""
+    def port(self) -> int: ...
 
     @property
-    def behind(self) -> bool:
-        """Whether earlier messages of this process still wait for their delivery."""
+    def behind(self) -> bool: ...
 
-    def drain(self) -> None:
-        """Delivers messages between parts of this process."""
+    def drain(self) -> None: ...
 
-    def announce(self) -> None:
-        """Sends the known servers to clients."""
+    def announce(self) -> None: ...
 
 
 class Mesh:
@@ -208,14 +202,12 @@ class Mesh:
             await asyncio.sleep(_RETRY * random.uniform(0.9, 1.3))
 
     def leave(self) -> None:
-        """Announces to the other servers that this one is about to end."""
         for link in self.links.values():
             if link.open:
                 link.send(wire.info(self.about(link) | {"ldm": True}))
 
     @property
     def ways(self) -> list[Link]:
-        """The connection to each other server."""
         return list(self._ways.values())
 
     @property
@@ -226,7 +218,6 @@ class Mesh:
     # Callbacks of links
 
     def about(self, link: Link) -> dict[str, Any]:
-        """Returns the INFO for the other end."""
         host, cluster = self._host, self.cluster
         fields: dict[str, Any] = {
             "server_id": host.id,
@@ -259,7 +250,6 @@ class Mesh:
         return address(local_host if unspecified(options.host) and local_host else options.host, self._host.port)
 
     def credentials(self, link: Link) -> dict[str, Any]:
-        """Returns the CONNECT for the other end."""
         fields: dict[str, Any] = {
             "echo": True,
             "verbose": False,
@@ -326,7 +316,6 @@ class Mesh:
                     link.close("Duplicate Route")
 
     def _pass_on(self, newcomer: Link) -> None:
-        """Announces a new server to the others."""
         told = {name: value for name, value in newcomer.remote.items() if name != "nonce"}
         if not told.get("ip"):
             told["ip"] = f"nats-route://{address(newcomer.host, int(told.get('port') or 0))}/"
@@ -335,7 +324,6 @@ class Mesh:
                 link.send(wire.info(told))
 
     def informed(self, link: Link, fields: Any) -> None:
-        """The other end has sent a new INFO about itself, or about a third server."""
         other = str(fields.get("server_id", ""))
         if other == link.remote_id:
             link.remote |= fields
@@ -356,13 +344,11 @@ class Mesh:
 
     @property
     def connect_urls(self) -> list[str]:
-        """URLs for clients of the other servers."""
         if self.cluster.no_advertise:
             return []
         return [str(url) for link in self._ways.values() for url in link.remote.get("connect_urls") or ()]
 
     def gone(self, link: Link) -> None:
-        """Removes a closed link; another one to the same server takes its place."""
         self.links.pop(link.number, None)
         other = link.remote_id
         if self._ways.get(other) is not link:
@@ -380,7 +366,6 @@ class Mesh:
     # Interest
 
     def wished(self, link: Link, wish: wire.Wish) -> None:
-        """The interest of clients of another server has changed."""
         if wish.account != wire.ACCOUNT:
             return
         key = wish.subject, wish.queue
@@ -423,7 +408,6 @@ class Mesh:
         )
 
     def interest(self, subject: bytes, queue: bytes, change: int) -> None:
-        """Announces a change in the subscriptions of clients here."""
         key = subject, queue
         before = self._mine.get(key, 0)
         self._mine[key] = count = before + change
@@ -444,7 +428,6 @@ class Mesh:
             )
 
     def overloaded(self) -> bool:
-        """Delivers messages between parts of this process. Returns whether some are left."""
         self._host.drain()
         return self._host.behind
 

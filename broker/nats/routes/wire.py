@@ -48,8 +48,6 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message for clients of this server."""
-
     account: bytes  #: account of the clients
     subject: bytes
     reply: bytes  #: reply subject; empty for none
@@ -60,8 +58,6 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Reason of the other server to close the connection."""
-
     text: str
 
 
@@ -80,7 +76,6 @@ class Parser:
         self._buffer += data
 
     def events(self) -> Iterator[Event]:
-        """Yields the complete events. Raises `WireError`."""
         buffer, at = self._buffer, 0
         try:
             while (end := buffer.find(b"\n", at)) >= 0:
@@ -211,7 +206,6 @@ def wish(subject: bytes, queue: bytes, weight: int) -> bytes:
 
 
 def message(subject: bytes, reply: bytes, queues: Sequence[bytes], header_size: int, payload: bytes) -> bytes:
-    """Returns the lines of a message."""
     middle = b""
     if queues:
         middle = b"%b %b " % (b"+ " + reply if reply else b"|", b" ".join(queues))
