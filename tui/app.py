@@ -139,13 +139,13 @@ class Browser(App[None]):
     def _setting_problems(self) -> Iterable[str]:
         yield from self.settings.problems
         if self.settings.theme and self.settings.theme not in self.available_themes:
-            yield f"there is no theme {self.settings.theme}; there are: {', '.join(sorted(self.available_themes))}"
+            yield f"unknown theme {self.settings.theme}; available themes: {', '.join(sorted(self.available_themes))}"
         if not self.settings.keymap:
             return
         known = {binding.id for _, binding in bindings()}
         for name in self.settings.keymap:
             if name not in known:
-                yield f"there is no binding {name}; the ids are on the help page (?)"
+                yield f"unknown binding {name}; the help page (?) lists the ids"
 
     def _screen(self, view: View, place: Place) -> ViewScreen:
         screen: ViewScreen = screen_class(view)(self.session, place)
@@ -184,7 +184,7 @@ class Browser(App[None]):
         if self.session is None:
             return "" if view is View.LIVE else "no store is open"
         if view is View.LIVE and not (self.monitor or self.connecting):
-            return "name a server to watch it: --monitor URL or --server URL"
+            return "no server to watch: start with --monitor URL or --server URL"
         named = place is not None and (place.file is not None or place.channel is not None)
         if view in OF_A_CHANNEL and not named and self._channel(view) is None:
             return "choose a channel first"
@@ -296,7 +296,7 @@ class Browser(App[None]):
         found = [name for name in names if name == text] or [name for name in names if name.startswith(text)]
         found = found or [name for name in names if text.lower() in name.lower()]
         if not found:
-            return f"{text}: no place in this view, no view, and no channel"
+            return f"{text}: not a place in this view, a view or a channel"
         self.open_view(View.MESSAGES, Place(channel=found[0]))
         return ""
 
@@ -313,8 +313,8 @@ class Browser(App[None]):
 
         if self.session is None:
             return
-        given = "the key is known; Enter alone forgets it" if self.session.store.key else ""
-        hint = f"the key that the server was given; it is kept in memory only{given and '; '}{given}"
+        given = "a key is set; an empty text removes it" if self.session.store.key else ""
+        hint = f"the server's encryption key; it is kept in memory only{given and '; '}{given}"
         self.push_screen(PromptScreen("encryption key", hint, hidden=True), self._use_key)
 
     def _use_key(self, text: str | None) -> None:
@@ -322,7 +322,7 @@ class Browser(App[None]):
             return
         if text or self.session.store.key is not None:
             self.session.use_key(text.encode() or None)
-            self.notify("payloads are decrypted with this key" if text else "the key is forgotten")
+            self.notify("payloads are decrypted with this key" if text else "the key is removed")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Without a store, the actions unlock, rescan and encryption key are off."""
@@ -345,12 +345,12 @@ class Browser(App[None]):
         for view in View:
             if self.session is not None or view is View.LIVE:
                 yield SystemCommand(f"View: {view.value}", f"Open the view {view.value}", self._opener(view))
-        yield SystemCommand("Unlock or lock", "Allow plans to be carried out, or forbid it", self.action_unlock)
+        yield SystemCommand("Unlock or lock", "Allow or forbid changes", self.action_unlock)
         yield SystemCommand("Scan again", "Read the whole store again", self.action_rescan)
-        yield SystemCommand("Encryption key", "Give the key to see encrypted payloads", self.action_encryption_key)
-        yield SystemCommand("Commands", "The command lines that show the same", self.action_commands)
+        yield SystemCommand("Encryption key", "Set the key for encrypted payloads", self.action_encryption_key)
+        yield SystemCommand("Commands", "Equivalent command lines", self.action_commands)
         yield SystemCommand("Dark or light", "Change the theme", self.action_toggle_theme)
-        yield SystemCommand("Keys", "The keys that work here", self.action_help)
+        yield SystemCommand("Keys", "The active keys", self.action_help)
         yield SystemCommand("Quit", "Leave", self.action_leave)
 
     def _opener(self, view: View) -> Any:

@@ -37,7 +37,7 @@ def read_settings(path: Path, *, must_exist: bool = False) -> Settings:
 
 
 def _settings(values: dict[str, Any], path: Path) -> Settings:
-    problems = [f"{path}: there is no section [{name}]" for name in values if name not in ("keys", "display")]
+    problems = [f"{path}: unknown section [{name}]" for name in values if name not in ("keys", "display")]
     keymap: dict[str, str] = {}
     keys = values.get("keys", {})
     # TOML reads an id without quotes as a table: app.quit is {"app": {"quit": …}}.

@@ -72,14 +72,14 @@ class Address:
             parts = urlsplit(text.strip() if "://" in text else f"http://{text.strip()}")
             port, host = parts.port, parts.hostname
         except ValueError:
-            raise UsageError("the URL of the monitoring cannot be taken apart", _EXPECTED) from None
+            raise UsageError("the monitoring URL is malformed", _EXPECTED) from None
         if parts.scheme in ("nats", "tls", "ws", "wss"):
-            remedy = f"{_EXPECTED}; where clients connect is named with --server"
-            raise UsageError(f"monitoring is asked by HTTP, not by {parts.scheme}://", remedy)
+            remedy = f"{_EXPECTED}; the address for clients belongs to --server"
+            raise UsageError(f"monitoring uses HTTP, not {parts.scheme}://", remedy)
         if parts.scheme not in ("http", "https"):
-            raise UsageError(f"monitoring is asked by HTTP, not by {escape_line(parts.scheme)}://", _EXPECTED)
+            raise UsageError(f"monitoring uses HTTP, not {escape_line(parts.scheme)}://", _EXPECTED)
         if not host or any(c.isspace() or not c.isprintable() for c in host) or not _is_host(host):
-            raise UsageError("the URL of the monitoring names no host", _EXPECTED)
+            raise UsageError("the monitoring URL has no host", _EXPECTED)
         tls = parts.scheme == "https"
         login = None
         if parts.username is not None:
@@ -182,14 +182,16 @@ class Endpoint:
         except (ValueError, RecursionError):
             if body.lstrip()[:1] == b"<":
                 raise MonitorError(
-                    f"{where} is a page for people", f"this is not the monitoring of a server: {_START}"
+                    f"{where} is a web page", f"this is not the monitoring of a server: {_START}"
                 ) from None
             raise MonitorError(
                 f"{where} is not JSON: {escape_line(body[:40].decode('latin-1'))}",
                 f"is this the monitoring of a NATS Streaming server? {_START}",
             ) from None
         if not isinstance(document, dict):
-            raise MonitorError(f"{where} is JSON, but no object", "is this the monitoring of a NATS Streaming server?")
+            raise MonitorError(
+                f"{where} is JSON, but not an object", "is this the monitoring of a NATS Streaming server?"
+            )
         return document
 
     def _refused(self, response: http.client.HTTPResponse, target: str, body: bytes) -> MonitorError:
@@ -198,7 +200,7 @@ class Endpoint:
             remedy = "give user and password in the URL: http://USER:PASSWORD@host:8222 (they are never shown)"
             if self.address.login is not None:
                 remedy = "check user and password in the URL"
-            return MonitorError(f"{where} does not let us in (HTTP {status})", remedy)
+            return MonitorError(f"{where} refuses access (HTTP {status})", remedy)
         if status == 404:
             return MissingError(
                 f"{where} has no {target} (HTTP 404)",
@@ -206,7 +208,7 @@ class Endpoint:
             )
         if 300 <= status < 400:
             place = escape_line(_without_login(response.headers.get("Location", "")))[:120]
-            return MonitorError(f"{where} sends us elsewhere: {place or 'nowhere'}", "name that URL with --monitor")
+            return MonitorError(f"{where} redirects to {place or 'no URL'}", "name that URL with --monitor")
         text = escape_line(body[:200].decode("utf-8", "replace").strip())
         if text.startswith("<"):
             text = ""
@@ -222,18 +224,18 @@ class Endpoint:
             )
         if isinstance(problem, ssl.SSLCertVerificationError):
             remedy = "name the authority to trust with the environment variable SSL_CERT_FILE, or the right host"
-            return MonitorError(f"{where}: its certificate is not good: {problem.verify_message}", remedy)
+            return MonitorError(f"{where}: its certificate is not valid: {problem.verify_message}", remedy)
         if isinstance(problem, ssl.SSLError):
             return MonitorError(f"{where}: no TLS there: {problem.reason}", "try http:// instead of https://")
         if isinstance(problem, socket.gaierror):
-            return GoneError(f"{where}: there is no host of that name: {problem.strerror}", "check the URL")
+            return GoneError(f"{where}: unknown host: {problem.strerror}", "check the URL")
         if isinstance(problem, ConnectionRefusedError):
             return GoneError(f"{where}: nothing is listening there", f"is the server running? {_START}")
         if isinstance(problem, http.client.RemoteDisconnected | ConnectionError | http.client.IncompleteRead):
             return GoneError(f"{where}: the connection broke", "the server may have ended, or speak TLS: try https://")
         if isinstance(problem, http.client.HTTPException | ValueError):
             if "INFO {" in str(problem):
-                return MonitorError(f"{where} is where clients connect to NATS, not the monitoring", _START)
+                return MonitorError(f"{where} is the port for NATS clients, not the monitoring", _START)
             return MonitorError(f"{where} does not speak HTTP", _START)
         if isinstance(problem, OSError):
             return GoneError(f"{where}: {problem.strerror or problem}", "check host and port")

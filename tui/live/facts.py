@@ -197,9 +197,7 @@ class Channel:
 def read_server(document: Document) -> Server:
     """Reads `serverz`. Raises `MonitorError` if none of its members is there."""
     if not {"cluster_id", "state", "total_msgs"} & document.keys():
-        raise MonitorError(
-            "the answer has nothing of what a NATS Streaming server says about itself", "check host, port and path"
-        )
+        raise MonitorError("the answer does not describe a NATS Streaming server", "check host, port and path")
     return read(Server, document)
 
 

@@ -88,7 +88,7 @@ class Streams(LiveSource):
             try:
                 if not connection.connected:
                     raise ConnectionLostError(
-                        f"{self.url}: the connection broke", "the client goes on trying to connect"
+                        f"{self.url}: the connection broke", "the client keeps trying to reconnect"
                     )
                 self.url, self.server = connection.url, connection.server_name
                 self.version = str(connection.info.get("version", ""))

@@ -50,7 +50,7 @@ class ExportWizard(Wizard[Export]):
     UNCHECKED = True
     MEANINGS: ClassVar[Mapping[ExitCode, str]] = {
         ExitCode.CLEAN: "everything was intact",
-        ExitCode.FINDINGS: "done; damage was met, or something could not be read",
+        ExitCode.FINDINGS: "done, with damage or unreadable parts",
     }
 
     def __init__(self, source: SourceStore) -> None:
@@ -58,18 +58,18 @@ class ExportWizard(Wizard[Export]):
             Exporting,
             to="a new directory, or a file if the name ends in .parquet, .ndjson, .csv (.gz, .zst), .sqlite or .duckdb",
             table="which table",
-            channels="only channels that match, with * and >; several with blanks",
+            channels="only matching channels, with * and >; separate several with blanks",
             sequences="only these sequences of each channel: 10:20, 10: or :20",
-            since="not older: 2026-11-21T03:00:00Z, or an age such as 1d3h",
+            since="only messages since 2026-11-21T03:00:00Z, or an age such as 1d3h",
             until="older than this",
-            format="kind of files; what the name says, otherwise parquet",
-            compression="snappy in Parquet, none of text",
-            columns="only these columns, with commas; all if empty",
-            by="directories such as channel=orders/date=2026-11-21: store, channel, date, with commas",
-            file_size="bytes of the store that become one file, about",
-            mode="damaged places: as rows, left out, or the end of it",
+            format="file format; by default that of the file name, otherwise parquet",
+            compression="by default snappy for Parquet, none for text",
+            columns="only these columns, separated by commas; all if empty",
+            by="directories such as channel=orders/date=2026-11-21: store, channel, date, separated by commas",
+            file_size="approximate bytes of the store per file",
+            mode="damaged places: become rows, are skipped, or end the export",
             archived="read .bak slices as well",
-            overwrite="replace an earlier export, when the new one is complete",
+            overwrite="replace an earlier export once the new one is complete",
         )
         super().__init__(source, *fields)
         self.form.fields["to"].value = source.beside("-messages")
@@ -88,9 +88,11 @@ class ExportWizard(Wizard[Export]):
 
     def _exporting(self) -> Exporting:
         form = self.form
-        to = form.needed("to", "where is it to go?")
+        to = form.needed("to", "no target")
         if to == STDOUT or "://" in to:
-            raise FieldError("to", "the browser writes to directories and files of this machine", "name one of them")
+            raise FieldError(
+                "to", "the browser writes only to directories and files of this machine", "name a directory or file"
+            )
         if to.startswith("~"):
             to = os.path.expanduser(to)  # noqa: PTH111 (a slash at the end means something)
         return form.taken(Exporting, to=to)
@@ -99,7 +101,7 @@ class ExportWizard(Wizard[Export]):
         exporting, layout = self.plan.exporting, self.plan.layout
         replaced = " An earlier export there is replaced." if exporting.overwrite else ""
         return (
-            f"The table {layout.table.value} goes to {name_text(exporting.to)} as {_kind(layout)}. "
+            f"The table {layout.table.value} is written to {name_text(exporting.to)} as {_kind(layout)}. "
             f"{self.source.shown} is only read.{replaced}"
         )
 
@@ -129,7 +131,7 @@ class ExportWizard(Wizard[Export]):
         kinds = [f"{what} {number(count)}" for what, count in written.tally.most_common() if what not in layout.good]
         if kinds:
             outcome.remarks.append(Remark("status", f"{', '.join(kinds)}: see the findings of the store", "warn"))
-        outcome.remark([_unreadable(each) for each in result.unreadable], "more that could not be read")
+        outcome.remark([_unreadable(each) for each in result.unreadable], "more unreadable parts")
         return outcome
 
 
@@ -158,7 +160,7 @@ def _describe(planned: Export, preview: Preview) -> None:
         if bound is not None:
             preview.facts.append((label, format_time(bound)))
     preview.rows = sorted(found.values(), key=lambda each: each.name)
-    preview.remark([_unreadable(each) for each in plan.unreadable], "more that cannot be read")
+    preview.remark([_unreadable(each) for each in plan.unreadable], "more unreadable parts")
 
 
 def _unreadable(each: Failed) -> Remark:

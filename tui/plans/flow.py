@@ -76,7 +76,7 @@ class Flow:
     def answer(self, text: str, *, unlocked: bool) -> str:
         """Returns the reason why the name typed for confirmation is refused, or "" if it is right."""
         if not unlocked:
-            return "this is read only: press W to allow changes"
+            return "read only: press W to allow changes"
         wanted = self.wizard.source.name
         if text != wanted:
             return f"type the store's name exactly: {wanted}" if text else f"type the store's name: {wanted}"

@@ -59,14 +59,16 @@ class TruncateWizard(Wizard[TruncationPlan]):
             field_of(
                 "backup",
                 BACKUP.like(default=backup if backup.isprintable() else ""),
-                "where what is removed is saved before, in a directory of its own",
+                "new directory for a backup of the removed bytes",
             ),
             field_of(
                 "server_version",
                 Option(help="", default=SERVER_VERSIONS[0], choices=SERVER_VERSIONS),
                 "which server's repair",
             ),
-            field_of("force", FORCE, "also if salvage would keep more, or a server seems to be using the store"),
+            field_of(
+                "force", FORCE, "continue although salvage would keep more, or a server seems to be using the store"
+            ),
         )
         self._backup = Path()
 
@@ -76,17 +78,17 @@ class TruncateWizard(Wizard[TruncationPlan]):
 
     def look(self, job: Job[Preview], preview: Preview) -> TruncationPlan:
         source, force = self.source, self.form.flag("force")
-        backup = self._backup = self.form.needed("backup", "where is what is removed to be saved?")
+        backup = self._backup = self.form.needed("backup", "no directory for the backup")
         store = source.open()
-        self.look_for_uses(job, preview, "it may write what is being repaired")
+        self.look_for_uses(job, preview, "it may write to the files under repair")
         job.begin_phase("forecasting", store.data_size(store.channel_names))
         version = self.form.text("server-version")
         server = own_server(store, version=version, workers=source.workers)
         plan = plan_truncation(store, server, progress=job.advance)
-        job.begin_phase("reading what would go")
+        job.begin_phase("reading the bytes to remove")
         if plan.idle and not force:
             preview.idle = plan.idle
-            preview.verdict = ("no file has to be cut", "good")
+            preview.verdict = ("no file needs to be cut", "good")
             return plan
         _describe(plan, backup, preview, force)
         room = partial(check_room, backup / "1", saved_bytes(plan.steps))
@@ -99,17 +101,17 @@ class TruncateWizard(Wizard[TruncationPlan]):
         store, backup = self.source.shown, name_text(self._backup)
         return (
             f"{counted(cut, 'file')} of {store} {'is' if cut == 1 else 'are'} cut, {counted(changed, 'file')} changed "
-            f"in all; before, {saved} are saved in {backup}."
+            f"in all; first, {saved} are saved in {backup}."
         )
 
     def cancelled(self) -> str:
         return (
-            f"nothing is changed if the backup was not complete, and {self.source.shown} is as "
-            "it was; otherwise it is carried out to the end, because half a repair is none"
+            f"unless the backup was complete, {self.source.shown} is unchanged; "
+            "otherwise the repair is carried out to the end, because half a repair is none"
         )
 
     def run(self, job: Job[Outcome]) -> Outcome:
-        job.begin_phase("saving what goes", saved_bytes(self.plan.steps))
+        job.begin_phase("saving the bytes to remove", saved_bytes(self.plan.steps))
 
         def advance(count: int) -> None:
             job.advance(count)
@@ -133,7 +135,7 @@ class TruncateWizard(Wizard[TruncationPlan]):
             outcome.facts = [("saved before", f"{format_size(saved_bytes(plan.steps))} in {name_text(result.backup)}")]
         if result.after.starts and not result.after.recovered:
             outcome.verdict = ("the server would start now, as if the store were empty: do not start it", "bad")
-            outcome.next_text = "put back what was saved, and salvage"
+            outcome.next_text = "restore the backup, and salvage"
             return outcome
         if result.after.starts and not result.after.destroys:
             outcome.verdict = ("the server would start now", "good")
@@ -143,7 +145,7 @@ class TruncateWizard(Wizard[TruncationPlan]):
             outcome.verdict = (f"a start would destroy data: {result.after.destroys[0].sentence()}", "bad")
         else:
             outcome.verdict = (f"the server would still not start: {result.after.error or ''}", "bad")
-        outcome.next_text = "write what is intact to a new store"
+        outcome.next_text = "write the intact records to a new store"
         outcome.next_command = ("stantools", "salvage", os.fspath(plan.store.path), "--out", "NEW")
         return outcome
 
@@ -157,9 +159,9 @@ def _describe(plan: TruncationPlan, backup: Path, preview: Preview, force: bool)
     if not plan.forecast.starts:
         preview.verdict = (f"{verdict}, and the server would still not start", "bad")
     elif intact:
-        preview.verdict = (f"{verdict}; {counted(intact, 'intact record')} would go with it", "bad")
+        preview.verdict = (f"{verdict}; {counted(intact, 'intact record')} would be removed with it", "bad")
     else:
-        preview.verdict = (f"{verdict}; no intact record would go", "good")
+        preview.verdict = (f"{verdict}; no intact record would be removed", "good")
     preview.facts = [
         ("backup", name_text(backup)),
         ("saved there", format_size(saved_bytes(plan.steps))),
@@ -172,9 +174,9 @@ def _describe(plan: TruncationPlan, backup: Path, preview: Preview, force: bool)
         preview.remarks.append(Remark("now", f"the server does not start: {plan.before.error}", "warn"))
     for cut in plan.cuts:
         text = f"{name_text(cut.file)} from {number(cut.size_before)} to {number(cut.size_after)} bytes, "
-        text += f"{counted(cut.kept, 'record')} stay"
+        text += f"{counted(cut.kept, 'record')} kept"
         if cut.intact:
-            text += f"; {counted(cut.intact, 'intact record')} go"
+            text += f"; {counted(cut.intact, 'intact record')} removed"
             text += f" (sequences {describe_ranges(cut.sequences, 4)})" if cut.sequences else ""
         preview.remarks.append(Remark("cut", text, "bad" if cut.intact else "accent"))
     cut_files = {cut.file for cut in plan.cuts}

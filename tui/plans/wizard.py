@@ -188,7 +188,7 @@ class Wizard(ABC, Generic[_Plan]):
         """Carries out the last plan. A cancelled run leaves everything unchanged, or as `cancelled` says."""
 
     def cancelled(self) -> str:
-        return f"nothing was written; {self.source.shown} is as it was"
+        return f"nothing was written; {self.source.shown} is unchanged"
 
     def look_for_uses(self, job: Job[Preview], preview: Preview, warning: str) -> None:
         """Adds signs of a server that uses the store, with a `warning`. Without `force` they are obstacles."""
@@ -234,7 +234,7 @@ WIZARDS: tuple[Entry, ...] = (
     Entry(
         "truncate-bad-eof",
         "the server's own repair: broken ends are cut off",
-        "changed; what goes is saved before",
+        "changed; removed bytes are saved first",
         "tui.plans.truncate",
         "TruncateWizard",
     ),

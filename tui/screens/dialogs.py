@@ -148,7 +148,7 @@ class HelpScreen(ModalScreen[None]):
             yield Line(id="keys")
 
     def on_mount(self) -> None:
-        self.query_one(".sheet").border_title = "keys that work here"
+        self.query_one(".sheet").border_title = "active keys"
         self.query_one("#keys", Line).show_lines(self._lines)
 
     def action_scroll(self, way: str) -> None:

@@ -31,7 +31,7 @@ _TAKE = 0.05
 
 _SEVERITY_WORDS = {
     Severity.ERROR: "Data is damaged or lost, or the server would not start.",
-    Severity.WARNING: "Nothing is lost yet, but something is not as a healthy server leaves it.",
+    Severity.WARNING: "Nothing is lost yet, but a healthy server does not leave a store like this.",
     Severity.INFO: "Worth knowing; no action is needed.",
 }
 
@@ -61,7 +61,7 @@ class FindingsScreen(FilteredView):
         Binding("e", "errors", "Errors", id="findings.errors"),
         *filtering("findings"),
         Binding("n", "next(1)", "Next group", show=False, id="findings.next_group"),
-        Binding("N", "next(-1)", "Group before", show=False, id="findings.previous_group"),
+        Binding("N", "next(-1)", "Previous group", show=False, id="findings.previous_group"),
         Binding("y", "copy", "Copy", id="findings.copy"),
         Binding("J", "scroll(1)", "Explanation down", show=False, id="findings.explanation_down"),
         Binding("K", "scroll(-1)", "Explanation up", show=False, id="findings.explanation_up"),
@@ -158,7 +158,7 @@ class FindingsScreen(FilteredView):
         if rows.errors_only:
             cells.append((" (errors only)", "accent"))
         if not self.session.scanned:
-            cells.append(("  not everything is checked yet", "dim"))
+            cells.append(("  the scan is not complete", "dim"))
         self.query_one("#find-summary", Line).show(*cells)
         self._write_explanation()
 
@@ -178,13 +178,13 @@ class FindingsScreen(FilteredView):
             elif rows.grouping is Grouping.SEVERITY:
                 yield [_SEVERITY_WORDS[Severity(what.name)]]
             else:
-                yield [("space folds the group, b groups otherwise", "dim")]
+                yield [("space folds the group, b changes the grouping", "dim")]
         elif rows.findings:
             yield [("nothing matches the filter", "dim")]
         elif self.session.scanned:
-            yield [("✓ ", "good"), "Every byte was checked, and nothing is wrong."]
+            yield [("✓ ", "good"), "Every byte was checked; there are no findings."]
         else:
-            yield [("nothing was found yet", "dim")]
+            yield [("no findings yet", "dim")]
 
     def _at_cursor(self) -> tuple[RowTable, Group | int | None]:
         table = self.table
@@ -250,7 +250,7 @@ class FindingsScreen(FilteredView):
         self.note("stantools", "explain", finding.code)
         found = place_of(self.session, finding)
         if found is None:
-            self.notify("this finding has no place that could be shown", severity="warning")
+            self.notify("this finding has no place to show", severity="warning")
             return
         self.browser.open_view(*found, above=True)
 

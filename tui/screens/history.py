@@ -244,6 +244,6 @@ class HistoryScreen(ViewScreen):
     def action_messages(self) -> None:
         found = self._at_cursor()
         if found is None or found.sequence is None:
-            self.notify("this record is about no message", severity="warning")
+            self.notify("this record names no message", severity="warning")
             return
         self.browser.open_view(View.MESSAGES, Place(channel=self.channel, seq=found.sequence), above=True)

@@ -66,7 +66,7 @@ def server_head(monitor: Monitor, width: int) -> Iterable[Sequence[Cell]]:
     if server.state == "FT_STANDBY":
         yield [("standby: it shows nothing of the store until it becomes active", "warn")]
     elif server.role and server.role != "Leader":
-        yield [(f"{name_text(server.role)}: subscriptions are at work at the leader of the cluster", "warn")]
+        yield [(f"{name_text(server.role)}: the leader of the cluster serves the subscriptions", "warn")]
 
 
 def _who(monitor: Monitor, server: Server, width: int, grey: Role) -> Sequence[Cell]:

@@ -99,7 +99,7 @@ class ChannelChoice(ModalScreen[Sequence[str] | None]):
             yield RowTable(ListRows([_CHOICE]))
 
     def on_mount(self) -> None:
-        why = "its subjects are those of several channels" if self._candidates else "nothing in it says"
+        why = "its subjects are those of several channels" if self._candidates else "its configuration does not tell"
         self.query_one("#question", Line).show(f"Which channel is stream {name_text(self._stream)} made of? ({why})")
         self._fill("")
         self.query_one(RowTable).focus()
@@ -243,7 +243,7 @@ class LiveCompareScreen(ViewScreen):
             text = "cancelling" if job.cancelling else job.phase or "connecting"
             shown = f"{share:>4.0%} {bar(share, 30):<30}" if share is not None else ""
             yield [(f"{text} ", "accent"), (shown, "accent")]
-            yield [("The stream is read through a consumer that is removed again; nothing else is made there.", "dim")]
+            yield [("The stream is read through a temporary consumer; nothing else is created there.", "dim")]
         elif job.state is JobState.CANCELLED:
             yield [("cancelled", "warn"), ("  = compares again", "dim")]
         elif job.problem is not None:
@@ -284,6 +284,6 @@ def _verdict(result: Compared) -> Iterable[Sequence[Cell]]:
         wrong = {each.code for each in proof.findings if each.code.startswith("consumer-")}
         names = ", ".join(name_text(plan.name) for plan, _ in consumers[:5]) + (" …" if len(consumers) > 5 else "")
         text = f"{counted(len(consumers), 'durable')}: {names}"
-        yield [text, ("  ✗ not as in the store" if wrong else "  ✓ each at its position", "bad" if wrong else "good")]
+        yield [text, ("  ✗ differ from the store" if wrong else "  ✓ each at its position", "bad" if wrong else "good")]
     elif not any(each.code.startswith("consumer-") for each in proof.findings):
         yield [("the store has no durables here", "dim")]

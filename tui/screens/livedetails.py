@@ -96,7 +96,7 @@ class LiveChannelScreen(_MonitorView):
         if chosen is None:
             return
         if not chosen.facts.client_id:
-            self.notify("nobody has this subscription now", severity="warning")
+            self.notify("this subscription has no client now", severity="warning")
             return
         self.app.push_screen(LiveClientScreen(self._session, self.place, self.watching, chosen.facts.client_id))
 
@@ -193,7 +193,7 @@ class LiveStreamScreen(LiveView):
             yield [(f"from {facts.first_time} to {facts.last_time}", grey)]
         yield inflow_cells(watched.meter, self.size.width, grey)
         if watched.consumers is None and facts.consumers:
-            yield [(f"asking for {counted(facts.consumers, 'consumer')}", "accent")]
+            yield [(f"requesting {counted(facts.consumers, 'consumer')}", "accent")]
 
     @on(RowTable.Selected)
     def action_filters(self) -> None:

@@ -32,8 +32,8 @@ WATCHING: tuple[BindingType, ...] = (
     *filtering("live", "clear"),
     *sorting("live"),
     Binding("space", "pause", "Pause", key_display="space", id="live.pause"),
-    Binding("plus", "faster", "Ask more often", key_display="+", show=False, id="live.faster"),
-    Binding("minus", "slower", "Ask less often", key_display="-", show=False, id="live.slower"),
+    Binding("plus", "faster", "Poll more often", key_display="+", show=False, id="live.faster"),
+    Binding("minus", "slower", "Poll less often", key_display="-", show=False, id="live.slower"),
 )
 
 
@@ -134,8 +134,8 @@ class LiveView(TableView):
             return
         if source.problem is not None:
             yield [("✗ ", "bad"), (source.problem.message, "bad")]
-            again = f"asked again every {seconds_text(source.pace.seconds)}"
-            old = "; what is shown is old" if source.answered is not None else ""
+            again = f"polled again every {seconds_text(source.pace.seconds)}"
+            old = "; the figures are old" if source.answered is not None else ""
             yield [("  ", ""), source.problem.remedy or "see the server's log", (f" ({again}{old})", "dim")]
         elif source.events:
             event = source.events[-1]

@@ -253,7 +253,7 @@ class MessagesScreen(ViewScreen):
             if not os.path.lexists(path):
                 save(path, over=False)
                 return
-            question = QuestionScreen(f"Replace {name_text(str(path))}?", "It already exists; what it holds is lost.")
+            question = QuestionScreen(f"Replace {name_text(str(path))}?", "It already exists; its contents are lost.")
             self.app.push_screen(question, lambda yes: save(path, over=True) if yes else None)
 
         hint = "a file to write the payload to, outside of the store"

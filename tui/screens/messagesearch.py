@@ -15,7 +15,7 @@ from tui.screens.dialogs import PromptScreen
 from tui.screens.messagetable import MessageTable
 from tui.session import StoreSession
 
-_SEARCH_HINT = "a text; r:REGEX; x:DE AD BEEF; capitals make case count; n next, N previous"
+_SEARCH_HINT = "a text; r:REGEX; x:DE AD BEEF; upper case makes it case-sensitive; n next, N previous"
 
 
 class MessageSearch:

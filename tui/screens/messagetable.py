@@ -129,10 +129,10 @@ def to_sequence(window: Window, sequence: int) -> Jump:
         return Jump(0, "there are no messages")
     found = there[0]
     if isinstance(found, Note):
-        return Jump(row, "" if found.first <= sequence <= found.last else f"sequence {sequence} is not there")
+        return Jump(row, "" if found.first <= sequence <= found.last else f"sequence {sequence} does not exist")
     if found.sequence == sequence:
         return Jump(row)
-    return Jump(row, f"sequence {sequence} is not there; this is the nearest")
+    return Jump(row, f"sequence {sequence} does not exist; this is the nearest")
 
 
 def to_time(window: Window, timestamp: int) -> Jump:
@@ -288,7 +288,7 @@ class MessageTable(RowTable):
             return
         if not now:
             self._stamp = now
-            self.state = "the channel's directory is gone; what could be read before is still shown"
+            self.state = "the channel's directory is gone; the rows read before are still shown"
         elif self.follows:
             self._catch_up()
         else:

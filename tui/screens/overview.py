@@ -183,7 +183,7 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
         became = Totals.of(session.outcomes.values())
         role: Role = "bad" if became.missing else "warn" if became.unknown else "good"
         others = [(became.archived, "archived"), (became.missing, "missing before")]
-        unknown = f"; what {counted(became.unknown, 'channel')} held at the end is unknown" if became.unknown else ""
+        unknown = f"; the last messages of {counted(became.unknown, 'channel')} are unknown" if became.unknown else ""
         yield [
             (f"{number(became.intact)} of {counted(became.whole, 'message')} intact", role),
             f", {number(totals.unharmed)} of {counted(channels, 'channel')} without damage",
@@ -196,9 +196,9 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
         by_index = f"{counted(totals.by_index, 'message')} in {counted(channels, 'channel')} by the indexes"
         yield [f"{by_index}; checking every byte", *progress]
     if session.forecast_problem:
-        yield [(f"What the server would do cannot be determined: {session.forecast_problem}", "bad")]
+        yield [(f"The server's start cannot be forecast: {session.forecast_problem}", "bad")]
     elif session.forecasts is None:
-        yield [("what the server would do: not known yet", "dim")]
+        yield [("forecast: not known yet", "dim")]
     else:
         start = session.start_verdict()
         assert start is not None

@@ -38,7 +38,7 @@ class PlansScreen(ViewScreen):
         yield Line(id="plan-advice")
         yield RowTable(self._entries(), id="plans")
         yield Line(
-            [("A plan is shown before anything is written. Nothing starts before W and the store's name.", "dim")],
+            [("Each plan is shown before anything is written. To run it, press W and type the store's name.", "dim")],
             id="plan-note",
         )
 

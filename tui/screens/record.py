@@ -85,7 +85,7 @@ class RecordScreen(ViewScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", show=False, id="record.back"),
         Binding("n", "flaw(1)", "Next damage", id="record.next_damage"),
-        Binding("N", "flaw(-1)", "Damage before", show=False, id="record.damage_before"),
+        Binding("N", "flaw(-1)", "Previous damage", show=False, id="record.damage_before"),
         Binding("f", "fields", "Fields", id="record.fields"),
         Binding("m", "messages", "Messages", id="record.messages"),
     ]
@@ -160,7 +160,7 @@ class RecordScreen(ViewScreen):
         self._problem = None
         kind = self._kind
         if kind is None:
-            self._problem = StantoolsError(f"{name_text(self._path.name)}: its name does not say what it holds")
+            self._problem = StantoolsError(f"{name_text(self._path.name)}: its name does not tell its type")
             self._write()
             return
         channel = os.fsencode(self._path.parent.name) if kind is FileKind.MESSAGES else b""
@@ -229,7 +229,7 @@ class RecordScreen(ViewScreen):
         elif reader.map.rows and not self.session.reading.check_crc:
             yield ("  CRCs were not checked", "warn")
         elif reader.map.rows:
-            yield ("  ✓ every CRC is right", "good")
+            yield ("  ✓ every CRC is correct", "good")
         if reader.size != reader.map.size:
             yield (f"  ! the file has {format_size(reader.size)} now: press R", "warn")
 
@@ -330,7 +330,7 @@ class RecordScreen(ViewScreen):
         known = self._reader.map
         flaw = known.next_flaw(table.cursor) if way > 0 else known.flaw_before(table.cursor)
         if flaw is None:
-            self.notify(f"no damage {'behind' if way > 0 else 'before'} this record")
+            self.notify(f"no damage {'after' if way > 0 else 'before'} this record")
         else:
             table.cursor = flaw.row
 

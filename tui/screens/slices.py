@@ -134,7 +134,7 @@ class SlicesScreen(ViewScreen):
     TAB = View.SLICES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "damage(1)", "Next damage", id="slices.next_damage"),
-        Binding("N", "damage(-1)", "Damage before", show=False, id="slices.damage_before"),
+        Binding("N", "damage(-1)", "Previous damage", show=False, id="slices.damage_before"),
         Binding("m", "messages", "Messages", id="slices.messages"),
         Binding("f", "findings", "Findings", id="slices.findings"),
         Binding("s", "scan", "Scan an archived slice", show=False, id="slices.scan"),
@@ -308,7 +308,7 @@ class SlicesScreen(ViewScreen):
             if self._rows.level(entries[place]) in ("error", "warning"):
                 table.cursor = place
                 return
-        self.notify(f"nothing is wrong {'below' if way > 0 else 'above'} this")
+        self.notify(f"no damage {'below' if way > 0 else 'above'} this")
 
     def action_messages(self) -> None:
         entry = self._entry
@@ -352,7 +352,7 @@ class SlicesScreen(ViewScreen):
                 self.query_one(SliceTable).cursor = place
                 self._open_file(path, run.place(sequence)).sought = sequence
                 return ""
-        return f"no slice that was scanned holds sequence {sequence}"
+        return f"no scanned slice has sequence {sequence}"
 
     def go_to_hint(self) -> str:
         return "the number of a slice; a sequence: #17"

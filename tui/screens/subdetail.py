@@ -58,7 +58,7 @@ def _subscription(row: SubscriptionRow, forecast: Forecast | None) -> Lines:
     yield _pending(one.pending)
     limit: list[Cell] = [f"{number(state.max_in_flight)} in flight, {state.ack_wait_in_secs} s to acknowledge"]
     if one.at_limit:
-        limit.append(("; the limit is reached: nothing new is sent before an acknowledgement", "warn"))
+        limit.append(("; the limit is reached: the next message waits for an acknowledgement", "warn"))
     yield _field("limits", *limit)
     yield _field("at a start", *_start(forecast, channel.name, one))
     yield _field("inbox", name_text(state.inbox) or ("none", "dim"))
@@ -115,12 +115,12 @@ def _client(row: ClientRow) -> Lines:
     elif client.needed:
         yield [
             (
-                f"It is not in clients.dat, so the server would give up {counted(client.needed, 'subscription')}.",
+                f"It is not in clients.dat, so the server would drop {counted(client.needed, 'subscription')}.",
                 "warn",
             )
         ]
     else:
-        yield ["It left; its durables wait for it."]
+        yield ["It has disconnected; its durables wait for it."]
     if not client.channels:
         yield _field("subscribes", ("to nothing", "dim"))
     for place, (name, count) in enumerate(client.channels.items()):

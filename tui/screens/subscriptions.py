@@ -38,7 +38,7 @@ class SubscriptionsScreen(TabbedView):
     SPACE = "  "
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "tab(1)", "Groups", id="subscriptions.next_tab"),
-        Binding("shift+tab", "tab(-1)", "Tab before", show=False, id="subscriptions.previous_tab"),
+        Binding("shift+tab", "tab(-1)", "Previous tab", show=False, id="subscriptions.previous_tab"),
         Binding("c", "all_channels", "All", id="subscriptions.all_channels"),
         Binding("m", "messages", "Messages", id="subscriptions.messages"),
         Binding("p", "pending", "Pending messages", show=False, id="subscriptions.pending"),
@@ -245,7 +245,7 @@ class SubscriptionsScreen(TabbedView):
             place = Place(channel=self.place.channel)
             self.app.push_screen(HistoryScreen(self.session, place, path, row.client.id, about))
         elif isinstance(row, GroupRow):
-            self.notify("choose a member: its history is its own", severity="information")
+            self.notify("choose a member: each has a history of its own", severity="information")
 
     def action_messages(self) -> None:
         """Opens the messages at the first pending one, otherwise at the last delivered one."""
@@ -265,7 +265,7 @@ class SubscriptionsScreen(TabbedView):
         if isinstance(row, SubscriptionRow) and row.one.pending:
             self.app.push_screen(PendingScreen(self.session, Place(channel=row.channel.name), row.one))
         else:
-            self.notify("nothing is pending here", severity="warning")
+            self.notify("no pending messages here", severity="warning")
 
     def go_to(self, text_: str) -> str | None:
         table = self.table

@@ -36,7 +36,7 @@ class TimelineScreen(ViewScreen):
         Binding("0", "whole", "Whole", id="timeline.whole"),
         Binding("b", "unit", "Bytes", id="timeline.unit"),
         Binding("n", "next_gap(1)", "Next gap", id="timeline.next_gap"),
-        Binding("N", "next_gap(-1)", "Gap before", show=False, id="timeline.previous_gap"),
+        Binding("N", "next_gap(-1)", "Previous gap", show=False, id="timeline.previous_gap"),
         Binding("left,h", "move(-1)", "Earlier", show=False, id="timeline.earlier"),
         Binding("right,l", "move(1)", "Later", show=False, id="timeline.later"),
         Binding("H,shift+left,pageup", "pan(-1)", "Half a screen earlier", show=False, id="timeline.pan_earlier"),
@@ -85,7 +85,7 @@ class TimelineScreen(ViewScreen):
     def _read(self) -> None:
         facts = self.session.channels.get(self.channel or "")
         if facts is None:
-            self._problem = "the store has no such channel any more"
+            self._problem = "the store no longer has this channel"
             self.call_after_refresh(self._write)
             return
         survey = self._survey = facts.survey
@@ -441,6 +441,6 @@ def _problem_cells(timeline: Timeline) -> Iterable[Cell]:
         yield (f"✗ {problem}", "bad")
     if not said:
         if timeline.missing is None:
-            yield ("no gap by the indexes; not every byte is checked yet", "dim")
+            yield ("no gap in the indexes; the scan is not complete", "dim")
         else:
             yield ("no sequence is missing or damaged", "dim")

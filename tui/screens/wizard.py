@@ -89,7 +89,7 @@ _PATIENCE = 10.0
 
 class _AccountTable(RowTable):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "Go on", id="wizard.next"),
+        Binding("enter", "choose", "Continue", id="wizard.next"),
     ]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -99,7 +99,7 @@ class _AccountTable(RowTable):
 
 class WizardScreen(ViewScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "next", "Go on", id="wizard.next"),
+        Binding("enter", "next", "Continue", id="wizard.next"),
         Binding("o", "open", "Open the new store", id="wizard.open"),
         Binding("y", "copy", "Copy command", id="wizard.copy"),
         Binding("c", "cancel", "Cancel", id="wizard.cancel"),
@@ -241,12 +241,12 @@ class WizardScreen(ViewScreen):
         wizard, unlocked = self.flow.wizard, self.browser.unlocked
         rows: list[list[Cell]] = [[(wizard.question(), "strong")]]
         if wizard.changes_store:
-            rows.append([("! The store itself is changed; what it was before is kept beside it.", "bad")])
+            rows.append([("! The store itself is changed; its old state is kept beside it.", "bad")])
         rows.append([""])
         if unlocked:
             rows.append(["Type the name of the store and press Enter to begin: ", (wizard.source.name, "accent")])
         else:
-            rows.append([("✗ This is read only: press W to allow changes. Nothing is written before.", "bad")])
+            rows.append([("✗ Read only: press W to allow changes.", "bad")])
         self.query_one("#question", Line).show_lines(rows)
         self.query_one("#why-not", Line).show("")
         field = self.query_one("#name", Input)
@@ -262,7 +262,7 @@ class WizardScreen(ViewScreen):
             return
         rows: list[Sequence[Cell]] = [self._pace.line(max(min(self.size.width - 50, 40), 10)), [""]]
         if self.flow.job is not None and self.flow.job.cancelling:
-            rows.append([("cancelling, and taking back what was begun…", "warn")])
+            rows.append([("cancelling and undoing partial changes…", "warn")])
         else:
             rows.append([("c or Escape cancels", "dim")])
         self.query_one("#progress", Line).show_lines(rows)

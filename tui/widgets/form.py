@@ -24,8 +24,8 @@ class Choice(Static, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space,right,l", "turn(1)", "Choose", show=False, id="form.next_choice"),
-        Binding("left,h", "turn(-1)", "Choose the one before", show=False, id="form.previous_choice"),
-        Binding("enter", "submit", "Go on", show=False, id="form.submit"),
+        Binding("left,h", "turn(-1)", "Previous choice", show=False, id="form.previous_choice"),
+        Binding("enter", "submit", "Continue", show=False, id="form.submit"),
     ]
 
     def __init__(self, field: Field) -> None:
@@ -40,7 +40,7 @@ class Choice(Static, can_focus=True):
         if self.field.is_flag:
             self.update(Content("[x]" if value == "yes" else "[ ]"))
         else:
-            self.update(Content(f"‹ {value or 'as the name says'} ›"))
+            self.update(Content(f"‹ {value or 'by file name'} ›"))
 
     def action_turn(self, step: int) -> None:
         choices = self.field.choices

@@ -34,7 +34,7 @@ class HexView(Lines):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *moving("hex", "Beginning", "End"),
-        Binding("left,h", "field(-1)", "Field before", show=False, id="hex.field_before"),
+        Binding("left,h", "field(-1)", "Previous field", show=False, id="hex.field_before"),
         Binding("right,l", "field(1)", "Next field", key_display="→", id="hex.next_field"),
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {

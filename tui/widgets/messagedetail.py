@@ -42,14 +42,14 @@ FLAG_WORDS: dict[Flag, str] = {
     Flag.BAD_CRC: "CRC differs",
 }
 _WHY: dict[NoteKind, str] = {
-    NoteKind.GAP: "Nothing of these sequences is in the channel's files.",
-    NoteKind.DAMAGE: "These bytes are not a good record. x shows them; f shows what the server makes of them.",
-    NoteKind.BACK: "Records that were there before (a copied slice), or a restart of the channel, follow.",
-    NoteKind.INDEX: "The messages are read from the data file instead. f shows what the server does.",
-    NoteKind.NAMED: "The index has them, the data has not: they are lost unless another copy has them.",
-    NoteKind.UNINDEXED: "They are whole in the data file. A salvage keeps them.",
-    NoteKind.FOREIGN: "The records name another subject than the channel they lie in.",
-    NoteKind.FILE: "What can be read of the file is shown nevertheless.",
+    NoteKind.GAP: "The channel's files do not contain these sequences.",
+    NoteKind.DAMAGE: "These bytes are not a good record. x shows them; f shows how the server reads them.",
+    NoteKind.BACK: "Repeated records (a copied slice), or a restart of the channel, follow.",
+    NoteKind.INDEX: "The messages are read from the data file instead. f shows the server's behaviour.",
+    NoteKind.NAMED: "They are in the index, but not in the data: they are lost unless another copy has them.",
+    NoteKind.UNINDEXED: "They are intact in the data file. A salvage keeps them.",
+    NoteKind.FOREIGN: "The subject in the records differs from the channel's name.",
+    NoteKind.FILE: "The readable part of the file is shown.",
     NoteKind.PENDING: "It is being read in the background.",
 }
 
@@ -200,7 +200,7 @@ def _remarks(message: WindowMessage, *, key: bool) -> Iterable[str]:
     if message.error:
         yield f"cannot be decrypted: {message.error}"
     elif message.encrypted:
-        yield "decrypted" if key else "encrypted: give the key (E) to see it"
+        yield "decrypted" if key else "encrypted: set the key (E) to see it"
     if message.proven:
         yield "its record header is damaged, the message is proven"
     for flag, words in FLAG_WORDS.items():
