@@ -160,7 +160,7 @@ class Group:
 
     def _ended(self, running: asyncio.Task[None]) -> None:
         if not running.cancelled():
-            self._failed(f"This server cannot go on in its group: {running.exception()!r}")
+            self._failed(f"This server cannot continue in its group: {running.exception()!r}")
 
     async def stop(self) -> None:
         """Leaves the group and releases the lease."""
@@ -192,7 +192,7 @@ class Group:
                 await self._lead()
                 said = ""
             except FasterError as problem:
-                STREAMING.info("This server goes on following: %s", problem)
+                STREAMING.info("This server remains a follower: %s", problem)
             except StantoolsError as problem:
                 if said != (said := str(problem)):
                     STREAMING.error("This server cannot lead yet: %s", problem)
@@ -216,7 +216,7 @@ class Group:
             try:
                 await self._term.bus.connect()
             except StantoolsError as problem:
-                STREAMING.debug("There is no connection yet: %s", problem)
+                STREAMING.debug("No connection yet: %s", problem)
                 self._term.stop()
             else:
                 return
@@ -282,8 +282,8 @@ class Group:
                 elif now >= say:
                     say = now + often
                     STREAMING.warning(
-                        "JetStream does not answer yet: nobody serves clients before a majority of the NATS servers is "
-                        "there, when the streams are made all %d",
+                        "JetStream does not answer yet: it serves clients once a majority of the NATS servers runs, and "
+                        "creates the streams once all %d do",
                         self._names.replicas,
                     )
                 if found < 0 and loop.time() - heard > _AWAY:

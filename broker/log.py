@@ -29,7 +29,7 @@ def out_of_files(problem: BaseException | None) -> bool:
         _said = now
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         whose = f"the limit of this process (ulimit -n) is {limit}" if problem.errno == errno.EMFILE else "system-wide"
-        NATS.error("Out of file descriptors, new connections are turned away: %s", whose)
+        NATS.error("Out of file descriptors, new connections are refused: %s", whose)
     return True
 
 

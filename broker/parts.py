@@ -129,13 +129,13 @@ class Parts:
         NATS.info("  Max Storage:     %s", format_size(limits.file))
         NATS.info('  Store Directory: "%s"', place.path)
         if options.preview:
-            NATS.info("  Clients of the preview are answered, too")
+            NATS.info("  Clients of the preview are served as well")
         streams.start()
         if not options.from_channels:
             return None
         from broker.bus.channels import ChannelStreams
 
-        NATS.info("  Channels are streams, too")
+        NATS.info("  Channels are streams as well")
         return ChannelStreams(streams, SystemClock(), options.store_dir if store.kind == "FILE" else None)
 
     async def monitor(self, nats: NatsServer | None, server: StreamingServer, stack: contextlib.AsyncExitStack) -> None:

@@ -323,7 +323,7 @@ class _Process:
         if taken < (allowed := self._parts.options.nats.max_payload):
             STREAMING.warning(
                 "max_payload of the NATS server is %d bytes, and %d are allowed here: larger messages are refused, and "
-                "those that are stored already cannot be delivered. Raise max_payload of the NATS server to %d, or "
+                "stored ones cannot be delivered. Raise max_payload of the NATS server to %d, or "
                 "lower it here (max_payload in the file) to %d",
                 taken,
                 allowed,

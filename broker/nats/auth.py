@@ -44,8 +44,8 @@ _SERVER_PREFIX: Final = 13 << 3
 _NONCE_BYTES: Final = 11
 _VIOLATION: Final = "nats: Authorization Violation"
 _UNNAMED: Final = (
-    " (with verify_and_map, `streaming { username: … }` has to name one of the users, or its `tls { client_cert: … }` "
-    "has to be the certificate of one)"
+    " (with verify_and_map, `streaming { username: … }` must name one of the users, or its `tls { client_cert: … }` "
+    "must be the certificate of one)"
 )
 
 
@@ -119,7 +119,7 @@ class Authenticator:
             (self._keys if user.nkey else self._users)[user.nkey or user.name] = (user, identity)
         if any(map(is_bcrypt, self._secrets)) and importlib.util.find_spec("bcrypt") is None:
             raise AuthorizationError(
-                f"bcrypt is not installed, which hashed passwords need: {install_command('bcrypt')}"
+                f"hashed passwords need bcrypt, which is not installed: {install_command('bcrypt')}"
             )
 
     @property

@@ -28,7 +28,8 @@ def parse_route(url: str) -> Server:
     scheme, separator, rest = url.partition("://")
     if separator and scheme.lower() not in _ROUTES:
         raise UsageError(
-            f"a route has no URL of the kind {scheme}://", "it begins with nats-route://, nats:// or tls://"
+            f"{scheme}:// is not the scheme of a route",
+            "the URL of a route starts with nats-route://, nats:// or tls://",
         )
     return Server.parse(f"{'tls' if scheme.lower() == 'tls' else 'nats'}://{rest}" if separator else url)
 

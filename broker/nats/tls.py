@@ -137,7 +137,7 @@ def file_names(path: Path) -> tuple[str, ...]:
     except OSError as problem:
         raise TLSError(f"error reading client certificate {path}: {problem.strerror or problem}") from None
     except ValueError:
-        raise TLSError(f"error reading client certificate {path}: there is none in it") from None
+        raise TLSError(f"error reading client certificate {path}: it contains no certificate") from None
 
 
 def certificate_names(raw: bytes) -> tuple[str, ...]:

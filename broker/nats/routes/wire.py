@@ -85,12 +85,12 @@ class Parser:
                     operation, rest = words[0].upper(), words[1] if len(words) > 1 else b""
                     if operation in (b"RMSG", b"HMSG"):
                         if not self.trusted:
-                            raise WireError("a message before the handshake is over")
+                            raise WireError("a message before the end of the handshake")
                         message, size = _message(operation, rest.split())
                         if len(buffer) < after + size + 2:
                             return
                         if buffer[after + size : after + size + 2] != b"\r\n":
-                            raise WireError("a message without its end")
+                            raise WireError("a message without CRLF at its end")
                         yield Message(*message, bytes(buffer[after : after + size]))
                         after += size + 2
                     elif (event := _line(operation, rest)) is not None:
