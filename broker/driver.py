@@ -20,13 +20,13 @@ from broker.ports import T
 _SECOND = 1e9
 EXIT_ABORTED: Final = 2
 #: Allocations and rounds between two garbage collections. Cycles are rare here, and each collection is a delay.
-_GARBAGE: Final = (4_000, 3, 1)
+_GC_THRESHOLDS: Final = (4_000, 3, 1)
 #: Seconds of a full collection after which all surviving objects are frozen.
-_LONG_LOOK: Final = 0.01
+_LONG_COLLECTION: Final = 0.01
 #: mallopt(3) options and bytes: free memory above the first limit at the end of the heap is returned to the system, and
 #: blocks above the second one are allocated outside of the heap.
-_KEPT: Final = (-1, 16 << 20)
-_IN_HEAP: Final = (-3, 4 << 20)
+_TRIM_THRESHOLD: Final = (-1, 16 << 20)
+_MMAP_THRESHOLD: Final = (-3, 4 << 20)
 
 
 class Rules(Protocol):
@@ -50,7 +50,7 @@ class SystemClock:
     wall = staticmethod(time.time_ns)
 
 
-def _nothing() -> None: ...
+def _no_op() -> None: ...
 
 
 class Rounds:
@@ -66,11 +66,11 @@ class Rounds:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._wanted: dict[LoopDriver, None] = {}
+        self._committers: dict[LoopDriver, None] = {}
         self._due = False
-        self.hold_back: Callable[[], None] = _nothing
-        self.let_go: Callable[[], None] = _nothing
-        self.take_in: Callable[[], None] = _nothing
+        self.hold_back: Callable[[], None] = _no_op
+        self.let_go: Callable[[], None] = _no_op
+        self.take_in: Callable[[], None] = _no_op
 
     def soon(self, driver: LoopDriver | None = None) -> None:
         """Ends the round after the loop has handled all readable sockets.
@@ -78,7 +78,7 @@ class Rounds:
         The rules of `driver` commit then. Without a driver, the buffered input decides whose rules commit.
         """
         if driver is not None:
-            self._wanted[driver] = None
+            self._committers[driver] = None
         if not self._due:
             self._due = True
             self.hold_back()
@@ -86,12 +86,12 @@ class Rounds:
 
     def forget(self, driver: LoopDriver) -> None:
         """Stops commits of a driver's rules."""
-        self._wanted.pop(driver, None)
+        self._committers.pop(driver, None)
 
     def _end(self) -> None:
         self.take_in()
         self._due = False
-        wanted, self._wanted = self._wanted, {}
+        wanted, self._committers = self._committers, {}
         if any(driver.server.slow for driver in wanted):
             self.let_go()
             self.hold_back()
@@ -121,7 +121,7 @@ class LoopDriver:
         self._loop = loop
         self._on_fatal = on_fatal
         self._stopped = False
-        self._awake = Awake(self._commit_due)
+        self._busy_poll = Awake(self._commit_if_scheduled)
         self._due = False  # a commit after the end of polling
         self._timer: asyncio.TimerHandle | None = None
 
@@ -136,9 +136,9 @@ class LoopDriver:
         The loop polls until then, because its timers are too coarse.
         """
         self._due = True
-        self._awake.keep((time - self._now()) / _SECOND)
+        self._busy_poll.keep((time - self._now()) / _SECOND)
 
-    def _commit_due(self) -> None:
+    def _commit_if_scheduled(self) -> None:
         if self._due:
             self.commit_soon()
 
@@ -158,7 +158,7 @@ class LoopDriver:
     def wake_at(self, time: int) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(max(0, time - self._now()) / _SECOND, self._wake)
+        self._timer = self._loop.call_later(max(0, time - self._now()) / _SECOND, self._on_timer)
 
     def aside(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Runs a job in a thread of its own; the process does not wait for it at its end."""
@@ -196,7 +196,7 @@ class LoopDriver:
     def _now() -> int:
         return time.monotonic_ns()
 
-    def _wake(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self.rounds.take_in()
         self.server.run_timers()
@@ -214,7 +214,7 @@ class Upkeep:
 
     def start(self) -> None:
         if self._postpone is not None:
-            self._postpone(self._call_at)
+            self._postpone(self._schedule)
         self._call()
 
     def stop(self) -> None:
@@ -225,9 +225,9 @@ class Upkeep:
     def _call(self) -> None:
         self._timer = None
         if self._maintain is not None and (at := self._maintain()) is not None:
-            self._call_at(at)
+            self._schedule(at)
 
-    def _call_at(self, at: int) -> None:
+    def _schedule(self, at: int) -> None:
         """Schedules a call, unless an earlier one is scheduled."""
         if self._timer is None or at < self._at:
             self._cancel()
@@ -252,12 +252,12 @@ def few_looks_at_garbage() -> Iterator[None]:
         nonlocal start
         if phase == "start":
             start = time.perf_counter()
-        elif info["generation"] == 2 and time.perf_counter() - start > _LONG_LOOK:
+        elif info["generation"] == 2 and time.perf_counter() - start > _LONG_COLLECTION:
             gc.freeze()
 
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_GARBAGE)
+    gc.set_threshold(*_GC_THRESHOLDS)
     gc.callbacks.append(look)
     try:
         yield
@@ -273,7 +273,7 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        for option in (_KEPT, _IN_HEAP):
+        for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
             mallopt(*option)
 
 

@@ -43,14 +43,14 @@ class SignalThread:
         self.unwritten: Callable[[], list[str]] = list
         self._actions: Mapping[int, Callable[[], object]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._before: dict[int, object] = {}
+        self._old_handlers: dict[int, object] = {}
         self._ended = threading.Event()
         self._code: int | None = None
-        self._read = self._write = -1
+        self._reader = self._writer = -1
 
     def __enter__(self) -> Self:
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._write, False)
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
         return self
 
     def attach(self, loop: asyncio.AbstractEventLoop, actions: Mapping[int, Callable[[], object]]) -> None:
@@ -58,23 +58,23 @@ class SignalThread:
         self._loop, self._actions = loop, actions
         for number in actions:
             # Python's handler does nothing: the number in the pipe is enough.
-            self._before[number] = signal.signal(number, _nothing)
+            self._old_handlers[number] = signal.signal(number, _no_op)
             signal.siginterrupt(number, False)
-        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        threading.Thread(target=self._hear, name="signals", daemon=True).start()
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        threading.Thread(target=self._read_signals, name="signals", daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._loop is not None:
             signal.set_wakeup_fd(-1)
-            for number, handler in self._before.items():
+            for number, handler in self._old_handlers.items():
                 signal.signal(number, handler if callable(handler) else signal.SIG_DFL)
         # The thread sees the end of the pipe and closes the other side.
-        os.close(self._write)
+        os.close(self._writer)
 
-    def _hear(self) -> None:
+    def _read_signals(self) -> None:
         assert self._loop is not None
-        while numbers := os.read(self._read, 256):
+        while numbers := os.read(self._reader, 256):
             for number in numbers:
                 action = self._actions.get(number)
                 if action is None:
@@ -83,17 +83,17 @@ class SignalThread:
                     self._loop.call_soon_threadsafe(action)
                 if number in self._codes and self._code is None:
                     self._code = self._codes[number]
-                    threading.Thread(target=self._watch, name="end", daemon=True).start()
-        os.close(self._read)
+                    threading.Thread(target=self._enforce_deadline, name="end", daemon=True).start()
+        os.close(self._reader)
 
-    def _watch(self) -> None:
+    def _enforce_deadline(self) -> None:
         if self._ended.wait(self.patience):
             return
         assert self._code is not None
         # What is written to a log may be what everything waits for.
         line = threading.Thread(target=self._say, daemon=True)
         line.start()
-        line.join(_LAST_LINE)
+        line.join(_LOG_TIMEOUT)
         os._exit(self._code)
 
     def _say(self) -> None:

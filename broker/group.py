@@ -41,32 +41,32 @@ CANDIDATE: Final = "Candidate"
 _SECOND: Final = 1_000_000_000
 #: Seconds between two questions for the leader, seconds to wait for an answer, and the number of successive reports of
 #: no responders after which there is no leader.
-_ASKED: Final = 0.1
-_ANSWERED: Final = 0.5
-_NOBODY: Final = 3
+_QUESTION_INTERVAL: Final = 0.1
+_ANSWER_TIMEOUT: Final = 0.5
+_REPORTS_NEEDED: Final = 3
 #: Reads of the state stream's end per lease duration.
-_LOOKS: Final = 4
+_READS_PER_LEASE: Final = 4
 #: Maximum random extension of the wait for an expired lease, as a fraction of its duration.
-_SPREAD: Final = 0.1
+_MAX_JITTER: Final = 0.1
 #: Without a leader the state stream does not grow for this fraction of a lease's duration.
-_QUIET: Final = 0.7
+_QUIET_FRACTION: Final = 0.7
 #: Seconds between two updates of the copy: minimum, multiple of the last one's duration, maximum.
-_ROUNDS: Final = 0.5, 10, 5.0
+_COPY_INTERVAL: Final = 0.5, 10, 5.0
 #: Seconds that a server which has not seen a leader waits for the last leader, if only that one may have messages that
 #: the streams have lost; and seconds without JetStream after which earlier observations are discarded.
-_COMING_BACK: Final = 30.0
-_AWAY: Final = 15.0
+_RETURN_TIME: Final = 30.0
+_OUTAGE: Final = 15.0
 #: Seconds without JetStream before the first warning, and between warnings.
-_SILENCE: Final = 5.0, 30.0
+_WARNING_INTERVALS: Final = 5.0, 30.0
 #: Age of the last record, in lease durations by the NATS servers' clocks, at which there is certainly no leader.
-_OLD: Final = 3
+_OLD_LEASES: Final = 3
 #: Fractions of a lease's duration to wait for the state stream's end, in turn, until the first answer: JetStream never
 #: answers requests received while it had no leader, and a busy one needs longer.
-_WAITS: Final = 0.125, 0.125, 0.25, 0.5
+_STATE_TIMEOUTS: Final = 0.125, 0.125, 0.25, 0.5
 #: Seconds without an updated copy before a warning: nodes start one after the other.
-_UNFOLLOWED: Final = 15.0
+_COPY_GRACE: Final = 15.0
 #: Seconds between a failed term and the next one.
-_AGAIN: Final = 0.5
+_RETRY: Final = 0.5
 #: Fractional digits of a second that Python cannot parse.
 _DIGITS: Final = re.compile(r"(\.\d{6})\d+")
 
@@ -134,9 +134,9 @@ class Group:
         self._serves = serves
         self._failed = failed
         self._chance = chance or random.SystemRandom()
-        self._came: float | None = None  # time of its start or return; None once it has seen a leader
+        self._start_time: float | None = None  # time of its start or return; None once it has seen a leader
         self._subject = leader_subject(names.cluster_id.encode())
-        self._over: asyncio.Future[str]
+        self._lease_loss: asyncio.Future[str]
         self._term: Term
         self._running: asyncio.Task[None] | None = None
 
@@ -147,7 +147,7 @@ class Group:
         `StantoolsError` if NATS is out of reach, or the streams are wrong.
         """
         self._begin()
-        self._came = asyncio.get_running_loop().time()
+        self._start_time = asyncio.get_running_loop().time()
         await self._term.bus.connect()
         try:
             if check:
@@ -156,9 +156,9 @@ class Group:
             await self._end()
             raise
         self._running = asyncio.get_running_loop().create_task(self._run())
-        self._running.add_done_callback(self._ended)
+        self._running.add_done_callback(self._task_ended)
 
-    def _ended(self, running: asyncio.Task[None]) -> None:
+    def _task_ended(self, running: asyncio.Task[None]) -> None:
         if not running.cancelled():
             self._failed(f"This server cannot continue in its group: {running.exception()!r}")
 
@@ -176,7 +176,7 @@ class Group:
     # Terms
 
     def _begin(self) -> None:
-        over = self._over = asyncio.get_running_loop().create_future()
+        over = self._lease_loss = asyncio.get_running_loop().create_future()
         self._term = self._make(lambda reason: None if over.done() else over.set_result(reason))
 
     async def _end(self) -> None:
@@ -211,7 +211,7 @@ class Group:
 
     async def _connect(self) -> None:
         while True:
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_RETRY)
             self._begin()
             try:
                 await self._term.bus.connect()
@@ -221,9 +221,9 @@ class Group:
             else:
                 return
 
-    def _is_new(self) -> bool:
+    def _is_newcomer(self) -> bool:
         """Returns whether it has seen no leader yet and the last leader may still return."""
-        return self._came is not None and asyncio.get_running_loop().time() < self._came + _COMING_BACK
+        return self._start_time is not None and asyncio.get_running_loop().time() < self._start_time + _RETURN_TIME
 
     # Standby
 
@@ -240,7 +240,7 @@ class Group:
         loop = asyncio.get_running_loop()
         since: float | None = None  # start of the time without an updated copy
         said = False
-        pause, times, most = _ROUNDS
+        pause, times, most = _COPY_INTERVAL
         while True:
             begin = loop.time()
             try:
@@ -250,32 +250,32 @@ class Group:
                 since, said = None, False
             except (NatsError, StorageError) as problem:
                 since = begin if since is None else since
-                if not said and loop.time() - since >= _UNFOLLOWED:
+                if not said and loop.time() - since >= _COPY_GRACE:
                     said = True
                     STREAMING.warning("The copy in files does not follow the streams: %s", problem)
             await asyncio.sleep(min(max(pause, times * (loop.time() - begin)), most))
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        patience = self._seconds * self._chance.uniform(1, 1 + _SPREAD)
+        patience = self._seconds * self._chance.uniform(1, 1 + _MAX_JITTER)
         last, since, look, silent = -1, loop.time(), 0.0, 0
         heard = since
-        first, often = _SILENCE
+        first, often = _WARNING_INTERVALS
         say = since + first
         linked = old = False
-        waits = itertools.cycle(_WAITS)
+        waits = itertools.cycle(_STATE_TIMEOUTS)
         while True:
-            nobody = await self._nobody_leads()
+            nobody = await self._has_no_leader()
             silent = silent + 1 if nobody else 0
             # A NATS server that has just started does not know the other servers' clients. Its report counts after it
             # has once found a leader, or when the state stream has stopped growing, or its last record is old.
             linked = linked or not nobody
-            quiet = last >= 0 and (old or loop.time() - since >= _QUIET * self._seconds)
-            if silent >= _NOBODY and (linked or quiet):
+            quiet = last >= 0 and (old or loop.time() - since >= _QUIET_FRACTION * self._seconds)
+            if silent >= _REPORTS_NEEDED and (linked or quiet):
                 return
             if (now := loop.time()) >= look:
-                found, old = await self._last_record(next(waits) if last < 0 else max(_WAITS))
-                look = now + self._seconds / _LOOKS if found >= 0 else 0.0
+                found, old = await self._last_record(next(waits) if last < 0 else max(_STATE_TIMEOUTS))
+                look = now + self._seconds / _READS_PER_LEASE if found >= 0 else 0.0
                 if found >= 0:
                     heard = loop.time()
                     say = heard + first
@@ -286,20 +286,20 @@ class Group:
                         "creates the streams once all %d do",
                         self._names.replicas,
                     )
-                if found < 0 and loop.time() - heard > _AWAY:
+                if found < 0 and loop.time() - heard > _OUTAGE:
                     # It knows no more than a server that has just started.
-                    self._came = loop.time()
+                    self._start_time = loop.time()
                 if 0 <= last < found:
-                    self._came = None
+                    self._start_time = None
                 if found != last or found < 0:
                     # Time without JetStream does not count: no leader could have written.
                     last, since = found, loop.time()
                 elif loop.time() - since >= patience:
                     return
             # Servers that have noticed the loss at the same time must not try at the same time.
-            await asyncio.sleep(_ASKED * self._chance.uniform(0.5, 1.5))
+            await asyncio.sleep(_QUESTION_INTERVAL * self._chance.uniform(0.5, 1.5))
 
-    async def _nobody_leads(self) -> bool:
+    async def _has_no_leader(self) -> bool:
         """Asks for the leader; returns whether NATS reports no responders."""
         outcome: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
@@ -307,7 +307,9 @@ class Group:
             if not outcome.done():
                 outcome.set_result(answer)
 
-        self._term.bus.request(Role.GENERAL, self._subject, b"", round(_ANSWERED * _SECOND), answered, to_servers=True)
+        self._term.bus.request(
+            Role.GENERAL, self._subject, b"", round(_ANSWER_TIMEOUT * _SECOND), answered, to_servers=True
+        )
         heard = await outcome
         if heard.outcome is Outcome.REPLY:
             self._term.store.heard(heard.payload)
@@ -327,14 +329,14 @@ class Group:
             return 0, False
         state = info["state"]
         written, asked = (seconds_of(text) for text in (state.get("last_ts"), info.get("ts")))
-        old = written is not None and asked is not None and asked - written > _OLD * self._seconds
+        old = written is not None and asked is not None and asked - written > _OLD_LEASES * self._seconds
         return int(state["last_seq"]), old
 
     # Leadership
 
     async def _lead(self) -> None:
         """Takes the lease and serves until it is lost, then logs the reason."""
-        term, over = self._term, self._over
+        term, over = self._term, self._lease_loss
         self.role = CANDIDATE
 
         def answer(request: Request) -> None:
@@ -342,34 +344,34 @@ class Group:
 
         # The answer to the question keeps other servers from trying while this one reads the streams.
         term.bus.listen(Role.GENERAL, self._subject, one_by_one(answer))
-        if not await self._unless_over(term.store.prepare(newcomer=self._is_new())):
+        if not await self._until_lease_loss(term.store.prepare(newcomer=self._is_newcomer())):
             return
         self.role = LEADER
         STREAMING.info("server became leader, performing leader promotion actions")
         problem: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         term.server.start(lambda: problem.set_result(""), problem.set_result)
-        if await self._unless_over(problem):
+        if await self._until_lease_loss(problem):
             if problem.result():
                 raise StorageError(problem.result())
             STREAMING.info("finished leader promotion actions")
             self._serves(term)
-            await self._unless_over(self._look_again(term))
+            await self._until_lease_loss(self._read_late_records(term))
         STREAMING.warning("The lease is lost: %s", await over)
 
-    async def _look_again(self, term: Term) -> None:
+    async def _read_late_records(self, term: Term) -> None:
         """When the last lease has surely expired, reads the records that its holder could still append."""
         await asyncio.sleep(self._seconds)
         term.server.look_again(await term.store.look_again())
 
-    async def _unless_over(self, work: Awaitable[Any]) -> bool:
+    async def _until_lease_loss(self, work: Awaitable[Any]) -> bool:
         """Waits for `work` or the loss of the lease. Returns whether the work is done."""
         task = asyncio.ensure_future(work)
         try:
-            await asyncio.wait([task, self._over], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([task, self._lease_loss], return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not task.done():
                 task.cancel()
-        if self._over.done():
+        if self._lease_loss.done():
             return False
         task.result()
         return True

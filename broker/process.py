@@ -99,11 +99,11 @@ class _Process:
         self._nats: NatsServer | None = None
         self._ended: asyncio.Future[int]
         self._node_server: NodeServer | None = None
-        self._damaged: Path | None = None  #: the store that keeps the server from starting
+        self._damaged_store: Path | None = None  #: the store that keeps the server from starting
         #: sends the clients away; None with an external NATS server
         self._lame_duck: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self._leaving: asyncio.Task[None] | None = None
-        self._reloading: asyncio.Task[None] | None = None
+        self._lame_duck_task: asyncio.Task[None] | None = None
+        self._reload_task: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Starts, runs, and ends. Returns the exit code."""
@@ -123,8 +123,8 @@ class _Process:
             return EXIT_FAILURE
         except (StantoolsError, AuthorizationError, tls.TLSError) as error:
             STREAMING.critical("Failed to start: %s", error)
-            if self._damaged is not None:
-                place = shell_word(str(self._damaged.absolute()))
+            if self._damaged_store is not None:
+                place = shell_word(str(self._damaged_store.absolute()))
                 STREAMING.error("What is wrong with the store, and what to do: stantools doctor %s", place)
             return EXIT_UNAVAILABLE if isinstance(error, OriginalStoreError) else EXIT_FAILURE
         return self._ended.result()
@@ -146,7 +146,7 @@ class _Process:
         if options.failure:
             raise StartError(options.failure)
         if options.node is not None:
-            node = await self._bring_up(options.node, stack)
+            node = await self._start_node(options.node, stack)
             if not self._ended.done():
                 await self._join(node, stack)
             return
@@ -175,7 +175,7 @@ class _Process:
             await parts.monitor(None, server, stack)
             await external.connect()
             stack.push_async_callback(external.close)
-            self._compare_sizes(external.max_payload)
+            self._check_max_payload(external.max_payload)
         else:
             self._nats = nats = NatsServer(options.nats, options.config_file, self._sockets)
             self._lame_duck = nats.lame_duck
@@ -197,7 +197,7 @@ class _Process:
                 audience = parts.serve_streams(nats, options.streams, store, rounds, stack)
             server = parts.streaming(store, bus, driver, lock=lock, audience=audience)
             await nats.start(before_listening=lambda: parts.monitor(nats, server, stack))
-            self._leave_traces(f"nats://{reachable(nats.host, nats.port)}", stack)
+            self._write_run_files(f"nats://{reachable(nats.host, nats.port)}", stack)
         if link is not None:
             await link.connect()
             stack.push_async_callback(link.close)
@@ -217,7 +217,7 @@ class _Process:
         upkeep.start()
         self._banner(store)
 
-    async def _bring_up(self, node: NodeOptions, stack: contextlib.AsyncExitStack) -> NodeOptions:
+    async def _start_node(self, node: NodeOptions, stack: contextlib.AsyncExitStack) -> NodeOptions:
         """Locks the directory of a node and starts its NATS server. Returns the node with the server's URL."""
         if node.directory is None:
             return node
@@ -293,14 +293,14 @@ class _Process:
             self._lame_duck = partial(leave, self._node_server)
         await link.connect()
         stack.push_async_callback(link.close)
-        self._compare_sizes(link.max_payload)
+        self._check_max_payload(link.max_payload)
         # With a NATS server in each node, there may not be a majority yet.
         await group.start(check=node.server is None)
         stack.push_async_callback(group.stop)
         stack.callback(STREAMING.info, "Shutting down.")
         await parts.monitor(None, group.server, stack)
         if node.server is not None:
-            self._leave_traces(options.connection.urls, stack)
+            self._write_run_files(options.connection.urls, stack)
         STREAMING.info("Cluster Node ID : %s", group.node_id)
         if node.peers:
             STREAMING.info("Cluster known peers:")
@@ -318,7 +318,7 @@ class _Process:
         for line in options.warnings:
             STREAMING.warning("%s", line)
 
-    def _compare_sizes(self, taken: int) -> None:
+    def _check_max_payload(self, taken: int) -> None:
         """Warns if an external NATS server accepts only smaller messages than this broker."""
         if taken < (allowed := self._parts.options.nats.max_payload):
             STREAMING.warning(
@@ -331,7 +331,7 @@ class _Process:
                 taken,
             )
 
-    def _leave_traces(self, url: str, stack: contextlib.AsyncExitStack) -> None:
+    def _write_run_files(self, url: str, stack: contextlib.AsyncExitStack) -> None:
         options = self._parts.options
         if not (options.pid_file or options.ports_file_dir):
             return
@@ -357,7 +357,7 @@ class _Process:
         self._ended.add_done_callback(lambda _: settle(""))
         await started
         if problem := started.result():
-            self._damaged = server.damaged
+            self._damaged_store = server.damaged
             raise StartError(problem)
 
     def _banner(self, store: Store) -> None:
@@ -376,7 +376,7 @@ class _Process:
             signal.SIGINT: lambda: self._end(0),
             signal.SIGTERM: lambda: self._end(EXIT_TERMINATED),
             signal.SIGUSR1: self._reopen,
-            signal.SIGUSR2: self._leave,
+            signal.SIGUSR2: self._enter_lame_duck,
             signal.SIGHUP: self._reload,
         }
         self._signals.attach(loop, actions)
@@ -386,11 +386,11 @@ class _Process:
         if self._node_server is not None:
             self._node_server.signal(signal.SIGUSR1)
 
-    def _leave(self) -> None:
+    def _enter_lame_duck(self) -> None:
         """Lame duck mode: sends the clients away, a few at a time, and ends."""
-        if self._lame_duck is not None and self._leaving is None:
-            self._leaving = asyncio.get_running_loop().create_task(self._lame_duck())
-            self._leaving.add_done_callback(lambda _: self._end(0))
+        if self._lame_duck is not None and self._lame_duck_task is None:
+            self._lame_duck_task = asyncio.get_running_loop().create_task(self._lame_duck())
+            self._lame_duck_task.add_done_callback(lambda _: self._end(0))
 
     async def _reload_node(self, server: NodeServer) -> None:
         """Makes the node's NATS server read its part of the configuration file again."""
@@ -409,8 +409,8 @@ class _Process:
         from broker.config.reload import ReloadProblem, reload_options
 
         if self._node_server is not None:
-            if self._reloading is None or self._reloading.done():
-                self._reloading = asyncio.get_running_loop().create_task(self._reload_node(self._node_server))
+            if self._reload_task is None or self._reload_task.done():
+                self._reload_task = asyncio.get_running_loop().create_task(self._reload_node(self._node_server))
             return
         try:
             reloaded = reload_options(self._parts.options, self._argv)

@@ -34,16 +34,16 @@ _USER_PREFIX: Final = 20 << 3
 #: Types in distinguished names that have no name in RFC 4514 but are usually written with one.
 _TYPES: Final = {"SERIALNUMBER": "2.5.4.5", "POSTALCODE": "2.5.4.17", "EMAILADDRESS": "1.2.840.113549.1.9.1"}
 #: Number of verified passwords kept as keyed hashes.
-_PROVEN: Final = 1024
+_MAX_PROOFS: Final = 1024
 #: Maximum number of waiting checks per user and address.
-_MOST_WAITING: Final = 64
+_MAX_WAITING: Final = 64
 #: Number of subjects in a permit's cache, and their maximum length in bytes.
-_REMEMBERED: Final = 4096
-_LONGEST: Final = 256
+_CACHE_SUBJECTS: Final = 4096
+_MAX_SUBJECT: Final = 256
 _SERVER_PREFIX: Final = 13 << 3
 _NONCE_BYTES: Final = 11
 _VIOLATION: Final = "nats: Authorization Violation"
-_UNNAMED: Final = (
+_MAPPING_HINT: Final = (
     " (with verify_and_map, `streaming { username: … }` must name one of the users, or its `tls { client_cert: … }` "
     "must be the certificate of one)"
 )
@@ -143,12 +143,12 @@ class Authenticator:
     def check(self, credentials: Credentials) -> Check:
         options = self.options
         if not self.required:
-            return Check(Identity(credentials.user), _yes)
+            return Check(Identity(credentials.user), _accept)
         if self.map_certificates:
-            entry = self._named(credentials.names or ())
-            return _REFUSED if entry is None else Check(entry[1], _yes)
+            entry = self._user_of(credentials.names or ())
+            return _REFUSED if entry is None else Check(entry[1], _accept)
         if credentials.empty and self.anonymous is not None:
-            return Check(self.anonymous, _yes)
+            return Check(self.anonymous, _accept)
         if credentials.nkey:
             entry = self._keys.get(credentials.nkey)
             if entry is None:
@@ -180,10 +180,10 @@ class Authenticator:
             credentials = Credentials(user=options.user, password=options.password, token=options.token)
             identity = self.check(credentials).identity
         if identity is None:
-            raise AuthorizationError(_VIOLATION + (_UNNAMED if self.map_certificates else ""))
+            raise AuthorizationError(_VIOLATION + (_MAPPING_HINT if self.map_certificates else ""))
         return identity, credentials or Credentials()
 
-    def _named(self, names: Sequence[str]) -> tuple[User, Identity] | None:
+    def _user_of(self, names: Sequence[str]) -> tuple[User, Identity] | None:
         """Returns the user named by a certificate. A distinguished name in the same order has precedence."""
         for name in names:
             if name in self._users:
@@ -262,7 +262,7 @@ def _permit(permissions: Permissions | None, permits: dict[int, Permit]) -> Perm
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _QueuedCheck:
     check: Check
     wanted: Callable[[], bool]
     decided: Callable[[bool], None]
@@ -277,10 +277,10 @@ class SlowChecks:
     """
 
     def __init__(self) -> None:
-        self._free = max(1, (os.cpu_count() or 1) // 2)
+        self._free_threads = max(1, (os.cpu_count() or 1) // 2)
         self._threads: ThreadPoolExecutor | None = None
-        self._lines: OrderedDict[Hashable, list[_Waiting]] = OrderedDict()
-        self._under_way: set[asyncio.Future[bool]] = set()
+        self._lines: OrderedDict[Hashable, list[_QueuedCheck]] = OrderedDict()
+        self._running_checks: set[asyncio.Future[bool]] = set()
 
     def put(self, line: Hashable, check: Check, wanted: Callable[[], bool], decided: Callable[[bool], None]) -> None:
         """Queues a check.
@@ -292,22 +292,22 @@ class SlowChecks:
             decided: Gets the decision, later than this call; not called if the client has left.
         """
         waiting = self._lines.setdefault(line, [])
-        if len(waiting) >= _MOST_WAITING:
+        if len(waiting) >= _MAX_WAITING:
             waiting[:] = [each for each in waiting if each.wanted()]
-        if len(waiting) < _MOST_WAITING:
-            waiting.append(_Waiting(check, wanted, decided))
+        if len(waiting) < _MAX_WAITING:
+            waiting.append(_QueuedCheck(check, wanted, decided))
         self._next()
 
     def stop(self) -> None:
         """Drops all waiting checks. A running one ends in the background."""
         self._lines.clear()
-        for work in self._under_way:
+        for work in self._running_checks:
             work.cancel()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _next(self) -> None:
-        while self._free and self._lines:
+        while self._free_threads and self._lines:
             line, waiting = self._lines.popitem(last=False)
             chosen = waiting.pop(random.randrange(len(waiting)))
             if waiting:
@@ -315,18 +315,18 @@ class SlowChecks:
             if not chosen.wanted():
                 continue
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(self._free, "passwords")
-            self._free -= 1
+                self._threads = ThreadPoolExecutor(self._free_threads, "passwords")
+            self._free_threads -= 1
             work = asyncio.get_running_loop().run_in_executor(self._threads, chosen.check.decide)
-            self._under_way.add(work)
+            self._running_checks.add(work)
             work.add_done_callback(partial(self._done, chosen))
 
-    def _done(self, chosen: _Waiting, work: asyncio.Future[bool]) -> None:
-        self._under_way.discard(work)
+    def _done(self, chosen: _QueuedCheck, work: asyncio.Future[bool]) -> None:
+        self._running_checks.discard(work)
         if work.cancelled():
             return
         passed = work.exception() is None and work.result()
-        self._free += 1
+        self._free_threads += 1
         self._next()
         if chosen.wanted():
             chosen.decided(passed)
@@ -337,7 +337,7 @@ def _secret_check(identity: Identity, stored: str, given: str) -> Check:
         proof = _proof(stored, given)
         if proof in _proven:
             _proven.move_to_end(proof)
-            return Check(identity, _yes)
+            return Check(identity, _accept)
         return Check(identity, lambda: _bcrypt(stored, given, proof), slow=True)
     return Check(identity, lambda: hmac.compare_digest(stored.encode(), given.encode()))
 
@@ -366,7 +366,7 @@ def _bcrypt(stored: str, given: str, proof: bytes) -> bool:
         return False
     if passed:
         _proven[proof] = None
-        while len(_proven) > _PROVEN:
+        while len(_proven) > _MAX_PROOFS:
             _proven.popitem(last=False)
     return passed
 
@@ -390,14 +390,14 @@ def signed(nkey: str, nonce: str, signature: str) -> bool:
     return True
 
 
-def _yes() -> bool:
+def _accept() -> bool:
     return True
 
 
 _REFUSED: Final = Check(Identity(), lambda: False)
 
 
-class _Rules:
+class _SubjectRules:
     """Allowed and denied subjects. A subscribe rule can be limited to one queue group."""
 
     def __init__(self, permission: SubjectPermission, with_queues: bool) -> None:
@@ -435,11 +435,11 @@ class Permit:
         publish = permissions.publish
         #: permission to publish to the reply subjects of received messages, if configured
         self.responses: ResponsePermission | None = permissions.responses
-        self._publish = _Rules(publish, with_queues=False)
+        self._publish = _SubjectRules(publish, with_queues=False)
         if permissions.responses is not None and publish.allow is None:
             # Only answers may be published.
             self._publish.allow = []
-        self._subscribe = _Rules(permissions.subscribe, with_queues=True)
+        self._subscribe = _SubjectRules(permissions.subscribe, with_queues=True)
         self._remembered: dict[bytes, bool] = {}
 
     def may_publish(self, subject: bytes) -> bool:
@@ -447,8 +447,8 @@ class Permit:
         known = self._remembered.get(subject)
         if known is None:
             known = self._publish.permit(subject)
-            if len(subject) <= _LONGEST:
-                if len(self._remembered) >= _REMEMBERED:
+            if len(subject) <= _MAX_SUBJECT:
+                if len(self._remembered) >= _CACHE_SUBJECTS:
                     self._remembered.clear()
                 self._remembered[subject] = known
         return known

@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 LARGE: Final = 64 * 1024
 #: Maximum number of publishes per parse, and the minimum for slow ones.
 ROWS: Final = 4096
-_FEWEST_ROWS: Final = 16
+_MIN_ROWS: Final = 16
 #: The parser has reached a boundary between operations.
-_WHOLE: Final = (Stop.END, Stop.FULL)
+_BOUNDARIES: Final = (Stop.END, Stop.FULL)
 #: First bytes of PUB and HPUB.
 _PUBLISHES: Final = b"PpHh"
 #: Bytes of collected output that are written at once.
-_COLLECT: Final = 512 * 1024
+_FLUSH_SIZE: Final = 512 * 1024
 #: Bytes in the transport above which publishers are slowed down, and below which they resume.
-_CONGESTED: Final = 1024 * 1024
-_RELAXED: Final = 256 * 1024
+_HIGH_WATER: Final = 1024 * 1024
+_LOW_WATER: Final = 256 * 1024
 #: Bytes of output above which patient senders, such as stores, pause.
-_FULL: Final = 8 * 1024 * 1024
+_PATIENT_LIMIT: Final = 8 * 1024 * 1024
 #: Seconds that a publisher pauses for a congested receiver, and for one near its limit.
 _STALL: Final = 0.005
 _LONG_STALL: Final = 0.02
@@ -72,9 +72,9 @@ class Connection(Session, asyncio.BufferedProtocol):
     _work: Iterator[None] | None = None
     _unfinished: bool = False
     _queued: bool = False
-    _large: bytearray | None = None
+    _large_frame: bytearray | None = None
     _filled: int = 0
-    _needed: int = 0
+    _frame_size: int = 0
     _congested: bool = False
     _holds: int = 0
     _stall_timer: asyncio.TimerHandle | None = None
@@ -92,7 +92,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         if self.state is not ClientState.NEW:
             return
-        self._transport.set_write_buffer_limits(_CONGESTED, _RELAXED)
+        self._transport.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
         self.ping_at = time.monotonic_ns() + int(self.server.options.ping_interval * 1e9)
@@ -101,7 +101,7 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     def upgraded(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        transport.set_write_buffer_limits(_CONGESTED, _RELAXED)
+        transport.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
         self.tls = transport.get_extra_info("ssl_object")
         cipher = self.tls.cipher() if self.tls is not None else None
         if self.tls is not None and cipher is not None:
@@ -119,12 +119,12 @@ class Connection(Session, asyncio.BufferedProtocol):
         self.intake.run()
         if problem is None:
             # The client sent all of this before it left.
-            for _ in self._further_turns():
+            for _ in self._remaining_turns():
                 pass
         self._end(Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR)
         self.release_stalled()
         # Monitoring keeps closed connections for a while: without references they stay small and are freed at once.
-        self.out, self._left, self._large, self.tls = [], b"", None, None
+        self.out, self._left, self._large_frame, self.tls = [], b"", None, None
         self._replies.clear()
         self.identity, self.credentials = Identity(), Credentials()
         del self._transport
@@ -184,8 +184,8 @@ class Connection(Session, asyncio.BufferedProtocol):
             self.intake.run()
         if self._gathered:
             return self.intake.room
-        if self._large is not None:
-            return memoryview(self._large)[self._filled :]
+        if self._large_frame is not None:
+            return memoryview(self._large_frame)[self._filled :]
         view = self.server.read_view
         if self._left:
             view[: len(self._left)] = self._left
@@ -194,7 +194,7 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         if self.closed:
-            self._left, self._large = b"", None
+            self._left, self._large_frame = b"", None
             return
         if self._gathered:
             if count <= SMALL:
@@ -204,16 +204,16 @@ class Connection(Session, asyncio.BufferedProtocol):
             return
         self.active = True
         self.last_activity = time.time_ns()
-        if self._large is not None:
+        if self._large_frame is not None:
             self._filled += count
-            if self._filled < self._needed:
-                if self._filled == len(self._large):
-                    size = min(2 * self._filled, self._needed)
-                    self._large = self._large + bytes(size - self._filled)
+            if self._filled < self._frame_size:
+                if self._filled == len(self._large_frame):
+                    size = min(2 * self._filled, self._frame_size)
+                    self._large_frame = self._large_frame + bytes(size - self._filled)
                 return
-            data: Buffer = self._large
+            data: Buffer = self._large_frame
             end = self._filled
-            self._large = None
+            self._large_frame = None
         else:
             data = self.server.read_buffer
             end = len(self._left) + count
@@ -223,13 +223,13 @@ class Connection(Session, asyncio.BufferedProtocol):
             return
         self._left = b""
         self._handle(data, end)
-        self._after_turn()
+        self._end_turn()
 
     def hear(self, data: bytes) -> None:
         self.active = True
         self.last_activity = time.time_ns()
         self._handle(data, len(data))
-        self._after_turn()
+        self._end_turn()
 
     def resume(self) -> None:
         self.release()
@@ -239,9 +239,9 @@ class Connection(Session, asyncio.BufferedProtocol):
         if self._left and not self.closed and not self._unfinished:
             data, self._left = self._left, b""
             self._handle(data, len(data))
-            self._after_turn()
+            self._end_turn()
 
-    def _after_turn(self) -> None:
+    def _end_turn(self) -> None:
         if self._unfinished:
             self._gathered = False
             self.hold()
@@ -267,9 +267,9 @@ class Connection(Session, asyncio.BufferedProtocol):
         """Requests a turn if there is input left."""
         if not self._queued and self._has_more:
             self._queued = True
-            self.server.turns.add(self._further_turns())
+            self.server.turns.add(self._remaining_turns())
 
-    def _further_turns(self) -> Iterator[None]:
+    def _remaining_turns(self) -> Iterator[None]:
         """Handles the remaining input; ends early if the connection is closed or paused."""
         while self._has_more:
             if self._work is not None:
@@ -311,10 +311,10 @@ class Connection(Session, asyncio.BufferedProtocol):
         self._gathered = False
         left = memoryview(data)[at:end]
         if max(need, len(left)) > LARGE and self.state is not ClientState.CHECKING and not self._unfinished:
-            self._needed = max(need, len(left) + 1)
+            self._frame_size = max(need, len(left) + 1)
             size = max(2 * len(left), 4 * LARGE)
-            self._large = bytearray(min(need, size) if need else size)
-            self._large[: len(left)] = left
+            self._large_frame = bytearray(min(need, size) if need else size)
+            self._large_frame[: len(left)] = left
             self._filled = len(left)
         else:
             self._left = bytes(left)
@@ -357,7 +357,7 @@ class Connection(Session, asyncio.BufferedProtocol):
                     taken, self._work = server.router.publish(self, self.table, data, frames, spans, deadline)
                     if self._work is not None or taken < rows:
                         # Remaining rows are parsed again later, at most the rows of a turn.
-                        self._rows = max(taken, _FEWEST_ROWS)
+                        self._rows = max(taken, _MIN_ROWS)
                         self._unfinished = True
                         # The end of the last handled row.
                         at = int(frames[taken - 1, PAYLOAD]) + int(frames[taken - 1, PAYLOAD_SIZE]) + 2
@@ -368,10 +368,10 @@ class Connection(Session, asyncio.BufferedProtocol):
                     break
             if stop == Stop.PARTIAL:
                 return at, need
-            if stop in _WHOLE:
+            if stop in _BOUNDARIES:
                 continue
             if stop == Stop.PAYLOAD_TOO_LARGE:
-                self.malformed(payload_too_large(_claimed(data, at, end), options.max_payload))
+                self.malformed(payload_too_large(_declared_size(data, at, end), options.max_payload))
                 break
             event, at = parse_operation(data, at, end, options.max_control_line)
             if isinstance(event, NeedMore):
@@ -407,7 +407,7 @@ class Connection(Session, asyncio.BufferedProtocol):
             self.server.dirty((self,))
         self.out.append(data)
         self.out_size += len(data)
-        if self.out_size > _COLLECT:
+        if self.out_size > _FLUSH_SIZE:
             self.flush()
 
     def flush(self) -> None:
@@ -436,7 +436,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         if self.state is CLOSED:
             return False
         pending = self.out_size + self._transport.get_write_buffer_size()
-        return pending > _FULL or 4 * pending > self.server.options.max_pending
+        return pending > _PATIENT_LIMIT or 4 * pending > self.server.options.max_pending
 
     def look_after(self, now: int) -> None:
         self.ping_if_due(now)
@@ -462,7 +462,7 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     def _may_be_direct(self) -> bool:
         """Returns whether output can be appended directly, as long as the transport does not ask for a pause."""
-        return not self.closed and self.server.options.max_pending >= 4 * _CONGESTED
+        return not self.closed and self.server.options.max_pending >= 4 * _HIGH_WATER
 
     def pause_writing(self) -> None:
         self._congested, self.direct = True, False
@@ -517,7 +517,7 @@ class Connection(Session, asyncio.BufferedProtocol):
             tracing.delivery(self, subscription, subject, reply, len(payload) - header_size, header_size)
 
 
-def _claimed(data: Buffer, begin: int, end: int) -> int:
+def _declared_size(data: Buffer, begin: int, end: int) -> int:
     line = bytes(memoryview(data)[begin : min(end, begin + LARGE)]).partition(b"\n")[0].split()
     size: Any = line[-1] if line else b""
     return int(size) if size.isdigit() and len(size) < 12 else 0

@@ -43,21 +43,21 @@ _ROWS: Final = 4096
 #: Maximum bytes of a read that may wait; a larger one is applied by itself.
 SMALL: Final = 4096
 #: Reads per run: initial and maximum number.
-_PACE: Final = 64
-_MOST: Final = 1024
+_FIRST_READS: Final = 64
+_MAX_READS: Final = 1024
 #: Seconds of a run above which fewer reads are gathered, and below which more are.
-_LONG: Final = 0.004
-_SHORT: Final = 0.001
+_LONG_RUN: Final = 0.004
+_SHORT_RUN: Final = 0.001
 #: Seconds after an answer within which the next request of a client counts as immediate, and seconds of polling for it.
 #: Waking a sleeping loop takes longer than most answers.
-_SOON: Final = 100e-6
-_MOMENT: Final = 50e-6
+_IMMEDIATE: Final = 100e-6
+_POLL_TIME: Final = 50e-6
 #: Number of successive idle polls after which only every 64th opportunity is tried.
-_PATIENCE: Final = 8
-_SELDOM: Final = 64
+_MAX_IDLE_POLLS: Final = 8
+_RARE_POLL: Final = 64
 
 
-def _nothing() -> None: ...
+def _no_op() -> None: ...
 
 
 class Intake:
@@ -77,12 +77,12 @@ class Intake:
         self._ends: list[int] = []
         self._filled = 0
         self._applying = False
-        self._most = _PACE
-        self._last: Session | None = None
-        self._answered = 0.0
-        self._vain = 0
-        self._awake = Awake()
-        self.soon: Callable[[], None] = _nothing
+        self._most = _FIRST_READS
+        self._last_origin: Session | None = None
+        self._answer_time = 0.0
+        self._idle_polls = 0
+        self._busy_poll = Awake()
+        self.soon: Callable[[], None] = _no_op
 
     def __bool__(self) -> bool:
         return bool(self._ends)
@@ -134,14 +134,14 @@ class Intake:
                 done = self._apply_gathered(origins, ends, done)
         server.drain()
         if count == 1:
-            self._expect(origins[0], start)
+            self._poll_for_next(origins[0], start)
         else:
-            self._last = None
+            self._last_origin = None
         took = perf_counter() - start
-        if took > _LONG:
+        if took > _LONG_RUN:
             self._most = max(count // 2, 1)
-        elif took < _SHORT and count >= self._most // 2:
-            self._most = min(2 * self._most, _MOST)
+        elif took < _SHORT_RUN and count >= self._most // 2:
+            self._most = min(2 * self._most, _MAX_READS)
 
     def _apply_gathered(self, origins: list[Session], ends: list[int], first: int) -> int:
         """Applies publishes from read `first` up to the first read with another operation; returns its number."""
@@ -174,12 +174,12 @@ class Intake:
             self.end()
         return first + len(taken)
 
-    def _expect(self, origin: Session, came: float) -> None:
+    def _poll_for_next(self, origin: Session, arrival: float) -> None:
         """Polls for a moment if a single client is active and sends one request immediately after another."""
-        pause, again = came - self._answered, origin is self._last
-        self._last, self._answered = origin, perf_counter()
-        if not again or pause > _SOON:
+        pause, again = arrival - self._answer_time, origin is self._last_origin
+        self._last_origin, self._answer_time = origin, perf_counter()
+        if not again or pause > _IMMEDIATE:
             return
-        self._vain = self._vain + 1 if pause > _MOMENT else 0
-        if self._vain <= _PATIENCE or self._vain % _SELDOM == 0:
-            self._awake.keep(_MOMENT)
+        self._idle_polls = self._idle_polls + 1 if pause > _POLL_TIME else 0
+        if self._idle_polls <= _MAX_IDLE_POLLS or self._idle_polls % _RARE_POLL == 0:
+            self._busy_poll.keep(_POLL_TIME)

@@ -33,7 +33,7 @@ Callback = Callable[[bytes | None, bool], None]
 
 
 @dataclass(slots=True, eq=False)
-class _Request:
+class _PendingRequest:
     callback: Callback
     timer: asyncio.TimerHandle
 
@@ -46,7 +46,7 @@ class InternalClient(Client):
     on_closed: Callable[[], None] | None = None
     _sids: int = 0
     _inbox: bytes = b""
-    _requests: dict[bytes, _Request] = field(default_factory=dict)
+    _requests: dict[bytes, _PendingRequest] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.headers = True
@@ -183,7 +183,7 @@ class InternalClient(Client):
         reply = secrets.token_hex(4).encode()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(timeout_seconds, self._time_out, reply)
-        self._requests[reply] = _Request(callback, timer)
+        self._requests[reply] = _PendingRequest(callback, timer)
         if not self.publish(subject, payload, self._inbox + reply):
             self.mailbox.put(lambda: self._finish(reply, None, True))
 

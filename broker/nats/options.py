@@ -153,7 +153,7 @@ _FIXED: Final = {
     "no_header_support": "NoHeaderSupport",
 }
 #: Options that a reload applies.
-_CHANGING: Final = (
+_RELOADABLE: Final = (
     "trace", "trace_verbose", "debug", "max_connections", "max_payload", "max_control_line", "ping_interval",
     "ping_max", "write_deadline", "max_traced_msg_len", "client_advertise",
 )  # fmt: skip
@@ -185,7 +185,7 @@ def reload_changes(before: NatsOptions, after: NatsOptions) -> tuple[list[str], 
     lines = [
         # The original has these two wordings.
         f"{'Reload' if name == 'client_advertise' else 'Reloaded'}: {name} = {_shown(name, getattr(after, name))}"
-        for name in _CHANGING
+        for name in _RELOADABLE
         if getattr(before, name) != getattr(after, name)
     ]
     # The files may have new contents under the same names.

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from stantools.nats.frames import Frames, Payloads, Share, Span
 
 #: Seconds of a handler's call above which it gets fewer rows at a time, and below which it gets more.
-_LONG: Final = 0.004
-_SHORT: Final = 0.002
-_MOST_ROWS: Final = 4096
+_LONG_CALL: Final = 0.004
+_SHORT_CALL: Final = 0.002
+_MAX_ROWS: Final = 4096
 #: Seconds of pause for a client that sends more than a handler can take; then it may send another read.
 _STALL: Final = 1.0
 #: Fewer rows are handed to a handler without measuring the time.
@@ -40,13 +40,13 @@ _FEW_ROWS: Final = 4
 
 
 @dataclass(slots=True)
-class _Delivery:
+class _RowDelivery:
     buffer: Buffer
     frames: Frames
-    parts: list[_Delivery] = field(default_factory=list)
+    parts: list[_RowDelivery] = field(default_factory=list)
 
-    def part(self, rows: Frames) -> _Delivery:
-        self.parts.append(_Delivery(self.buffer, rows))
+    def part(self, rows: Frames) -> _RowDelivery:
+        self.parts.append(_RowDelivery(self.buffer, rows))
         return self.parts[-1]
 
     def keep(self, end: int) -> None:
@@ -121,7 +121,7 @@ class Router:
                 else:
                     self._hand_over_paced(origin, only, buffer, frames, begin, end, size)
             else:
-                delivery = _Delivery(buffer, frames)
+                delivery = _RowDelivery(buffer, frames)
                 if number > 0 and version == subscriptions.version:
                     work: Iterator[None] = self._deliver(origin, routes[number], delivery, begin, end, size)
                 else:
@@ -198,7 +198,7 @@ class Router:
             _report(to[0], problem)
 
     def _publish_unknown(
-        self, origin: Client, table: SubjectTable, delivery: _Delivery, begin: int, end: int, size: int
+        self, origin: Client, table: SubjectTable, delivery: _RowDelivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
         row = begin
         while row < end:
@@ -218,7 +218,7 @@ class Router:
             yield
 
     def _publish_denied(
-        self, origin: Client, permit: Permit, subject: bytes, delivery: _Delivery, begin: int, end: int
+        self, origin: Client, permit: Permit, subject: bytes, delivery: _RowDelivery, begin: int, end: int
     ) -> Iterator[None]:
         for row in range(begin, end):
             if permit.responses is not None and origin.may_respond(subject):
@@ -230,7 +230,7 @@ class Router:
             yield
 
     def _deliver(
-        self, origin: Client, route: Route, delivery: _Delivery, begin: int, end: int, size: int
+        self, origin: Client, route: Route, delivery: _RowDelivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
         delivered = False
         for subscription in route.plain:
@@ -238,7 +238,7 @@ class Router:
             if subscription.closed or (client is origin and not origin.echo):
                 continue
             if subscription.limit:
-                delivered |= self._deliver_some(origin, subscription, delivery, begin, end) > 0
+                delivered |= self._deliver_limited(origin, subscription, delivery, begin, end) > 0
             else:
                 yield from self._hand_over_all(origin, subscription, delivery, begin, end, size)
                 delivered = True
@@ -247,7 +247,7 @@ class Router:
             for group in route.queues:
                 delivered |= yield from self._deliver_group(origin, group, delivery, begin, end, size)
         else:
-            delivered |= yield from self._deliver_abroad(origin, route, route.abroad, delivery, begin, end)
+            delivered |= yield from self._deliver_remote(origin, route, route.abroad, delivery, begin, end)
         if not delivered and origin.no_responders and delivery.frames[begin:end, REPLY_SIZE].any():
             for row in range(begin, end):
                 size = int(delivery.frames[row, REPLY_SIZE])
@@ -257,7 +257,7 @@ class Router:
                     yield
 
     def _hand_over_all(
-        self, origin: Client, to: NatsSubscription, delivery: _Delivery, begin: int, end: int, size: int
+        self, origin: Client, to: NatsSubscription, delivery: _RowDelivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
         """Hands over rows: to a socket all at once, to a handler a number that takes it a short time."""
         if to.handler is None:
@@ -278,10 +278,10 @@ class Router:
         start = perf_counter()
         self._hand_over(origin, to, buffer, frames, begin, end, size)
         took = perf_counter() - start
-        if took > _LONG:
+        if took > _LONG_CALL:
             to.pace = max(1, (end - begin) // 2)
-        elif took < _SHORT and end - begin == to.pace:
-            to.pace = min(2 * to.pace, _MOST_ROWS)
+        elif took < _SHORT_CALL and end - begin == to.pace:
+            to.pace = min(2 * to.pace, _MAX_ROWS)
 
     def _hand_over(
         self, origin: Client, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
@@ -304,7 +304,9 @@ class Router:
             _report(to, problem)
             return 0
 
-    def _deliver_some(self, origin: Client, to: NatsSubscription, delivery: _Delivery, begin: int, end: int) -> int:
+    def _deliver_limited(
+        self, origin: Client, to: NatsSubscription, delivery: _RowDelivery, begin: int, end: int
+    ) -> int:
         """Delivers the number of messages left before the subscription's limit; ends the subscription at the limit."""
         end = min(end, begin + max(to.limit - to.delivered, 0))
         if to.delivered + end - begin >= to.limit:
@@ -315,7 +317,13 @@ class Router:
         return end - begin
 
     def _deliver_group(
-        self, origin: Client, group: tuple[NatsSubscription, ...], delivery: _Delivery, begin: int, end: int, size: int
+        self,
+        origin: Client,
+        group: tuple[NatsSubscription, ...],
+        delivery: _RowDelivery,
+        begin: int,
+        end: int,
+        size: int,
     ) -> Generator[None, None, bool]:
         """Delivers each message to a random member of a queue group. Returns whether there was one."""
         members = [s for s in group if not (s.closed or (s.client is origin and not origin.echo))]
@@ -330,7 +338,7 @@ class Router:
                     return row > begin
                 chosen = open_members[int(random.random() * len(open_members))]
                 if chosen.limit:
-                    self._deliver_some(origin, chosen, delivery, row, row + 1)
+                    self._deliver_limited(origin, chosen, delivery, row, row + 1)
                 else:
                     one = int(delivery.frames[row, PAYLOAD_SIZE])
                     self._hand_over(origin, chosen, delivery.buffer, delivery.frames, row, row + 1, one)
@@ -350,8 +358,8 @@ class Router:
 
     # Messages to and from other servers
 
-    def _deliver_abroad(
-        self, origin: Client, route: Route, abroad: Abroad, delivery: _Delivery, begin: int, end: int
+    def _deliver_remote(
+        self, origin: Client, route: Route, abroad: Abroad, delivery: _RowDelivery, begin: int, end: int
     ) -> Generator[None, None, bool]:
         """Delivers to other servers, and to queue groups with members there. Returns whether there was a receiver."""
         delivered = False
@@ -359,7 +367,7 @@ class Router:
             near, far = draw(origin, route.queues, abroad)
             for chosen in near:
                 if chosen.limit:
-                    self._deliver_some(origin, chosen, delivery, row, row + 1)
+                    self._deliver_limited(origin, chosen, delivery, row, row + 1)
                 else:
                     size = int(delivery.frames[row, PAYLOAD_SIZE])
                     self._hand_over(origin, chosen, delivery.buffer, delivery.frames, row, row + 1, size)
@@ -593,6 +601,6 @@ def _report(to: NatsSubscription, problem: Exception) -> None:
     NATS.debug("Details", exc_info=True)
 
 
-def _subject(delivery: _Delivery, row: int) -> bytes:
+def _subject(delivery: _RowDelivery, row: int) -> bytes:
     start, size = int(delivery.frames[row, SUBJECT]), int(delivery.frames[row, SUBJECT_SIZE])
     return bytes(memoryview(delivery.buffer)[start : start + size])

@@ -199,7 +199,7 @@ class NatsServer:
             await before_listening()
         self.start_time = time.time_ns()
         await self._listen()
-        self._look_after_later()
+        self._schedule_checks()
         NATS.info("Listening for client connections on %s", address(self.options.host, self._port))
         if self.options.tls is not None:
             NATS.info("TLS required for client connections")
@@ -303,7 +303,7 @@ class NatsServer:
         self.config_time = time.time_ns()
         self.tracing = self.router.tracing = options.trace
         self._configure_tls()
-        self._look_after_later()
+        self._schedule_checks()
         if recheck:
             self.subscriptions.forget_permissions()
             for client in self.clients():
@@ -311,7 +311,7 @@ class NatsServer:
         if options.max_connections and before.max_connections != options.max_connections:
             # The latest connections exceed the new limit.
             for connection in self.connections()[options.max_connections :]:
-                self._one_too_many(connection)
+                self._refuse(connection)
         told = ("max_payload", "client_advertise", "tls", "authorization")
         if any(getattr(before, name) != getattr(options, name) for name in told):
             self.announce()
@@ -342,7 +342,7 @@ class NatsServer:
             connection.send(encoding.info(self.info(connection)))
             connection.greeted()
         if full:
-            self._one_too_many(connection)
+            self._refuse(connection)
         elif self._context is not None:
             connection.advance(ClientState.HANDSHAKE)
             task = asyncio.get_running_loop().create_task(self._upgrade(connection, self._context))
@@ -380,11 +380,11 @@ class NatsServer:
         connection.go_on()
 
     @staticmethod
-    def _one_too_many(connection: Connection) -> None:
+    def _refuse(connection: Connection) -> None:
         NATS.error("%s - maximum connections exceeded", connection)
         connection.close(Reason.MAX_CONNECTIONS, "maximum connections exceeded")
 
-    def _look_after_later(self) -> None:
+    def _schedule_checks(self) -> None:
         if self._keepalive is not None:
             self._keepalive.cancel()
         options = self.options
@@ -400,7 +400,7 @@ class NatsServer:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as problem:
             out_of_files(problem)
-        self._look_after_later()
+        self._schedule_checks()
 
     def ended(self, connection: Connection) -> None:
         if self._clients.pop(connection.cid, None) is None:

@@ -39,10 +39,10 @@ _REASONS: Final = {
 C = TypeVar("C", contravariant=True)
 
 #: Maximum length of client names in views.
-_NAME: Final = 256
+_MAX_NAME: Final = 256
 #: Maximum number of reply subjects kept for permission to respond.
-_REPLIES: Final = 65536
-_NEVER: Final = 1 << 63
+_MAX_REPLIES: Final = 65536
+_NO_EXPIRY: Final = 1 << 63
 _SECOND: Final = 1_000_000_000
 #: Seconds between a client's first PONG and the first PING to measure its round trip; partly random.
 FIRST_PING: Final = 1.0
@@ -151,7 +151,7 @@ class Session(Client):
         if server.authenticator.required:
             self.advance(ClientState.GREETED)
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(server.options.authorization.timeout, self._too_late)
+            self._timer = loop.call_later(server.options.authorization.timeout, self._on_timeout)
         else:
             self.advance(ClientState.OPEN)
 
@@ -161,7 +161,7 @@ class Session(Client):
             self._timer.cancel()
             self._timer = None
 
-    def _too_late(self) -> None:
+    def _on_timeout(self) -> None:
         NATS.debug("%s - %s", self, Reason.AUTHENTICATION_TIMEOUT)
         self.close(Reason.AUTHENTICATION_TIMEOUT, "Authentication Timeout")
 
@@ -265,9 +265,9 @@ class Session(Client):
             self.close(Reason.NO_RESPONDERS, "no responders requires headers support")
             return
         self.echo = bool(options.get("echo", True))
-        self.name = str(options.get("name", ""))[:_NAME]
-        self.lang = str(options.get("lang", ""))[:_NAME]
-        self.version = str(options.get("version", ""))[:_NAME]
+        self.name = str(options.get("name", ""))[:_MAX_NAME]
+        self.lang = str(options.get("lang", ""))[:_MAX_NAME]
+        self.version = str(options.get("version", ""))[:_MAX_NAME]
         self.become(check.identity)
         self.advance(ClientState.OPEN)
         self.stop_timer()
@@ -424,12 +424,12 @@ class Session(Client):
         # Entries are in order of age, and all have the same lifetime.
         while self._replies:
             oldest = next(iter(self._replies))
-            if self._replies[oldest][1] > now and len(self._replies) < _REPLIES:
+            if self._replies[oldest][1] > now and len(self._replies) < _MAX_REPLIES:
                 break
             del self._replies[oldest]
         self._replies.pop(reply, None)
         # Negative values mean unlimited.
-        expires = now + int(rule.expires * 1e9) if rule.expires >= 0 else _NEVER
+        expires = now + int(rule.expires * 1e9) if rule.expires >= 0 else _NO_EXPIRY
         self._replies[reply] = [rule.max_msgs, expires]
 
     def _trace(self, event: operations.Event) -> None:

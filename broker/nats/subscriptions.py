@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from broker.nats.client import Client, NatsSubscription
     from stantools.nats.interest import Matched
 
-_UNFIT: Final = re.compile(rb"\A\.|\.\.|\.\Z|\s|\A\Z")
+_INVALID: Final = re.compile(rb"\A\.|\.\.|\.\Z|\s|\A\Z")
 #: Last token of the cache entry for all subjects with a common head; no subject has this token.
-_ANY: Final = b" "
+_LAST_TOKEN: Final = b" "
 #: Approximate maximum bytes of cached subjects and routes; beyond it, the cache is cleared.
-_MOST_BYTES: Final = 24 << 20
+_MAX_BYTES: Final = 24 << 20
 #: Approximate bytes of a subject (besides its name), a route, and a receiver of a route.
 _SUBJECT_BYTES: Final = 300
 _ROUTE_BYTES: Final = 400
 _RECEIVER_BYTES: Final = 60
 #: Maximum number of cached heads of subjects; beyond it, subjects are cached one by one.
-_MOST_HEADS: Final = 64
+_MAX_HEADS: Final = 64
 #: Maximum number of table entries that one subscription removes singly; beyond it, the cache is cleared.
-_MOST_FORGOTTEN: Final = 4096
+_MAX_REMOVALS: Final = 4096
 #: Number of subjects seen once; a subject is cached at its second look-up (most reply subjects occur once).
-_SEEN: Final = 4096
+_MAX_SEEN: Final = 4096
 
 
 @dataclass(slots=True, eq=False)
@@ -176,11 +176,11 @@ class Subscriptions:
         gone = {head for head in near if overlap(head + b">", pattern)}
         if gone:
             self.version += 1
-            self._begin_with({head: number for head, number in self._heads.items() if head not in gone})
+            self._set_heads({head: number for head, number in self._heads.items() if head not in gone})
         if not self.known.values:
             return
         tables = (self._open, *self._tables.values())
-        forgotten = self.known.changed(pattern, _MOST_FORGOTTEN // len(tables))
+        forgotten = self.known.changed(pattern, _MAX_REMOVALS // len(tables))
         if forgotten is None:
             self.forget()
             return
@@ -206,16 +206,16 @@ class Subscriptions:
         """Returns the receivers of a subject. With `keep` it is cached at once, otherwise at its second look-up."""
         found = self.known.values.get(subject)
         if found is None and not keep:
-            found = self._alike(subject)
+            found = self._sibling_route(subject)
         return found or finished(self.look_up(subject, keep))
 
-    def _alike(self, subject: bytes) -> Route | None:
+    def _sibling_route(self, subject: bytes) -> Route | None:
         """Returns the receivers of a subject whose last token does not matter; None if they are unknown.
 
         Each request of a client has a reply subject of its own, and all of these lead to one subscription.
         """
-        found = self.known.values.get(subject[: subject.rfind(b".") + 1] + _ANY)
-        if found is None or self.interest.is_literal(subject) or _UNFIT.search(subject):
+        found = self.known.values.get(subject[: subject.rfind(b".") + 1] + _LAST_TOKEN)
+        if found is None or self.interest.is_literal(subject) or _INVALID.search(subject):
             return None
         return found
 
@@ -224,7 +224,7 @@ class Subscriptions:
         known = self.known.values.get(subject)
         if known is not None:
             return known
-        if _UNFIT.search(subject):
+        if _INVALID.search(subject):
             # No pattern matches an empty token, not even `>`; and white space must not get into control lines.
             return Route(-1)
         self._searches += 1
@@ -241,15 +241,15 @@ class Subscriptions:
             queues = tuple(group for group in groups if group)
         abroad = None if self.mesh is None else self.mesh.match(subject)
         head = b"" if keep or narrowed or self.mesh is not None else self._new_head(subject, matched)
-        if not (keep or head or self._comes_again(subject)):
+        if not (keep or head or self._is_second_lookup(subject)):
             once = Route(-1, plain, queues, abroad)
             if not narrowed and changes == interest.inserts + interest.removes:
-                self._keep_alike(subject, once)
+                self._cache_for_siblings(subject, once)
             return once
         size = _ROUTE_BYTES + _RECEIVER_BYTES * (len(plain) + sum(map(len, queues)))
-        if changes != interest.inserts + interest.removes or size > _MOST_BYTES // 4:
+        if changes != interest.inserts + interest.removes or size > _MAX_BYTES // 4:
             return Route(-1, plain, queues, abroad)
-        if self._bytes > _MOST_BYTES:
+        if self._bytes > _MAX_BYTES:
             self.forget()
         # The receivers on other servers are a new object for each subject; comparing them is not worthwhile.
         key = (tuple(map(id, plain)), tuple(tuple(map(id, group)) for group in queues), abroad and id(abroad))
@@ -263,7 +263,7 @@ class Subscriptions:
             self._bytes += size
         if head:
             others = {each: number for each, number in self._heads.items() if not each.startswith(head)}
-            self._begin_with({**others, head: route.number})
+            self._set_heads({**others, head: route.number})
         else:
             self._bytes += len(subject) + _SUBJECT_BYTES
             self.known.keep(subject, route)
@@ -272,7 +272,7 @@ class Subscriptions:
     def _new_head(self, subject: bytes, matched: Matched[NatsSubscription]) -> bytes:
         """Returns the head of all subjects with the same receivers as this one; empty if there is no use for it."""
         found = matched.plain or matched.queues
-        if not found or len(self._heads) >= _MOST_HEADS or any(map(subject.startswith, self._heads)):
+        if not found or len(self._heads) >= _MAX_HEADS or any(map(subject.startswith, self._heads)):
             return b""
         head = self.interest.common_head(subject)
         for but in {each.but for each in matched.plain if head and each.but}:
@@ -280,31 +280,36 @@ class Subscriptions:
                 return b""
         return head
 
-    def _begin_with(self, heads: dict[bytes, int]) -> None:
+    def _set_heads(self, heads: dict[bytes, int]) -> None:
         """Gives the parser the routes of all subjects with these heads, for clients without permissions."""
         self._heads = heads
         self._open.routes.begin_with(heads)
 
-    def _comes_again(self, subject: bytes) -> bool:
+    def _is_second_lookup(self, subject: bytes) -> bool:
         """Returns whether a subject, or a head of subjects, was looked up before."""
         number = hash(subject)
         if number in self._seen:
             return True
-        if len(self._seen) >= _SEEN:
+        if len(self._seen) >= _MAX_SEEN:
             self._seen.clear()
         self._seen.add(number)
         return False
 
-    def _keep_alike(self, subject: bytes, route: Route) -> None:
+    def _cache_for_siblings(self, subject: bytes, route: Route) -> None:
         """Caches the receivers for all subjects that differ in the last token only, if that token does not matter."""
         head = subject[: subject.rfind(b".") + 1]
-        if self.mesh is not None or not head or self.interest.is_literal(subject) or head + _ANY in self.known.values:
+        if (
+            self.mesh is not None
+            or not head
+            or self.interest.is_literal(subject)
+            or head + _LAST_TOKEN in self.known.values
+        ):
             return
-        if self._comes_again(head) and self.interest.is_same_for_all(head):
-            if self._bytes > _MOST_BYTES:
+        if self._is_second_lookup(head) and self.interest.is_same_for_all(head):
+            if self._bytes > _MAX_BYTES:
                 self.forget()
             self._bytes += _ROUTE_BYTES + _RECEIVER_BYTES * route.fanout + len(head) + _SUBJECT_BYTES
-            self.known.keep(head + _ANY, route)
+            self.known.keep(head + _LAST_TOKEN, route)
 
     def remember(self, table: SubjectTable, subject: bytes, route: Route) -> None:
         """Gives the parser the route of a subject, if it is cached by itself."""

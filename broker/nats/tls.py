@@ -48,12 +48,12 @@ def server_context(options: TLSOptions) -> ssl.SSLContext:
     try:
         load_certificate(context, options)
     except (OSError, ValueError) as problem:
-        raise TLSError(f"error parsing X509 certificate/key pair: {_said(problem)}") from None
+        raise TLSError(f"error parsing X509 certificate/key pair: {_reason(problem)}") from None
     if options.ca is not None:
         try:
             context.load_verify_locations(options.ca)
         except (OSError, ssl.SSLError) as problem:
-            raise TLSError(f"failed to parse root ca certificate: {_said(problem)}") from None
+            raise TLSError(f"failed to parse root ca certificate: {_reason(problem)}") from None
     elif options.verify or options.verify_and_map:
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
     if options.verify or options.verify_and_map:
@@ -88,7 +88,7 @@ def _no_password() -> str:
     raise ValueError("the private key is encrypted")
 
 
-def _said(problem: OSError | ValueError) -> str:
+def _reason(problem: OSError | ValueError) -> str:
     if isinstance(problem, ssl.SSLError):
         return problem.reason or "not PEM"
     if isinstance(problem, OSError) and problem.strerror:

@@ -333,7 +333,7 @@ def _boolean(query: Mapping[str, str], name: str) -> bool:
         return True
     if not text or text in _FALSE:
         return False
-    raise _wrong("boolean", name, "ParseBool", text)
+    raise _parameter_error("boolean", name, "ParseBool", text)
 
 
 def _integer(query: Mapping[str, str], name: str) -> int:
@@ -342,9 +342,9 @@ def _integer(query: Mapping[str, str], name: str) -> int:
         return 0
     digits = text[1:] if text[0] in "+-" else text
     if not (digits.isascii() and digits.isdigit()):
-        raise _wrong("int", name, "Atoi", text)
+        raise _parameter_error("int", name, "Atoi", text)
     if len(digits) > 18:
-        raise _wrong("int", name, "Atoi", text, "value out of range")
+        raise _parameter_error("int", name, "Atoi", text, "value out of range")
     return int(text)
 
 
@@ -353,11 +353,11 @@ def _cid(query: Mapping[str, str]) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise _wrong("uint64", "cid", "ParseUint", text)
+        raise _parameter_error("uint64", "cid", "ParseUint", text)
     return int(text)
 
 
-def _wrong(kind: str, name: str, function: str, text: str, problem: str = "invalid syntax") -> ValueError:
+def _parameter_error(kind: str, name: str, function: str, text: str, problem: str = "invalid syntax") -> ValueError:
     return ValueError(f"Error decoding {kind} for '{name}': strconv.{function}: parsing {quote(text[:100])}: {problem}")
 
 

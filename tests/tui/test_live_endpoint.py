@@ -144,7 +144,7 @@ def test_nobody_listens() -> None:
 
 
 def test_no_such_host() -> None:
-    assert "no host" in problem_at("http://no-such-host.invalid:8222").message
+    assert "unknown host" in problem_at("http://no-such-host.invalid:8222").message
 
 
 def test_no_tls_there(stub: MonitoredServer) -> None:

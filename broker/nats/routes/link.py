@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 _SECOND: Final = 1_000_000_000
 #: Maximum seconds between two pings, and maximum number of unanswered pings.
 _PING: Final = 30.0
-_UNANSWERED: Final = 2
+_MAX_PINGS: Final = 2
 #: Bytes of collected output that are written at once; pending bytes that count as congestion.
-_COLLECT: Final = 256 * 1024
-_FULL: Final = 8 << 20
+_FLUSH_SIZE: Final = 256 * 1024
+_PATIENT_LIMIT: Final = 8 << 20
 
 
 class Net(Protocol):
@@ -96,7 +96,7 @@ class Link(asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_size = 0
         self._flushing: asyncio.Handle | None = None
-        self._fed = self._working = self._foreseen = False
+        self._fed = self._working = self._close_expected = False
         self._timer: asyncio.TimerHandle | None = None
         self._pings = 0
         self._pinged = 0
@@ -120,13 +120,13 @@ class Link(asyncio.Protocol):
         self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
         self.local_host = str((transport.get_extra_info("sockname") or ("",))[0])
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._net.cluster.timeout, self._too_late)
+        self._timer = loop.call_later(self._net.cluster.timeout, self._on_timeout)
         self._net.connected(self)
         NATS.debug("%s - Route connection created", self)
         if self.url is None:
             self.send(wire.info(self._net.about(self)))
 
-    def _too_late(self) -> None:
+    def _on_timeout(self) -> None:
         self.close("Authentication Timeout", "Authentication Timeout" if self.url is None else "")
 
     def eof_received(self) -> bool | None:
@@ -169,7 +169,7 @@ class Link(asyncio.Protocol):
             return
         if now < self._ping_at:
             return
-        if self._pings >= _UNANSWERED:
+        if self._pings >= _MAX_PINGS:
             self.close("Stale Connection", "Stale Connection")
             return
         self.ping(now)
@@ -187,7 +187,7 @@ class Link(asyncio.Protocol):
             return
         self._out.append(data)
         self._out_size += len(data)
-        if self._out_size > _COLLECT:
+        if self._out_size > _FLUSH_SIZE:
             self.flush()
         elif self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self.flush)
@@ -211,7 +211,7 @@ class Link(asyncio.Protocol):
 
     @property
     def congested(self) -> bool:
-        return self.pending > _FULL
+        return self.pending > _PATIENT_LIMIT
 
     def deliver(self, subject: bytes, reply: bytes, queues: list[bytes], header_size: int, payload: bytes) -> None:
         """Sends a message for clients there: all outside of queue groups, and one member of each of `queues`."""
@@ -273,7 +273,9 @@ class Link(asyncio.Protocol):
         elif isinstance(event, wire.Connect):
             self._connect(event.fields)
         elif isinstance(event, wire.Error):
-            NATS.log(logging.DEBUG if self._foreseen else logging.ERROR, "%s - Route Error '%s'", self, event.text)
+            NATS.log(
+                logging.DEBUG if self._close_expected else logging.ERROR, "%s - Route Error '%s'", self, event.text
+            )
             self.close(event.text)
 
     def _connect(self, fields: Any) -> None:
@@ -295,7 +297,7 @@ class Link(asyncio.Protocol):
         if self.remote or fields.get("route_account"):
             # An account-specific link, from a server that does not know yet that there are no accounts here: it will
             # close it.
-            self._foreseen = True
+            self._close_expected = True
             return
         if not self._trusted:
             NATS.error("%s - authentication error", self)

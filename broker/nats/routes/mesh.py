@@ -38,9 +38,9 @@ _RETRY: Final = 1.0
 #: Attempts between two lines of the log.
 _REPORT: Final = 3600
 #: Seconds for the other end to close one of two connections between the same servers.
-_TWICE: Final = 1.0
+_DUPLICATE_GRACE: Final = 1.0
 #: Lost subscriptions of a server above which the cache of subjects is cleared at once.
-_MANY: Final = 1024
+_MAX_REMOVALS: Final = 1024
 #: Our version of the route protocol.
 _PROTOCOL: Final = 2
 
@@ -85,15 +85,15 @@ class Mesh:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
-        self._mine: dict[tuple[bytes, bytes], int] = {}
+        self._local_interest: dict[tuple[bytes, bytes], int] = {}
         #: Interest on other servers: link, subject, queue group.
-        self._theirs: Interest[tuple[Link, bytes, bytes]] = Interest()
+        self._remote_interest: Interest[tuple[Link, bytes, bytes]] = Interest()
         #: Server id -> the connection for its messages.
         self._ways: dict[str, Link] = {}
         #: URL -> id of the server there, if known.
-        self._residents: dict[str, str] = {}
+        self._server_ids: dict[str, str] = {}
         #: URLs with a connection or attempts to connect.
-        self._sought: set[str] = set()
+        self._target_urls: set[str] = set()
         self._urls = [parse_route(url) for url in cluster.routes]
         self._server_context = self._client_context = None
         if cluster.tls is not None:
@@ -147,9 +147,9 @@ class Mesh:
         self._timer = asyncio.get_running_loop().call_later(1.0, self._look_after)
 
     def _accepted(self) -> Link:
-        return self._made(None, configured=False)
+        return self._new_link(None, configured=False)
 
-    def _made(self, url: Server | None, *, configured: bool) -> Link:
+    def _new_link(self, url: Server | None, *, configured: bool) -> Link:
         self._numbers += 1
         return Link(self._numbers, self, url, configured=configured)
 
@@ -160,13 +160,13 @@ class Mesh:
         if self._stopped:
             return
         place = f"{url.host}:{url.port}"
-        self._sought.add(place)
+        self._target_urls.add(place)
         task = asyncio.get_running_loop().create_task(self._connect(url, configured=configured))
         self._tasks.add(task)
 
         def over(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            self._sought.discard(place)
+            self._target_urls.discard(place)
 
         task.add_done_callback(over)
 
@@ -176,7 +176,7 @@ class Mesh:
         place = f"{url.host}:{url.port}"
         attempt = 0
         while not self._stopped:
-            resident = self._residents.get(place)
+            resident = self._server_ids.get(place)
             if resident == self._host.id:
                 return
             if resident in self._ways and not configured:
@@ -185,7 +185,7 @@ class Mesh:
                 attempt += 1
                 try:
                     _, link = await loop.create_connection(
-                        lambda: self._made(url, configured=configured),
+                        lambda: self._new_link(url, configured=configured),
                         url.host,
                         url.port,
                         ssl=self._client_context,
@@ -285,7 +285,7 @@ class Mesh:
         """The other end has sent its CONNECT. Returns whether it is accepted."""
         other = link.remote_id
         if link.url is not None:
-            self._residents[f"{link.url.host}:{link.url.port}"] = other
+            self._server_ids[f"{link.url.host}:{link.url.port}"] = other
         if not other or other == self._host.id:
             link.close("Duplicate Route")
             return False
@@ -297,17 +297,17 @@ class Mesh:
             return False
         if other in self._ways:
             # Both ends have connected at the same time. Either end may close one connection; otherwise this one does.
-            asyncio.get_running_loop().call_later(_TWICE, self._thin_out, other)
+            asyncio.get_running_loop().call_later(_DUPLICATE_GRACE, self._close_duplicates, other)
         else:
             self._ways[other] = link
             NATS.info("%s - Route connection established with %s", link, other)
-            self._pass_on(link)
+            self._announce_server(link)
             self._host.announce()
-        for (subject, queue), weight in self._mine.items():
+        for (subject, queue), weight in self._local_interest.items():
             link.send(wire.wish(subject, queue, weight))
         return True
 
-    def _thin_out(self, other: str) -> None:
+    def _close_duplicates(self, other: str) -> None:
         """Closes surplus connections; only one of the two servers does so."""
         twins = [link for link in self.links.values() if link.open and link.remote_id == other]
         if self._host.id < other:
@@ -315,7 +315,7 @@ class Mesh:
                 if link is not self._ways.get(other):
                     link.close("Duplicate Route")
 
-    def _pass_on(self, newcomer: Link) -> None:
+    def _announce_server(self, newcomer: Link) -> None:
         told = {name: value for name, value in newcomer.remote.items() if name != "nonce"}
         if not told.get("ip"):
             told["ip"] = f"nats-route://{address(newcomer.host, int(told.get('port') or 0))}/"
@@ -338,8 +338,8 @@ class Mesh:
         except UsageError:
             return
         place = f"{url.host}:{url.port}"
-        self._residents[place] = other
-        if place not in self._sought:
+        self._server_ids[place] = other
+        if place not in self._target_urls:
             self._spawn(url, configured=False)
 
     @property
@@ -354,11 +354,11 @@ class Mesh:
         if self._ways.get(other) is not link:
             return
         del self._ways[other]
-        self._enter(link, leave=True)
+        self._apply_interest(link, leave=True)
         for twin in self.links.values():
             if twin.open and twin.remote_id == other:
                 self._ways[other] = twin
-                self._enter(twin)
+                self._apply_interest(twin)
                 break
         if not self._stopped:
             self._host.announce()
@@ -376,15 +376,15 @@ class Mesh:
             link.wishes.pop(key, None)
         if self._ways.get(link.remote_id) is link and known != wish.weight:
             if not known:
-                self._theirs.insert(wish.subject, (link, *key), wish.queue)
+                self._remote_interest.insert(wish.subject, (link, *key), wish.queue)
             elif not wish.weight:
-                self._theirs.remove(wish.subject, (link, *key), wish.queue)
+                self._remote_interest.remove(wish.subject, (link, *key), wish.queue)
             self._host.subscriptions.changed(wish.subject)
 
-    def _enter(self, link: Link, *, leave: bool = False) -> None:
+    def _apply_interest(self, link: Link, *, leave: bool = False) -> None:
         """Adds or removes the whole interest of a server."""
-        change = self._theirs.remove if leave else self._theirs.insert
-        many = len(link.wishes) > _MANY
+        change = self._remote_interest.remove if leave else self._remote_interest.insert
+        many = len(link.wishes) > _MAX_REMOVALS
         for subject, queue in link.wishes:
             change(subject, (link, subject, queue), queue)
             if not many:
@@ -394,7 +394,7 @@ class Mesh:
 
     def match(self, subject: bytes) -> Abroad | None:
         """Returns the receivers of a subject on other servers; None if there are none."""
-        found = self._theirs.match(subject)
+        found = self._remote_interest.match(subject)
         if not found.plain and not found.queues:
             return None
         groups: dict[bytes, dict[Far, int]] = {}
@@ -409,10 +409,10 @@ class Mesh:
 
     def interest(self, subject: bytes, queue: bytes, change: int) -> None:
         key = subject, queue
-        before = self._mine.get(key, 0)
-        self._mine[key] = count = before + change
+        before = self._local_interest.get(key, 0)
+        self._local_interest[key] = count = before + change
         if not count:
-            del self._mine[key]
+            del self._local_interest[key]
         if queue or not before or not count:
             line = wire.wish(subject, queue, count)
             for link in self.links.values():
