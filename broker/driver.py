@@ -67,7 +67,7 @@ class Rounds:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._committers: dict[LoopDriver, None] = {}
-        self._due = False
+        self._scheduled = False
         self.hold_back: Callable[[], None] = _no_op
         self.let_go: Callable[[], None] = _no_op
         self.take_in: Callable[[], None] = _no_op
@@ -79,8 +79,8 @@ class Rounds:
         """
         if driver is not None:
             self._committers[driver] = None
-        if not self._due:
-            self._due = True
+        if not self._scheduled:
+            self._scheduled = True
             self.hold_back()
             self._loop.call_soon(self._end)
 
@@ -90,7 +90,7 @@ class Rounds:
 
     def _end(self) -> None:
         self.take_in()
-        self._due = False
+        self._scheduled = False
         wanted, self._committers = self._committers, {}
         if any(driver.server.slow for driver in wanted):
             self.let_go()
@@ -100,7 +100,7 @@ class Rounds:
                 driver.commit()
         finally:
             self.let_go()
-            if self._due:  # a commit was requested for the next round
+            if self._scheduled:  # a commit was requested for the next round
                 self.hold_back()
 
 
@@ -122,7 +122,7 @@ class LoopDriver:
         self._on_fatal = on_fatal
         self._stopped = False
         self._busy_poll = Awake(self._commit_if_scheduled)
-        self._due = False  # a commit after the end of polling
+        self._scheduled = False  # a commit after the end of polling
         self._timer: asyncio.TimerHandle | None = None
 
     def commit_soon(self) -> None:
@@ -135,16 +135,16 @@ class LoopDriver:
 
         The loop polls until then, because its timers are too coarse.
         """
-        self._due = True
+        self._scheduled = True
         self._busy_poll.keep((time - self._now()) / _SECOND)
 
     def _commit_if_scheduled(self) -> None:
-        if self._due:
+        if self._scheduled:
             self.commit_soon()
 
     def commit(self) -> None:
         """Commits; an error of one server does not affect the others."""
-        self._due = False
+        self._scheduled = False
         try:
             self.server.commit()
         except Exception as problem:

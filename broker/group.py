@@ -129,16 +129,16 @@ class Group:
         self.role = FOLLOWER
         self._streams = streams
         self._names = names
-        self._seconds = seconds
+        self._lease_seconds = seconds
         self._make = make
-        self._serves = serves
-        self._failed = failed
-        self._chance = chance or random.SystemRandom()
+        self._on_leader = serves
+        self._on_failure = failed
+        self._random = chance or random.SystemRandom()
         self._start_time: float | None = None  # time of its start or return; None once it has seen a leader
         self._subject = leader_subject(names.cluster_id.encode())
         self._lease_loss: asyncio.Future[str]
         self._term: Term
-        self._running: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def start(self, *, check: bool = True) -> None:
         """Joins the group.
@@ -155,19 +155,19 @@ class Group:
         except StantoolsError:
             await self._end()
             raise
-        self._running = asyncio.get_running_loop().create_task(self._run())
-        self._running.add_done_callback(self._task_ended)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._task_ended)
 
     def _task_ended(self, running: asyncio.Task[None]) -> None:
         if not running.cancelled():
-            self._failed(f"This server cannot continue in its group: {running.exception()!r}")
+            self._on_failure(f"This server cannot continue in its group: {running.exception()!r}")
 
     async def stop(self) -> None:
         """Leaves the group and releases the lease."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
-            self._running = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
 
     @property
     def server(self) -> StreamingServer:
@@ -257,7 +257,7 @@ class Group:
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        patience = self._seconds * self._chance.uniform(1, 1 + _MAX_JITTER)
+        patience = self._lease_seconds * self._random.uniform(1, 1 + _MAX_JITTER)
         last, since, look, silent = -1, loop.time(), 0.0, 0
         heard = since
         first, often = _WARNING_INTERVALS
@@ -270,20 +270,20 @@ class Group:
             # A NATS server that has just started does not know the other servers' clients. Its report counts after it
             # has once found a leader, or when the state stream has stopped growing, or its last record is old.
             linked = linked or not nobody
-            quiet = last >= 0 and (old or loop.time() - since >= _QUIET_FRACTION * self._seconds)
+            quiet = last >= 0 and (old or loop.time() - since >= _QUIET_FRACTION * self._lease_seconds)
             if silent >= _REPORTS_NEEDED and (linked or quiet):
                 return
             if (now := loop.time()) >= look:
                 found, old = await self._last_record(next(waits) if last < 0 else max(_STATE_TIMEOUTS))
-                look = now + self._seconds / _READS_PER_LEASE if found >= 0 else 0.0
+                look = now + self._lease_seconds / _READS_PER_LEASE if found >= 0 else 0.0
                 if found >= 0:
                     heard = loop.time()
                     say = heard + first
                 elif now >= say:
                     say = now + often
                     STREAMING.warning(
-                        "JetStream does not answer yet: it serves clients once a majority of the NATS servers runs, and "
-                        "creates the streams once all %d do",
+                        "JetStream does not answer yet: it serves clients once a majority of the NATS servers runs, "
+                        "and creates the streams once all %d do",
                         self._names.replicas,
                     )
                 if found < 0 and loop.time() - heard > _OUTAGE:
@@ -297,7 +297,7 @@ class Group:
                 elif loop.time() - since >= patience:
                     return
             # Servers that have noticed the loss at the same time must not try at the same time.
-            await asyncio.sleep(_QUESTION_INTERVAL * self._chance.uniform(0.5, 1.5))
+            await asyncio.sleep(_QUESTION_INTERVAL * self._random.uniform(0.5, 1.5))
 
     async def _has_no_leader(self) -> bool:
         """Asks for the leader; returns whether NATS reports no responders."""
@@ -321,7 +321,7 @@ class Group:
         The sequence is -1 without an answer within `patience`, a fraction of a lease's duration.
         """
         try:
-            async with asyncio.timeout(self._seconds * patience):
+            async with asyncio.timeout(self._lease_seconds * patience):
                 info = await self._streams.stream_info(self._names.state)
         except (NatsError, TimeoutError):
             return -1, False
@@ -329,7 +329,7 @@ class Group:
             return 0, False
         state = info["state"]
         written, asked = (seconds_of(text) for text in (state.get("last_ts"), info.get("ts")))
-        old = written is not None and asked is not None and asked - written > _OLD_LEASES * self._seconds
+        old = written is not None and asked is not None and asked - written > _OLD_LEASES * self._lease_seconds
         return int(state["last_seq"]), old
 
     # Leadership
@@ -354,13 +354,13 @@ class Group:
             if problem.result():
                 raise StorageError(problem.result())
             STREAMING.info("finished leader promotion actions")
-            self._serves(term)
+            self._on_leader(term)
             await self._until_lease_loss(self._read_late_records(term))
         STREAMING.warning("The lease is lost: %s", await over)
 
     async def _read_late_records(self, term: Term) -> None:
         """When the last lease has surely expired, reads the records that its holder could still append."""
-        await asyncio.sleep(self._seconds)
+        await asyncio.sleep(self._lease_seconds)
         term.server.look_again(await term.store.look_again())
 
     async def _until_lease_loss(self, work: Awaitable[Any]) -> bool:

@@ -16,17 +16,17 @@ STREAMING: Final = logging.getLogger("broker.streaming")
 
 _SECOND: Final = 1.0
 _MINUTE: Final = 60.0
-_said = float("-inf")
+_last_report = float("-inf")
 
 
 def out_of_files(problem: BaseException | None) -> bool:
     """Returns whether the problem is a lack of file descriptors; logs that at most once a minute."""
-    global _said
+    global _last_report
     if not isinstance(problem, OSError) or problem.errno not in (errno.EMFILE, errno.ENFILE):
         return False
     now = time.monotonic()
-    if now - _said >= _MINUTE:
-        _said = now
+    if now - _last_report >= _MINUTE:
+        _last_report = now
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         whose = f"the limit of this process (ulimit -n) is {limit}" if problem.errno == errno.EMFILE else "system-wide"
         NATS.error("Out of file descriptors, new connections are refused: %s", whose)
@@ -38,10 +38,10 @@ class FailedLookups:
 
     def __init__(self, channel: bytes) -> None:
         self._channel = channel.decode("utf-8", "replace")
-        self._said = 0, float("-inf")
+        self._last_report = 0, float("-inf")
 
     def report(self, sequence: int, problem: Exception) -> None:
         now = time.monotonic()
-        if self._said[0] != sequence or now - self._said[1] >= _SECOND:
-            self._said = sequence, now
+        if self._last_report[0] != sequence or now - self._last_report[1] >= _SECOND:
+            self._last_report = sequence, now
             STREAMING.error("Error looking up message %s:%d (%s)", self._channel, sequence, problem)

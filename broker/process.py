@@ -209,7 +209,7 @@ class _Process:
         if parts.streams is not None:
             # Registered first, because it may read channels.
             stack.callback(parts.streams.stop)
-        await self._ready(server)
+        await self._start_streaming(server)
         if self._ended.done():
             return
         upkeep = Upkeep(asyncio.get_running_loop(), store)
@@ -346,7 +346,7 @@ class _Process:
             monitoring = self._parts.monitoring
             stack.callback(PortsFile(options.ports_file_dir, [url], [monitoring.url] if monitoring else ()).remove)
 
-    async def _ready(self, server: StreamingServer) -> None:
+    async def _start_streaming(self, server: StreamingServer) -> None:
         started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def settle(problem: str) -> None:

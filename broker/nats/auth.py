@@ -335,8 +335,8 @@ class SlowChecks:
 def _secret_check(identity: Identity, stored: str, given: str) -> Check:
     if is_bcrypt(stored):
         proof = _proof(stored, given)
-        if proof in _proven:
-            _proven.move_to_end(proof)
+        if proof in _proofs:
+            _proofs.move_to_end(proof)
             return Check(identity, _accept)
         return Check(identity, lambda: _bcrypt(stored, given, proof), slow=True)
     return Check(identity, lambda: hmac.compare_digest(stored.encode(), given.encode()))
@@ -347,7 +347,7 @@ def is_bcrypt(secret: str) -> bool:
 
 
 #: Keyed hashes of verified passwords: their users need not wait after clients with wrong passwords.
-_proven: Final[OrderedDict[bytes, None]] = OrderedDict()
+_proofs: Final[OrderedDict[bytes, None]] = OrderedDict()
 _key: Final = os.urandom(32)
 
 
@@ -365,9 +365,9 @@ def _bcrypt(stored: str, given: str, proof: bytes) -> bool:
     except ValueError:
         return False
     if passed:
-        _proven[proof] = None
-        while len(_proven) > _MAX_PROOFS:
-            _proven.popitem(last=False)
+        _proofs[proof] = None
+        while len(_proofs) > _MAX_PROOFS:
+            _proofs.popitem(last=False)
     return passed
 
 

@@ -68,12 +68,12 @@ class Connection(Session, asyncio.BufferedProtocol):
     out_size: int = 0  #: bytes of that
     _gathered: bool = False
     _transport: asyncio.Transport = field(init=False)
-    _left: bytes | bytearray = b""
+    _rest: bytes | bytearray = b""
     _work: Iterator[None] | None = None
-    _unfinished: bool = False
+    _needs_turn: bool = False
     _queued: bool = False
     _large_frame: bytearray | None = None
-    _filled: int = 0
+    _large_filled: int = 0
     _frame_size: int = 0
     _congested: bool = False
     _holds: int = 0
@@ -124,7 +124,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         self._end(Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR)
         self.release_stalled()
         # Monitoring keeps closed connections for a while: without references they stay small and are freed at once.
-        self.out, self._left, self._large_frame, self.tls = [], b"", None, None
+        self.out, self._rest, self._large_frame, self.tls = [], b"", None, None
         self._replies.clear()
         self.identity, self.credentials = Identity(), Credentials()
         del self._transport
@@ -185,16 +185,16 @@ class Connection(Session, asyncio.BufferedProtocol):
         if self._gathered:
             return self.intake.room
         if self._large_frame is not None:
-            return memoryview(self._large_frame)[self._filled :]
+            return memoryview(self._large_frame)[self._large_filled :]
         view = self.server.read_view
-        if self._left:
-            view[: len(self._left)] = self._left
-            return view[len(self._left) :]
+        if self._rest:
+            view[: len(self._rest)] = self._rest
+            return view[len(self._rest) :]
         return view
 
     def buffer_updated(self, count: int) -> None:
         if self.closed:
-            self._left, self._large_frame = b"", None
+            self._rest, self._large_frame = b"", None
             return
         if self._gathered:
             if count <= SMALL:
@@ -205,23 +205,23 @@ class Connection(Session, asyncio.BufferedProtocol):
         self.active = True
         self.last_activity = time.time_ns()
         if self._large_frame is not None:
-            self._filled += count
-            if self._filled < self._frame_size:
-                if self._filled == len(self._large_frame):
-                    size = min(2 * self._filled, self._frame_size)
-                    self._large_frame = self._large_frame + bytes(size - self._filled)
+            self._large_filled += count
+            if self._large_filled < self._frame_size:
+                if self._large_filled == len(self._large_frame):
+                    size = min(2 * self._large_filled, self._frame_size)
+                    self._large_frame = self._large_frame + bytes(size - self._large_filled)
                 return
             data: Buffer = self._large_frame
-            end = self._filled
+            end = self._large_filled
             self._large_frame = None
         else:
             data = self.server.read_buffer
-            end = len(self._left) + count
-        if self._unfinished:
+            end = len(self._rest) + count
+        if self._needs_turn:
             # Earlier input gets its turns first.
-            self._left = bytes(memoryview(data)[:end])
+            self._rest = bytes(memoryview(data)[:end])
             return
-        self._left = b""
+        self._rest = b""
         self._handle(data, end)
         self._end_turn()
 
@@ -236,13 +236,13 @@ class Connection(Session, asyncio.BufferedProtocol):
         self.go_on()
 
     def go_on(self) -> None:
-        if self._left and not self.closed and not self._unfinished:
-            data, self._left = self._left, b""
+        if self._rest and not self.closed and not self._needs_turn:
+            data, self._rest = self._rest, b""
             self._handle(data, len(data))
             self._end_turn()
 
     def _end_turn(self) -> None:
-        if self._unfinished:
+        if self._needs_turn:
             self._gathered = False
             self.hold()
             self._queue()
@@ -261,7 +261,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         """
         if self.state is CLOSED:
             return self._work is not None
-        return self._unfinished and self._stall_timer is None
+        return self._needs_turn and self._stall_timer is None
 
     def _queue(self) -> None:
         """Requests a turn if there is input left."""
@@ -276,19 +276,19 @@ class Connection(Session, asyncio.BufferedProtocol):
                 try:
                     yield from self._work
                 except Exception as problem:
-                    self._failed(problem)
+                    self._report_bug(problem)
                 self._work = None
                 continue
-            self._unfinished = False
-            data, self._left = self._left, b""
+            self._needs_turn = False
+            data, self._rest = self._rest, b""
             self._handle(data, len(data))
             self.server.drain()
-            if not self._unfinished:
+            if not self._needs_turn:
                 self.release()
             yield
         self._queued = False
 
-    def _failed(self, problem: Exception) -> None:
+    def _report_bug(self, problem: Exception) -> None:
         # A bug in handling input costs this connection only.
         NATS.error("%s - Error while handling input: %r", self, problem)
         NATS.debug("Details", exc_info=True)
@@ -302,7 +302,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         try:
             at, need = self._parse(data, end)
         except Exception as problem:
-            self._failed(problem)
+            self._report_bug(problem)
             return
         finally:
             intake.end()
@@ -310,14 +310,14 @@ class Connection(Session, asyncio.BufferedProtocol):
             return
         self._gathered = False
         left = memoryview(data)[at:end]
-        if max(need, len(left)) > LARGE and self.state is not ClientState.CHECKING and not self._unfinished:
+        if max(need, len(left)) > LARGE and self.state is not ClientState.CHECKING and not self._needs_turn:
             self._frame_size = max(need, len(left) + 1)
             size = max(2 * len(left), 4 * LARGE)
             self._large_frame = bytearray(min(need, size) if need else size)
             self._large_frame[: len(left)] = left
-            self._filled = len(left)
+            self._large_filled = len(left)
         else:
-            self._left = bytes(left)
+            self._rest = bytes(left)
 
     def _parse(self, data: Buffer, end: int) -> tuple[int, int]:
         """Returns the position after the last operation, and the size of the next frame (0: unknown)."""
@@ -327,7 +327,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         while at < end and self.state in HEARS:
             # Every turn makes progress, however short it is.
             if at and perf_counter() > deadline:
-                self._unfinished = True
+                self._needs_turn = True
                 break
             rows, stop = 0, Stop.OTHER
             if data[at] in _PUBLISHES:
@@ -358,7 +358,7 @@ class Connection(Session, asyncio.BufferedProtocol):
                     if self._work is not None or taken < rows:
                         # Remaining rows are parsed again later, at most the rows of a turn.
                         self._rows = max(taken, _MIN_ROWS)
-                        self._unfinished = True
+                        self._needs_turn = True
                         # The end of the last handled row.
                         at = int(frames[taken - 1, PAYLOAD]) + int(frames[taken - 1, PAYLOAD_SIZE]) + 2
                         break

@@ -77,7 +77,7 @@ class Intake:
         self._ends: list[int] = []
         self._filled = 0
         self._applying = False
-        self._most = _FIRST_READS
+        self._max_reads = _FIRST_READS
         self._last_origin: Session | None = None
         self._answer_time = 0.0
         self._idle_polls = 0
@@ -106,7 +106,7 @@ class Intake:
         self._origins.append(origin)
         ends.append(filled)
         origin.waits = True
-        if len(ends) >= self._most or filled > _WAITING:
+        if len(ends) >= self._max_reads or filled > _WAITING:
             self.run()
         else:
             self.room = self._view[filled:]
@@ -139,9 +139,9 @@ class Intake:
             self._last_origin = None
         took = perf_counter() - start
         if took > _LONG_RUN:
-            self._most = max(count // 2, 1)
-        elif took < _SHORT_RUN and count >= self._most // 2:
-            self._most = min(2 * self._most, _MAX_READS)
+            self._max_reads = max(count // 2, 1)
+        elif took < _SHORT_RUN and count >= self._max_reads // 2:
+            self._max_reads = min(2 * self._max_reads, _MAX_READS)
 
     def _apply_gathered(self, origins: list[Session], ends: list[int], first: int) -> int:
         """Applies publishes from read `first` up to the first read with another operation; returns its number."""

@@ -93,8 +93,8 @@ class NatsServer:
         self._listeners: list[asyncio.Server] = []
         self._port = 0
         self._dirty: deque[Connection] = deque()
-        self._flushing: asyncio.Handle | None = None
-        self._held_back = False
+        self._flush_handle: asyncio.Handle | None = None
+        self._on_hold = False
         self.slow_checks = SlowChecks()  #: pending checks of hashed passwords
         self._keepalive: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -249,9 +249,9 @@ class NatsServer:
             task.cancel()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+            self._flush_handle = None
         # Sockets with room get their last output in the next rounds.
         await asyncio.sleep(0)
         self.turns.stop()
@@ -389,9 +389,9 @@ class NatsServer:
             self._keepalive.cancel()
         options = self.options
         period = min(1.0, options.ping_interval / 2, options.write_deadline / 2)
-        self._keepalive = asyncio.get_running_loop().call_later(max(period, 0.01), self._look_after)
+        self._keepalive = asyncio.get_running_loop().call_later(max(period, 0.01), self._check_connections)
 
-    def _look_after(self) -> None:
+    def _check_connections(self) -> None:
         now = time.monotonic_ns()
         for connection in self.connections():
             connection.look_after(now)
@@ -412,30 +412,30 @@ class NatsServer:
     def dirty(self, connections: Iterable[Connection]) -> None:
         """Registers connections with output for the next flush."""
         self._dirty.extend(connections)
-        if self._flushing is None and not self._held_back:
-            self._flushing = asyncio.get_running_loop().call_soon(self.flush)
+        if self._flush_handle is None and not self._on_hold:
+            self._flush_handle = asyncio.get_running_loop().call_soon(self.flush)
 
     def hold_back(self) -> None:
         """Collects output until `flush`, which must be called in this or the next round."""
-        self._held_back = True
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
+        self._on_hold = True
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+            self._flush_handle = None
 
     def flush(self) -> None:
         """Writes the collected output of all connections. Called in each round of the event loop, or earlier.
 
         If it takes longer than a turn, the remaining connections follow in the next round.
         """
-        self._held_back = False
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
+        self._on_hold = False
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+            self._flush_handle = None
         deadline = self.turns.deadline()
         while self._dirty:
             self._dirty.popleft().flush()
             if self._dirty and perf_counter() > deadline:
-                self._flushing = asyncio.get_running_loop().call_soon(self.flush)
+                self._flush_handle = asyncio.get_running_loop().call_soon(self.flush)
                 return
 
     def announce(self) -> None:

@@ -17,7 +17,7 @@ from broker.log import NATS
 
 #: Seconds of a turn: maximum, and minimum if much work waits.
 _TURN: Final = 0.004
-_SHORTEST: Final = 0.001
+_MIN_TURN: Final = 0.001
 
 
 class Turns:
@@ -30,7 +30,7 @@ class Turns:
 
     def deadline(self) -> float:
         """Returns the end of a turn that begins now (`perf_counter`)."""
-        return perf_counter() + max(_TURN / (1 + len(self._waiting)), _SHORTEST)
+        return perf_counter() + max(_TURN / (1 + len(self._waiting)), _MIN_TURN)
 
     def begin(self, work: Iterator[None]) -> None:
         """Runs work up to the end of a turn, and the rest later."""
@@ -95,7 +95,7 @@ class Mailbox:
     def put(self, action: Callable[[], None]) -> None:
         self.waiting.append(action)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_soon(self._due)
+            self._timer = asyncio.get_running_loop().call_soon(self._on_timer)
 
     def barrier(self, done: Callable[[], None]) -> None:
         """Calls `done` after all earlier actions, however long they take."""
@@ -107,7 +107,7 @@ class Mailbox:
         self._barriers += 1
         self.put(reached)
 
-    def _due(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self._turns.take_in()
         self.drain()
@@ -131,4 +131,4 @@ class Mailbox:
         finally:
             self._draining = False
             if self.waiting and self._timer is None:
-                self._timer = asyncio.get_running_loop().call_soon(self._due)
+                self._timer = asyncio.get_running_loop().call_soon(self._on_timer)
