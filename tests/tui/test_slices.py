@@ -184,7 +184,7 @@ def test_opened_at_a_sequence(golden: Path, browse: Browse) -> None:
         await settled(pilot)
         assert pilot.app.screen.row.sequence == 17
         await press(pilot, "escape")
-        assert "no slice" in pilot.app.go_to("#99")
+        assert "no scanned slice" in pilot.app.go_to("#99")
 
     browse(golden / "damage_base" / "datastore", look)
 
