@@ -118,9 +118,9 @@ class Browser(App[None]):
             self.notify(problem, title="settings", severity="warning", timeout=15, markup=False)
         if self.session is not None and self.session.job is None:
             self.call_after_refresh(self.session.start)
-        self.app_resume_signal.subscribe(self, self._draw_anew)
+        self.app_resume_signal.subscribe(self, self._redraw)
 
-    def _draw_anew(self, _app: App[Any]) -> None:
+    def _redraw(self, _app: App[Any]) -> None:
         for widget in self.screen.walk_children():
             widget.refresh()
 

@@ -186,7 +186,10 @@ class Session(Client):
         elif isinstance(event, operations.Ping):
             self._answer_ping()
         elif isinstance(event, operations.Pong):
-            self._pong()
+            self.pings = 0
+            if self.ping_sent:
+                self.rtt = time.monotonic_ns() - self.ping_sent
+                self.ping_sent = 0
         elif isinstance(event, operations.Err):
             NATS.error("%s - Client Error %s", self, event.text)
             self.close(Reason.PARSE_ERROR)
@@ -352,12 +355,6 @@ class Session(Client):
         self.send(encoding.PING)
         if self.server.tracing:
             NATS.log(TRACE, "%s - ->> [PING]", self)
-
-    def _pong(self) -> None:
-        self.pings = 0
-        if self.ping_sent:
-            self.rtt = time.monotonic_ns() - self.ping_sent
-            self.ping_sent = 0
 
     # Permissions
 

@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 Document = Mapping[str, Any]
 
 #: Larger numbers are errors: all numbers in the documents have 64 bits.
-_MOST = 2**64
+_MAX_NUMBER = 2**64
 #: class -> readers of its fields
 _READERS: dict[type[Any], list[Callable[[Document], Any]]] = {}
 
@@ -60,9 +60,9 @@ def _as_texts(value: Any) -> tuple[str, ...]:
 
 
 def _as_counter(value: Any) -> int | None:
-    if isinstance(value, float) and 0 <= value < _MOST:
+    if isinstance(value, float) and 0 <= value < _MAX_NUMBER:
         value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_NUMBER:
         return value
     return None
 

@@ -17,7 +17,7 @@ from tui.live.source import LiveSource, Meter, Pace
 #: Entries per page: parsing one page does not delay the user interface.
 PAGE: Final = 512
 #: Rounds between two requests for the store, its limits and the NATS server.
-_SELDOM = 5
+_FACTS_INTERVAL = 5
 _T = TypeVar("_T")
 
 
@@ -246,7 +246,7 @@ class Monitor(LiveSource):
         return problem
 
     def _ask_others(self) -> None:
-        if self._round % _SELDOM and self.store is not None:
+        if self._round % _FACTS_INTERVAL and self.store is not None:
             return
         with contextlib.suppress(MissingError):
             self.store = facts.read(Store, self._endpoint.ask(f"{STREAMING}/storez"))

@@ -39,7 +39,7 @@ _COLUMNS: Sequence[Column[RemovedRecord]] = (
     Column("sequence", 9, lambda each: "" if each.sequence is None else str(each.sequence), right=True),
 )
 #: Maximum number of records listed one by one.
-_MANY = 1000
+_MAX_RECORDS = 1000
 
 
 class TruncateWizard(Wizard[TruncationPlan]):
@@ -183,9 +183,9 @@ def _describe(plan: TruncationPlan, backup: Path, preview: Preview, force: bool)
     for file, (before, after) in plan.forecast.files_changed().items():
         if file not in cut_files:
             preview.remarks.append(Remark("changed as well", f"{name_text(file)}, {_size(before)} to {_size(after)}"))
-    preview.rows = list(islice(plan.removed(), _MANY))
-    if len(preview.rows) == _MANY:
-        preview.remarks.insert(0, Remark("…", f"and perhaps more records than the first {_MANY:,}"))
+    preview.rows = list(islice(plan.removed(), _MAX_RECORDS))
+    if len(preview.rows) == _MAX_RECORDS:
+        preview.remarks.insert(0, Remark("…", f"and perhaps more records than the first {_MAX_RECORDS:,}"))
 
 
 def _size(size: int | None) -> str:

@@ -101,7 +101,7 @@ class SourceStore:
         return name_text(self.path)
 
     @property
-    def _whole(self) -> Path:
+    def _absolute(self) -> Path:
         return self.path if self.path.name not in ("", "..") else self.path.resolve()
 
     def open(self) -> Datastore:
@@ -112,7 +112,7 @@ class SourceStore:
 
         With `new`, a number is appended until no file of that name exists.
         """
-        place = self._whole
+        place = self._absolute
         if not os.fspath(place).isprintable():
             return ""  # the user cannot type it
         candidate, number = place.with_name(f"{place.name}{suffix}"), 1

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 #: Polling interval of a view, in seconds.
 LOOK = 0.1
 #: Names in the status line keep at least this many characters.
-_SHORTEST = 12
+_MIN_NAME = 12
 
 
 class Browser(Protocol):
@@ -291,9 +291,9 @@ def _fitting(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
     while (over := sum(cell_len(text_of(cell)) for cell in shown) - width) > 0:
         names = [place for place, cell in enumerate(shown) if role_of(cell) == "strong"]
         longest = max(names, key=lambda place: len(text_of(shown[place])), default=None)
-        if longest is None or len(text := text_of(shown[longest])) <= _SHORTEST:
+        if longest is None or len(text := text_of(shown[longest])) <= _MIN_NAME:
             break
-        shown[longest] = (cut(text, max(len(text) - over, _SHORTEST)), "strong")
+        shown[longest] = (cut(text, max(len(text) - over, _MIN_NAME)), "strong")
     return shown
 
 

@@ -186,13 +186,10 @@ class FindingsScreen(FilteredView):
         else:
             yield [("no findings yet", "dim")]
 
-    def _at_cursor(self) -> tuple[RowTable, Group | int | None]:
-        table = self.table
-        return table, self.rows.at(table.cursor)
-
-    def _anew(self, change: Callable[[], None]) -> None:
+    def _regroup(self, change: Callable[[], None]) -> None:
         """Changes the grouping or filter; the cursor stays on its finding if that is shown."""
-        table, what = self._at_cursor()
+        table = self.table
+        what = self.rows.at(table.cursor)
         change()
         pin = what if isinstance(what, int) else None
         self.rows.regroup()
@@ -211,13 +208,13 @@ class FindingsScreen(FilteredView):
             self.rows.grouping = kinds[(kinds.index(self.rows.grouping) + 1) % len(kinds)]
             self.rows.forget_folding()
 
-        self._anew(change)
+        self._regroup(change)
 
     def action_errors(self) -> None:
         def change() -> None:
             self.rows.errors_only = not self.rows.errors_only
 
-        self._anew(change)
+        self._regroup(change)
 
     def action_fold(self) -> None:
         table = self.table
@@ -266,7 +263,7 @@ class FindingsScreen(FilteredView):
         def change() -> None:
             self.rows.filter = text
 
-        self._anew(change)
+        self._regroup(change)
 
     def go_to(self, text: str) -> str | None:
         for at, finding in enumerate(self.rows.findings):

@@ -87,7 +87,7 @@ _WORDS: dict[str, tuple[str, Role]] = {
     "add": ("connected", "accent"),
 }
 #: Fields with a column of their own, and fields of little interest.
-_TOLD = frozenset({"id", "seqno"})
+_HIDDEN_FIELDS = frozenset({"id", "seqno"})
 _LAST = ("inbox", "ack_inbox", "hb_inbox")
 
 
@@ -134,7 +134,7 @@ def _said(each: HistoryRecord) -> Iterable[str]:
     fields = each.record.fields
     for name in sorted(fields, key=lambda name: name in _LAST):
         value = fields[name]
-        if name not in _TOLD and value not in ("", b"", 0, False):
+        if name not in _HIDDEN_FIELDS and value not in ("", b"", 0, False):
             yield f"{name}={name_text(value) if isinstance(value, (str, bytes)) else value}"
 
 

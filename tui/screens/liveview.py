@@ -25,7 +25,7 @@ _LOOK = 0.1
 #: Polls between two updates of the ages on the screen.
 _SECOND = 10
 #: Actions that work without a server.
-_ALWAYS = ("back", "leave")
+_OFFLINE_ACTIONS = ("back", "leave")
 
 #: Keys of every view of running servers.
 WATCHING: tuple[BindingType, ...] = (
@@ -142,7 +142,7 @@ class LiveView(TableView):
             yield [(f"{clock_text(event.time)} {event.text}", "warn" if event.bad else "dim")]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return action in _ALWAYS if self._watching is None else super().check_action(action, parameters)
+        return action in _OFFLINE_ACTIONS if self._watching is None else super().check_action(action, parameters)
 
     def action_filter(self) -> None:
         self.filter_field.value = self.rows.filter

@@ -30,9 +30,9 @@ from tui.widgets.messagedetail import MessageDetail
 from tui.widgets.rowtable import RowTable
 
 #: Bytes of a message from which it is read in the background.
-_AT_ONCE = 1 << 21
+_BACKGROUND_SIZE = 1 << 21
 #: Minimum number of columns for the detail beside the table.
-_BESIDE = 120
+_WIDE = 120
 
 
 class MessagesScreen(ViewScreen):
@@ -94,7 +94,7 @@ class MessagesScreen(ViewScreen):
         self._arrange()
 
     def _arrange(self) -> None:
-        beside = self.size.width >= _BESIDE
+        beside = self.size.width >= _WIDE
         body = self.query_one("#messages")
         body.set_class(beside, "-beside")
         self._detail.display = beside if self._asked is None else self._asked
@@ -129,7 +129,7 @@ class MessagesScreen(ViewScreen):
         row, key = self.table.row(), window is not None and window.decrypts
         if window is None or not isinstance(row, WindowMessage) or row.whole:
             detail.show(row, key=key)
-        elif row.record_size <= _AT_ONCE:
+        elif row.record_size <= _BACKGROUND_SIZE:
             detail.show(window.row(at), key=key)
         else:
             detail.show_loading(row)
@@ -284,7 +284,7 @@ class MessagesScreen(ViewScreen):
     def action_leave(self) -> None:
         if self._search.running:
             self._search.cancel()
-        elif self._detail.display and self.size.width < _BESIDE:
+        elif self._detail.display and self.size.width < _WIDE:
             self.action_detail()
         else:
             self.action_back()

@@ -213,18 +213,18 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
 
 
 #: Facts of a clustered node that are shown even on small screens.
-_MATTERS = ("term", "log", "entries lost", "not in the store yet")
+_NODE_FACTS = ("term", "log", "entries lost", "not in the store yet")
 #: Their number of lines on small screens.
-_FEW = 4
+_NODE_LINES = 4
 
 
 def _node(session: StoreSession, width: int, *, whole: bool) -> Iterable[Sequence[Cell]]:
     node = session.node
     if node is None:
         return
-    facts = [(what, how) for what, how in node.facts() if whole or what in _MATTERS]
+    facts = [(what, how) for what, how in node.facts() if whole or what in _NODE_FACTS]
     name = f"node {name_text(node.node_id)}, " if node.node_id else ""
-    for number_, (what, how) in enumerate(facts[: None if whole else _FEW]):
+    for number_, (what, how) in enumerate(facts[: None if whole else _NODE_LINES]):
         label = f"{name if not number_ else ''}{what}: "
         role: Role = "warn" if what in ("entries lost", "not in the store yet") else "dim"
         yield [(label, "strong"), (cut(name_text(how), max(width - len(label), 20)), role)]

@@ -189,12 +189,12 @@ class SubscriptionsScreen(TabbedView):
     def _write_detail(self) -> None:
         row = self.row
         if row is None:
-            self.pane.show_lines([[(self._nothing(), "dim")]])
+            self.pane.show_lines([[(self._empty_text(), "dim")]])
             return
         forecast = self.session.forecasts[0] if self.session.forecasts else None
         self.pane.show_lines(list(detail(row, forecast)))
 
-    def _nothing(self) -> str:
+    def _empty_text(self) -> str:
         if not self.gathered.known:
             return "not read yet"
         if self.rows.filter:

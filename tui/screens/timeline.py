@@ -180,10 +180,6 @@ class TimelineScreen(ViewScreen):
         self._arrange()
 
     @property
-    def _reading(self) -> Job[Timeline] | Job[Histogram] | None:
-        return self._reads.job or self._detail_reads.job
-
-    @property
     def _at(self) -> int:
         shown = self._shown
         if shown is None or not len(shown):
@@ -205,7 +201,7 @@ class TimelineScreen(ViewScreen):
         )
 
     def _summary(self) -> Iterable[Sequence[Cell]]:
-        timeline, job = self._timeline, self._reading
+        timeline, job = self._timeline, self._reads.job or self._detail_reads.job
         if self._problem:
             yield [(f"✗ {self._problem}", "bad")]
         if timeline is None:

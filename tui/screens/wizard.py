@@ -84,7 +84,7 @@ _SIGNS: dict[Role, str] = {"good": "✓ ", "warn": "! ", "bad": "✗ "}
 _OBSTACLES = 3
 _KEYS_OF_FORM = "↑↓ field   ␣ or ←→ choose   ⏎ preview   esc back"
 #: Seconds for the cleanup of a cancelled run when the program ends.
-_PATIENCE = 10.0
+_CLEANUP_TIMEOUT = 10.0
 
 
 class _AccountTable(RowTable):
@@ -386,7 +386,7 @@ class WizardScreen(ViewScreen):
         """Gives a cancelled run time for its cleanup when the program ends."""
         if self.flow.writing and self.flow.job is not None:
             self.flow.job.cancel()
-            self.flow.job.wait(_PATIENCE)
+            self.flow.job.wait(_CLEANUP_TIMEOUT)
 
 
 def _problem_rows(problem: StantoolsError) -> list[list[Cell]]:

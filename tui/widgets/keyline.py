@@ -24,7 +24,7 @@ _ROOM = 16
 _WIDE = 100
 
 
-class _Key:
+class _KeyLabel:
     """A key on a line: its text, and the key that a click presses."""
 
     def __init__(self, press: str, *cells: Cell) -> None:
@@ -39,7 +39,7 @@ class _PressedLine(Line):
     def __init__(self, id: str, gap: int) -> None:
         super().__init__(id=id)
         self._gap = gap
-        self._rows: Sequence[Sequence[_Key]] = ()
+        self._rows: Sequence[Sequence[_KeyLabel]] = ()
         self._written: object = None
         self._waiting = False
 
@@ -68,13 +68,13 @@ class _PressedLine(Line):
             self.styles.height = max(len(shown), 1)
             self.show_lines(shown)
 
-    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_Key]]:
+    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_KeyLabel]]:
         raise NotImplementedError
 
-    def fit(self, keys: Sequence[_Key], width: int) -> bool:
+    def fit(self, keys: Sequence[_KeyLabel], width: int) -> bool:
         return sum(key.width for key in keys) + self._gap * (len(keys) - 1) <= width
 
-    def _cells(self, row: Iterable[_Key]) -> list[Cell]:
+    def _cells(self, row: Iterable[_KeyLabel]) -> list[Cell]:
         cells: list[Cell] = []
         for key in row:
             cells += [" " * self._gap, *key.cells] if cells else key.cells
@@ -97,9 +97,9 @@ class KeyLine(_PressedLine):
     def __init__(self) -> None:
         super().__init__("keys-here", 2)
 
-    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_Key]]:
-        here: list[_Key] = []
-        everywhere: list[_Key] = []
+    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_KeyLabel]]:
+        here: list[_KeyLabel] = []
+        everywhere: list[_KeyLabel] = []
         shown: set[str] = set()
         field = self.screen.focused
         for each in active:
@@ -112,7 +112,7 @@ class KeyLine(_PressedLine):
             shown.add(binding.action)
             roles: tuple[Role, Role] = ("accent", "") if each.enabled else ("dim", "dim")
             row = everywhere if each.node is self.app else here
-            row.append(_Key(binding.key, (key, roles[0]), (f" {binding.description}", roles[1])))
+            row.append(_KeyLabel(binding.key, (key, roles[0]), (f" {binding.description}", roles[1])))
         if not here or self.fit([*here, *everywhere], width) or self.screen.size.height < _ROOM:
             return [[*here, *everywhere]]
         return [here, everywhere]
@@ -133,11 +133,11 @@ class TabLine(_PressedLine):
         self._bindings_of_views = bindings
         self._refusal = refusal
 
-    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_Key]]:
+    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_KeyLabel]]:
         """Returns the tabs on one line: with full names, short names, or only the name of the open view."""
         keys = self._bindings_of_views()
         works = {each.binding.action for each in active}  # numbers typed into a field open no view
-        row: list[_Key] = []
+        row: list[_KeyLabel] = []
         self._gap = 1 if width < _WIDE else 2
         for names in ({}, {View.SUBSCRIPTIONS: "subs"}, dict.fromkeys(View, "")):
             row = [
@@ -148,9 +148,9 @@ class TabLine(_PressedLine):
                 break
         return [row]
 
-    def _tab(self, binding: Binding, view: View, name: str, *, works: bool) -> _Key:
+    def _tab(self, binding: Binding, view: View, name: str, *, works: bool) -> _KeyLabel:
         key = self.app.get_key_display(binding)
         if view is self._view:
-            return _Key(binding.key, (f"[{key} {name or view.value}]", "strong"))
+            return _KeyLabel(binding.key, (f"[{key} {name or view.value}]", "strong"))
         roles: tuple[Role, Role] = ("accent", "") if works and not self._refusal(view) else ("dim", "dim")
-        return _Key(binding.key, (key, roles[0]), (f" {name}".rstrip(), roles[1]))
+        return _KeyLabel(binding.key, (key, roles[0]), (f" {name}".rstrip(), roles[1]))

@@ -152,10 +152,10 @@ class MessageDetail(Vertical):
                 (f"[{each.value}]" if each is chosen else f" {each.value} ", "accent" if each is chosen else "dim")
             ]
         form.show(*cells, (f"  {format_size(len(row.data))}  v view  y copy  w save", "dim"))
-        pane.show(_Lines(lines_of(row.data, chosen, width, self._levels)), keep=keep)
+        pane.show(_PayloadLines(lines_of(row.data, chosen, width, self._levels)), keep=keep)
 
 
-class _Lines(Sequence[Sequence[Cell]]):
+class _PayloadLines(Sequence[Sequence[Cell]]):
     """Lines of a payload as cells, made on access."""
 
     def __init__(self, lines: Sequence[Line]) -> None:

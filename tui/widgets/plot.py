@@ -21,7 +21,7 @@ from tui.cells import Role
 _SCALE = 7
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 #: Wider bars would look like an area.
-_WIDEST = 6
+_MAX_BAR = 6
 _DAY = 86400 * 10**9
 
 
@@ -78,7 +78,7 @@ class Plot(Widget, can_focus=True):
 
     @property
     def bar_width(self) -> int:
-        return max(1, min(self.columns // max(len(self._bars.values), 1), _WIDEST))
+        return max(1, min(self.columns // max(len(self._bars.values), 1), _MAX_BAR))
 
     def render_line(self, y: int) -> Strip:
         height = max(self.size.height - 3, 1)

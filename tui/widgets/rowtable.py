@@ -155,7 +155,9 @@ class RowTable(Lines):
     def _line(self, cells: Sequence[Cell], base: Style, *, plain: bool) -> Strip:
         """Joins cells to a line. The cursor's line ignores roles, so that it is readable in any theme."""
         if len(cells) == 1 and len(self._widths) > 1:
-            wide = base if plain else base + self._wide_style(cells[0])
+            role = role_of(cells[0])
+            style = self.role_style(role) if role else self.get_component_rich_style("rowtable--wide", partial=True)
+            wide = base if plain else base + style
             text = Strip([Segment(text_of(cells[0]), wide)])
             width = max(self.virtual_size.width, self.scrollable_content_region.width)
             if text.cell_length > width:
@@ -176,10 +178,6 @@ class RowTable(Lines):
             else:
                 segments += [*text, Segment(" " * (width - length), base)]
         return Strip(segments)
-
-    def _wide_style(self, cell: Cell) -> Style:
-        role = role_of(cell)
-        return self.role_style(role) if role else self.get_component_rich_style("rowtable--wide", partial=True)
 
     def validate_cursor(self, row: int) -> int:
         return max(0, min(row, len(self._source) - 1))

@@ -13,6 +13,7 @@ import random
 import secrets
 import ssl
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.listening import address, open_sockets, unspecified
@@ -119,7 +120,10 @@ class Mesh:
             ) from None
         loop = asyncio.get_running_loop()
         self._listeners = [
-            await loop.create_server(self._accepted, sock=each, ssl=self._server_context) for each in sockets
+            await loop.create_server(
+                partial(self._new_link, None, configured=False), sock=each, ssl=self._server_context
+            )
+            for each in sockets
         ]
         self.port = sockets[0].getsockname()[1]
         NATS.info("Listening for route connections on %s", address(cluster.host, self.port))
@@ -145,9 +149,6 @@ class Mesh:
         for link in list(self.links.values()):
             link.look_after(now)
         self._timer = asyncio.get_running_loop().call_later(1.0, self._look_after)
-
-    def _accepted(self) -> Link:
-        return self._new_link(None, configured=False)
 
     def _new_link(self, url: Server | None, *, configured: bool) -> Link:
         self._numbers += 1
