@@ -20,15 +20,15 @@ from typing import Final, Self
 from broker.log import STREAMING
 from stantools.notation import some_of
 
-#: Seconds for an orderly end, and then for the last line of the log.
+#: Seconds that an end in order may take, and that are left for a line in the log then.
 PATIENCE: Final = 1.6
-_LAST_LINE: Final = 0.2
+_LOG_TIMEOUT: Final = 0.2
 #: Places that the line names.
-_NAMED: Final = 3
+_MAX_PLACES: Final = 3
 
 
 class SignalThread:
-    """Passes signals to an event loop, as a context manager.
+    """Hands signals to an event loop, as a context.
 
     Args:
         codes: Signals that end the process, and its exit codes then.
@@ -90,25 +90,24 @@ class SignalThread:
         if self._ended.wait(self.patience):
             return
         assert self._code is not None
-        # What is written to a log may be what everything waits for.
-        line = threading.Thread(target=self._say, daemon=True)
+        # In a thread, because the log file may be the blocked device.
+        line = threading.Thread(target=self._log_timeout, daemon=True)
         line.start()
         line.join(_LOG_TIMEOUT)
         os._exit(self._code)
 
-    def _say(self) -> None:
+    def _log_timeout(self) -> None:
         found: list[str] = []
-        # The main thread may be changing what is looked at.
+        # The main thread may change the collections meanwhile.
         with contextlib.suppress(Exception):
             found = self.unwritten()
         STREAMING.warning(
             "The end in order takes longer than %.1f s, so the process ends now; what was acknowledged is kept%s",
             self.patience,
-            f". Still being written: {some_of(found, _NAMED)}" if found else "",
+            f". Still being written: {some_of(found, _MAX_PLACES)}" if found else "",
         )
         for handler in logging.getLogger().handlers:
             handler.flush()
 
 
-def _nothing(number: int, frame: object) -> None:
-    """The thread does all there is to do."""
+def _no_op(number: int, frame: object) -> None: ...
