@@ -20,22 +20,22 @@ from typing import Final, Self
 from broker.log import STREAMING
 from stantools.notation import some_of
 
-#: Seconds that an end in order may take, and that are left for a line in the log then.
+#: Seconds for an orderly end, and then for the last line of the log.
 PATIENCE: Final = 1.6
 _LOG_TIMEOUT: Final = 0.2
-#: Places that the line names.
+#: Maximum number of places named in that line.
 _MAX_PLACES: Final = 3
 
 
 class SignalThread:
-    """Hands signals to an event loop, as a context.
+    """Passes signals to an event loop, as a context manager.
 
     Args:
-        codes: Signals that end the process, and its exit codes then.
-        patience: Seconds that an end in order may take; may be changed.
+        codes: Signals that end the process -> exit codes.
+        patience: Seconds for an orderly end; may be changed.
 
     Attributes:
-        unwritten: Returns what is still being written, for the line of an end that takes too long.
+        unwritten: Returns the places of unfinished writes, for the line of an end that takes too long.
     """
 
     def __init__(self, codes: Mapping[int, int], patience: float = PATIENCE) -> None:
